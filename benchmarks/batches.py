@@ -32,7 +32,8 @@ from jax.sharding import Mesh
 
 import jaxmg
 from jaxmg._call import plugins
-from jaxmg._stacks import cholesky, eigh, lu, polar, qr
+from jaxmg._stacks import cholesky, eigh, lu, native, polar, qr
+from jaxmg._transform import at_once
 
 SLOW, REPEATS, MOST = 1.0, 5, 4096
 _product = functools.partial(jnp.matmul, precision="highest")
@@ -237,17 +238,23 @@ def _invert_definite(a):
     return _cho_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape))
 
 
+def _invert_by_plugin(a):
+    return at_once.invert_by_plugin(native.factor_cholesky(a, upper=True))
+
+
+def _solve_by_plugin(a, b):
+    u = native.factor_cholesky(a, upper=True)
+    return native.solve_triangle(u, native.solve_triangle(u, b, True, True), True)
+
+
 def _one_polar(a):
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     return _product(u, vh), _product(_adjoint(vh) * s[..., None, :], vh)
 
 
-def _stack_polar(factor):
-    def call(a):
-        u = polar.unitary(a, factor)
-        return u, polar.hermitian_factor(u, a)
-
-    return call
+def _stack_polar(a):
+    u = polar.unitary(a)
+    return u, polar.hermitian_factor(u, a)
 
 
 def _algorithm(name):
@@ -292,8 +299,7 @@ ROUTINES = {
         "any",
         {
             "plugin": lu.inverse_by_plugin,
-            "blocked": lu.inverse,
-            "blocked64": lambda a: lu.inverse_by(a, 64),
+            "small": lu.inverse_of_small,
             "turns": in_turn(jnp.linalg.inv),
             "ours": ours(_linalg.inv),
             "jax": jnp.linalg.inv,
@@ -304,7 +310,7 @@ ROUTINES = {
         "any",
         {
             "plugin": with_ones(lu.solve_by_plugin),
-            "blocked": with_ones(lu.solve),
+            "small": with_ones(lu.solve_small),
             "turns": in_turn(with_ones(jnp.linalg.solve)),
             "ours": with_ones(lambda a, b: ours(lambda a, mesh: _linalg.solve(a, b, mesh=mesh))(a)),
             "jax": with_ones(jnp.linalg.solve),
@@ -315,8 +321,7 @@ ROUTINES = {
         "definite",
         {
             "jax": functools.partial(jnp.linalg.cholesky, symmetrize_input=False),
-            "blocked": cholesky.factor,
-            "blocked64": functools.partial(cholesky.factor, width=64),
+            "plugin": cholesky.factor_by_plugin,
             "turns": in_turn(functools.partial(jnp.linalg.cholesky, symmetrize_input=False)),
             "ours": ours(_linalg.cholesky, symmetrize_input=False),
         },
@@ -326,7 +331,7 @@ ROUTINES = {
         "definite",
         {
             "jax": _invert_definite,
-            "blocked": cholesky.inverse,
+            "plugin": _invert_by_plugin,
             "ours": ours(jaxmg.potri),
         },
         error_of_inverse,
@@ -335,7 +340,7 @@ ROUTINES = {
         "definite",
         {
             "jax": with_ones(_cho_solve),
-            "blocked": with_ones(cholesky.solve),
+            "plugin": with_ones(_solve_by_plugin),
             "ours": with_ones(lambda a, b: ours(lambda a, mesh: jaxmg.potrs(a, b, mesh=mesh))(a)),
         },
         error_of_solution,
@@ -354,8 +359,7 @@ ROUTINES = {
     "polar": (
         "any",
         {
-            "qdwh": _stack_polar(None),
-            "qdwh blocked": _stack_polar(cholesky.factor),
+            "qdwh": _stack_polar,
             "ours": ours(_linalg.polar),
             "jax": _one_polar,
         },

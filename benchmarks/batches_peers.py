@@ -64,8 +64,11 @@ class Torch(Library):
         super().__init__(torch)
         self.name = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
 
-    def array(self, a):
-        return self.module.from_numpy(a).cuda()
+    def normal(self, shape, dtype):
+        return self.module.randn(*shape, dtype=getattr(self.module, dtype), device="cuda")
+
+    def eye(self, n, dtype):
+        return self.module.eye(n, dtype=getattr(self.module, dtype), device="cuda")
 
     def wait(self):
         self.module.cuda.synchronize()
@@ -92,8 +95,15 @@ class Cupy(Library):
         properties = cupy.cuda.runtime.getDeviceProperties(0)
         self.name = f"{cupy.cuda.runtime.getDeviceCount()} x {properties['name'].decode()}"
 
-    def array(self, a):
-        return self.module.asarray(a)
+    def normal(self, shape, dtype):
+        real = np.finfo(dtype).dtype
+        a = self.module.random.standard_normal(shape, real)
+        if np.dtype(dtype).kind == "c":
+            a = (a + 1j * self.module.random.standard_normal(shape, real)) / 2**0.5
+        return a.astype(dtype)
+
+    def eye(self, n, dtype):
+        return self.module.eye(n, dtype=dtype)
 
     def wait(self):
         self.module.cuda.Device().synchronize()
@@ -122,16 +132,13 @@ ROUTINES = {
 }
 
 
-def make(kind, shape, dtype):
+def make(library, kind, shape, dtype):
     """Normally distributed matrices; Hermitian ones with eigenvalues in [-2, 2], or [2, 6]."""
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal(shape, np.finfo(dtype).dtype)
-    if np.dtype(dtype).kind == "c":
-        a = (a + 1j * rng.standard_normal(shape, np.finfo(dtype).dtype)) / 2**0.5
-    if kind != "any":
-        a = (a + _adjoint(a)) / (2 * shape[-1]) ** 0.5
-        a += (4 if kind == "definite" else 0) * np.eye(shape[-1])
-    return a.astype(dtype)
+    a = library.normal(shape, dtype)
+    if kind == "any":
+        return a
+    a = (a + a.swapaxes(-1, -2).conj()) / (2 * shape[-1]) ** 0.5
+    return a + 4 * library.eye(shape[-1], dtype) if kind == "definite" else a
 
 
 def count_of(args, n, dtype, routine):
@@ -144,23 +151,22 @@ def measure(args, libraries, n, dtype, routine):
     """Prints and records a case; whether all results are right."""
     kind, sides = ROUTINES[routine]
     shape = (count_of(args, n, dtype, routine), n, n)
-    host = make(kind, shape, dtype)
     line, good = [], True
     for library in libraries:
         call = library.call(routine)
         if call is None:
             continue
         try:
-            seconds, runs, results = _time(library, call, library.array(host))
-            first = [np.float64(library.host(one[0])) if np.dtype(dtype).kind == "f"
-                     else np.complex128(library.host(one[0])) for one in results]  # fmt: skip
+            a = make(library, kind, shape, dtype)
+            seconds, runs, results = _time(library, call, a)
+            given, *first = (_wide(library.host(one[0])) for one in (a, *results))
         except Exception as failure:
             line.append(f"{_of(library)} {type(failure).__name__} {str(failure)[:60]}")
             continue
-        got, wanted = sides(host[0], *first)
+        got, wanted = sides(given, *first)
         error = float(np.linalg.norm(got - wanted)) / float(np.linalg.norm(wanted))
         if routine in ("inv", "solve"):  # not beyond what the condition allows
-            error /= max(1.0, float(np.linalg.cond(host[0])) / n)
+            error /= max(1.0, float(np.linalg.cond(given)) / n)
         right = bool(error <= 10 * n * float(np.finfo(dtype).eps))
         good &= right
         line.append(f"{_of(library)} {seconds * 1e3:.2f}" + ("" if right else f" ({error:.0e}!)"))
@@ -175,6 +181,10 @@ def measure(args, libraries, n, dtype, routine):
         records.append(args.out, record)
     print(f"{routine:9}{dtype:10}{shape[0]:5} x {n:<5} ms  " + "  ".join(line), flush=True)
     return good
+
+
+def _wide(a):
+    return a.astype("complex128" if a.dtype.kind == "c" else "float64")
 
 
 def _of(library):

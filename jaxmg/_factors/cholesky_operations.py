@@ -25,21 +25,21 @@ _ADJOINTS = {SOLVE: SOLVE, FORWARD: BACKWARD, BACKWARD: FORWARD, LOWER: LOWER_H,
 # has it. Below the diagonal of U is anything.
 
 
-def _apply_at_once(u, b, operation):
+def _apply_at_once(platform, u, b, operation):
     u = jnp.triu(u)
     if not b.size:
         return b
     if operation == SOLVE:
-        return at_once.solve(u, b)
+        return at_once.solve(platform, u, b)
     if operation in (FORWARD, BACKWARD):
-        return at_once.solve_upper(u, b, adjoint=operation == FORWARD)
+        return at_once.solve_upper(platform, u, b, adjoint=operation == FORWARD)
     factor = u if operation == LOWER_H else jnp.swapaxes(u, -1, -2).conj()
     columns = b[..., None] if b.ndim == 2 else b
     return at_once.multiply(factor, columns).reshape(b.shape)
 
 
-def _solve_rows_at_once(u, b, inverse):
-    return at_once.solve_upper(jnp.triu(u), b, adjoint=bool(inverse), left=False)
+def _solve_rows_at_once(platform, u, b, inverse):
+    return at_once.solve_upper(platform, jnp.triu(u), b, adjoint=bool(inverse), left=False)
 
 
 APPLY = operations.Operation("factor_apply", results.Solution("x"), at_once=_apply_at_once)
@@ -50,15 +50,18 @@ INVERT = operations.Operation(
     "factor_invert",
     results.Matrix("a_inv"),
     in_place=True,
-    at_once=lambda u, products: at_once.inverse(jnp.triu(u)),
+    at_once=lambda platform, u, products: at_once.inverse(platform, jnp.triu(u)),
 )
 DIAGONAL = operations.Operation(
     "factor_diagonal",
     results.RealVector("diagonal"),
-    at_once=lambda u: jnp.diagonal(u, axis1=-2, axis2=-1).real,
+    at_once=lambda platform, u: jnp.diagonal(u, axis1=-2, axis2=-1).real,
 )
 ROWS = operations.Operation(
-    "factor_rows", results.UpperTriangle("u"), in_place=True, at_once=lambda u: jnp.triu(u)
+    "factor_rows",
+    results.UpperTriangle("u"),
+    in_place=True,
+    at_once=lambda platform, u: jnp.triu(u),
 )
 
 

@@ -25,8 +25,8 @@ APPLY = operations.Operation(
     "lu_apply",
     results.Solution("x"),
     shared=1,
-    at_once=lambda lu, pivots, b, operation: at_once.lu_solve(
-        lu, pivots, b, adjoint=operation == SOLVE_ADJOINT
+    at_once=lambda platform, lu, pivots, b, operation: at_once.lu_solve(
+        platform, lu, pivots, b, adjoint=operation == SOLVE_ADJOINT
     ),
 )
 INVERT = operations.Operation(
@@ -34,7 +34,7 @@ INVERT = operations.Operation(
     results.ZeroPadded("a_inv"),
     shared=1,
     in_place=True,
-    at_once=lambda lu, pivots, products: at_once.lu_inverse(lu, pivots),
+    at_once=lambda platform, lu, pivots, products: at_once.lu_inverse(platform, lu, pivots),
 )
 
 SOLVE_ROWS = operations.Operation(
@@ -42,17 +42,17 @@ SOLVE_ROWS = operations.Operation(
     results.Tiles("x"),
     by_rows=True,
     shared=1,
-    at_once=lambda lu, pivots, b, operation: at_once.lu_solve_rows(
-        lu, pivots, b, adjoint=operation == SOLVE_ADJOINT
+    at_once=lambda platform, lu, pivots, b, operation: at_once.lu_solve_rows(
+        platform, lu, pivots, b, adjoint=operation == SOLVE_ADJOINT
     ),
 )
 DIAGONAL = operations.Operation(
     "lu_diagonal",
     results.Vector("diagonal"),
-    at_once=lambda lu, m: jnp.diagonal(lu, axis1=-2, axis2=-1),
+    at_once=lambda platform, lu, m: jnp.diagonal(lu, axis1=-2, axis2=-1),
 )
 ROWS = operations.Operation(
-    "lu_rows", results.Matrix("lu"), in_place=True, at_once=lambda lu, m: lu
+    "lu_rows", results.Matrix("lu"), in_place=True, at_once=lambda platform, lu, m: lu
 )
 
 OPERATIONS = (APPLY, SOLVE_ROWS, INVERT, DIAGONAL, ROWS)

@@ -39,8 +39,8 @@ class Operation:
         shared: the number of the factor's replicated arrays, which follow the overflow.
         in_place: whether the result overwrites the factor's tiles. XLA copies these first if the
             factor is still needed.
-        at_once: function of (a stack of factors, *right-hand sides, **attributes) that computes a
-            whole batch at once, or None.
+        at_once: function of (platform, a stack of factors, *right-hand sides, **attributes) that
+            computes a whole batch at once, or None.
     """
 
     native: str
@@ -232,7 +232,7 @@ class _AllOnDevice:
     def of_all(self, coordinates, *arrays):
         function = self.of.operation.at_once
         assert function is not None
-        return function(*arrays, **dict(self.of.attributes))
+        return function(self.of.of.layout.platform, *arrays, **dict(self.of.attributes))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
@@ -12,6 +11,7 @@ from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg, shares
+from jaxmg._stacks import ways
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 
@@ -171,7 +171,7 @@ def cho_solve(
 def _factor_stacks(platform, options, a):
     """`triangular_factor` of each matrix of a stack."""
     read, upper = options
-    lower = jax.lax.linalg.cholesky(shares.hermitian(a, read), symmetrize_input=False)
+    lower = ways.cholesky(platform, a if read == "lower" else shares.hermitian(a, read))
     return (jnp.swapaxes(lower, -1, -2).conj() if upper else lower,)
 
 

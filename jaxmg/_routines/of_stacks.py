@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import ways
+from jaxmg._stacks import choice, ways
 from jaxmg._transform import homes
 
 
@@ -34,6 +34,8 @@ class Function:
             q, r = ways.reduced_qr(platform, stack)
             result = jax.eval_shape(self, stack[0])
             return r if options["mode"] == "r" else type(result)(q, r)
+        if self.name == "cholesky":
+            return self._cholesky(platform, stack, **options)
         if self.name == "eigh":
             return self._eigh(platform, stack, **options)
         if self.name == "svd" and not options["compute_uv"]:
@@ -42,8 +44,16 @@ class Function:
             return type(jax.eval_shape(self, stack[0]))(*ways.svd(platform, stack))
         return self(stack)
 
+    def _cholesky(self, platform, stack, upper, symmetrize_input):
+        if choice.choose(platform, "cholesky", stack) == choice.JAX:
+            return self(stack)
+        lower = ways.cholesky(
+            platform, (stack + _adjoint(stack)) / 2 if symmetrize_input else stack
+        )
+        return _adjoint(lower) if upper else lower
+
     def _eigh(self, platform, stack, UPLO, symmetrize_input):
-        if ways.choose(platform, "eigh", stack) == ways.JAX:
+        if choice.choose(platform, "eigh", stack) == choice.JAX:
             return self(stack)
         if symmetrize_input:
             stack = (stack + _adjoint(stack)) / 2

@@ -24,10 +24,6 @@ def columns(rows, layout, shape):
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
-def _at_once(platform, a):
-    return at_once.syevd(a, functools.partial(ways.eigh, platform))
-
-
 # The order from which all ranks share the work on GPUs, with eigenvectors or without.
 _LEAST_SHARED = 5120
 
@@ -66,7 +62,9 @@ SYEVD = record.Routine(
     extension=record.Extension(0, _is_shared, _cut, returns_matrix=True),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
     at_once=at_once.AtOnce(
-        _at_once, (("gpu", 4096), ("cpu", 128)), (("cpu", 64),), by_platform=True
+        functools.partial(at_once.syevd, eigh=ways.eigh),
+        (("gpu", 4096), ("cpu", 128)),
+        (("cpu", 64),),
     ),
 )
 

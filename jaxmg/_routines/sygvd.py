@@ -15,11 +15,6 @@ from jaxmg._stacks import ways
 from jaxmg._transform import at_once, dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
-
-def _at_once(platform, a, b):
-    return at_once.sygvd(a, b, functools.partial(ways.eigh, platform))
-
-
 SYGVD = record.Routine(
     name="sygvd",
     native="sygvd",
@@ -35,7 +30,9 @@ SYGVD = record.Routine(
     local_outputs=("w", "x", "status"),
     traced_outputs=(record.WORK, record.SECOND_WORK, "w", "x", "status"),
     options=(syevd.VECTORS,),
-    at_once=at_once.AtOnce(_at_once, (("gpu", 2048), ("cpu", 64)), by_platform=True),
+    at_once=at_once.AtOnce(
+        functools.partial(at_once.sygvd, eigh=ways.eigh), (("gpu", 2048), ("cpu", 64))
+    ),
 )
 
 

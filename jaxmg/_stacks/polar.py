@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._routines import polar as _weights_of
-from jaxmg._stacks import sections, triangle
+from jaxmg._stacks import native, sections
 
 _LARGEST_C = 100
 # The l whose c that is: 2 / (4 c)^(3/4), as `_least_low` there has it.
@@ -23,9 +23,8 @@ _INVERSE_ITERATIONS = 6
 
 
 @_compat.default_promotion()
-def unitary(a, cholesky=None):
+def unitary(a):
     """U of A = U H, of a (count, m, n), m >= n, with orthonormal columns whatever A's rank is."""
-    cholesky = cholesky or _cholesky
     n, unit = a.shape[-1], float(jnp.finfo(a.dtype).eps) / 2
     x = scaled(a)[0]
     gram = _gram(x)
@@ -33,7 +32,7 @@ def unitary(a, cholesky=None):
     bound = _norm(gram)
     bound = jnp.where(bound > 0, bound, 1)
     x = x / jnp.sqrt(bound).astype(x.dtype)
-    square, known = _smallest(gram / bound.astype(gram.dtype), 8 * n * unit, cholesky)
+    square, known = _smallest(gram / bound.astype(gram.dtype), 8 * n * unit)
     # An estimate from above; what it misses by more than this, no step would notice. The smallest
     # singular value of the noise may be a small part of its entries.
     low = jnp.where(known, jnp.sqrt(square) / 4, unit / (1000 * n))
@@ -47,7 +46,7 @@ def unitary(a, cholesky=None):
 
     def again(state):
         x, low, _, steps = state
-        return *_step(x, low, cholesky), steps + 1
+        return *_step(x, low), steps + 1
 
     start = x, low, jnp.ones_like(low), jnp.zeros((), jnp.int32)
     return jax.lax.while_loop(goes_on, again, start)[0]
@@ -61,10 +60,10 @@ def hermitian_factor(u, a):
 
 
 @_compat.default_promotion()
-def decompose(a, eigh, cholesky=None):
+def decompose(a, eigh):
     """(U, s, V^H) of a (count, m, n), m >= n, with ``eigh`` of a stack for (w, v)."""
     a, exponent = scaled(a)
-    u = unitary(a, cholesky)
+    u = unitary(a)
     w, v = eigh(hermitian_factor(u, a))
     order = jnp.argsort(-jnp.abs(w), axis=-1)
     w = jnp.take_along_axis(w, order, -1)
@@ -82,14 +81,14 @@ def scaled(a):
     return _weights_of.times_power(a, -exponent), exponent
 
 
-def _step(x, low, cholesky):
+def _step(x, low):
     """(The next iterates, their l, how far they are from ``x``)"""
     weights = _weights_of._weights(jnp.maximum(low, _LEAST_LOW))
     a, b, c = weights
     wide = [w.astype(x.dtype) for w in weights]
     new = wide[1] / wide[2] * x
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
-    lower = triangle.inverse(cholesky(eye + wide[2] * _gram(x)))
+    lower = _invert_factor(eye + wide[2] * _gram(x))
     solved = sections.multiply(sections.multiply(x, sections.adjoint(lower)), lower)
     new = new + (wide[0] - wide[1] / wide[2]) * solved
     square = low * low
@@ -97,11 +96,11 @@ def _step(x, low, cholesky):
     return new, low, _norm(new - x)
 
 
-def _smallest(gram, rounding, cholesky):
+def _smallest(gram, rounding):
     """(The smallest eigenvalues of X^H X, from above; whether they are distinct from rounding),
     (count, 1, 1), by inverse iteration."""
     n, dtype = gram.shape[-1], gram.dtype
-    lower = triangle.inverse(cholesky(gram + rounding * jnp.eye(n, dtype=dtype)))
+    lower = _invert_factor(gram + rounding * jnp.eye(n, dtype=dtype))
     v = _weights_of._noise(jnp.zeros((n, 1), dtype))
 
     def iterate(_, state):
@@ -120,8 +119,9 @@ def _gram(x):
     return sections.multiply(sections.adjoint(x), x)
 
 
-def _cholesky(a):
-    return jax.lax.linalg.cholesky(a, symmetrize_input=False)
+def _invert_factor(a):
+    """L^-1 of A = L L^H."""
+    return native.invert_triangle(native.factor_cholesky(a))
 
 
 def _norm(x):

@@ -1,10 +1,10 @@
-"""Inverses of the lower triangular matrices of a stack by products: LAPACK's trtri."""
+"""Triangular matrices of a stack: their inverses by products, LAPACK's trtri, and substitution."""
 
 import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import sections
+from jaxmg._stacks import native, sections
 
 # Blocks on the diagonal are inverted by substitution.
 _LEAF = 64
@@ -32,3 +32,18 @@ def inverse(a):
     below = -sections.multiply(sections.multiply(last, a[:, half:, :half]), first)
     top = jnp.pad(first, ((0, 0), (0, 0), (0, n - half)))
     return jnp.concatenate([top, jnp.concatenate([below, last], axis=2)], axis=1)
+
+
+# Right-hand sides with which the plugin's substitution is faster than cuBLAS's.
+_FEW = 4
+
+
+def solve(by_plugin, a, b, upper=False, adjoint=False, unit=False):
+    """T^-1 B of the lower or upper triangles T of a (count, n, n) and b (count, n, nrhs); with
+    ``adjoint`` T^-H B. By JAX, or with ``by_plugin`` by the plugin if there are few columns."""
+    if by_plugin and b.shape[-1] <= _FEW and a.shape[-1] <= native.MOST_SUBSTITUTION:
+        return native.solve_triangle(a, b, upper, adjoint, unit)
+    return jax.lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=not upper, transpose_a=adjoint, conjugate_a=adjoint,
+        unit_diagonal=unit,
+    )  # fmt: skip

@@ -1,9 +1,10 @@
-"""Computes all matrices of a batch at once on one device, by JAX's own routines: those of LAPACK on
-CPUs, and batched ones of cuSOLVER and cuBLAS on GPUs.
+"""Computes all matrices of a batch at once on one device, by JAX's own routines, those of LAPACK on
+CPUs and batched ones of cuSOLVER and cuBLAS on GPUs, or by the plugin's operations on stacks, where
+`jaxmg._stacks.choice` says so.
 
-The functions take stacks, (count, n, n) and (count, n) or (count, n, nrhs), and return all results
-of a `Routine` with a leading batch dimension. Like the native code they read only the upper
-triangle of a Hermitian matrix.
+The functions take a platform and stacks, (count, n, n) and (count, n) or (count, n, nrhs), and
+return all results of a `Routine` with a leading batch dimension. Like the native code they read
+only the upper triangle of a Hermitian matrix.
 """
 
 import collections.abc
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg._call import checks
+from jaxmg._stacks import choice, native, triangle
+from jaxmg._stacks import lu as of_lu
 
 # The order from which on a second solve with the factor is faster than the product of its inverse
 # with itself, on an H200: by 10 to 18 % in complex64, in no other dtype (docs/laboratory.md).
@@ -25,22 +28,16 @@ class AtOnce:
     """How a routine computes many matrices at once.
 
     Attributes:
-        function: function of the stacks. Returns all results, and a mask (count,) of the matrices
-            that the native code must compute again, or None.
+        function: function of the platform and the stacks. Returns all results, and a mask
+            (count,) of the matrices that the native code must compute again, or None.
         orders: (platform, order) pairs: the largest order for which this is faster than one matrix
             after the other (docs/laboratory.md).
         orders_of_values: the same for eigenvalues without eigenvectors; None: the same orders.
-        by_platform: whether the function takes the name of the platform before the stacks.
     """
 
     function: collections.abc.Callable
     orders: tuple
     orders_of_values: tuple | None = None
-    by_platform: bool = False
-
-    def on(self, platform):
-        """The function of the stacks alone."""
-        return functools.partial(self.function, platform) if self.by_platform else self.function
 
     def is_faster(self, layout, n, vectors=True):
         """Whether this is faster for matrices of order n on the devices of ``layout``. False for
@@ -58,36 +55,71 @@ def has_plain_products(options):
     return checks.PRODUCTS.get(name) in (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
-def factorize(a):
+def factorize(platform, a):
     """Returns U with A = U^H U, the logarithms of det(A), and which factorizations failed."""
+    u = choice.function(_CHOLESKY, platform, "cholesky", a)(a)
+    diagonal = _diagonal(u)
+    failed = ~jnp.isfinite(diagonal).all(axis=-1)
+    return u, 2 * jnp.log(diagonal).sum(axis=-1), failed
+
+
+def _cholesky_by_jax(a):
     lower = _adjoint(a)  # cholesky reads the lower triangle
     lower = jax.lax.linalg.cholesky(_with_real_diagonal(lower), symmetrize_input=False)
-    diagonal = _diagonal(lower)
-    failed = ~jnp.isfinite(diagonal).all(axis=-1)
-    return _adjoint(lower), 2 * jnp.log(diagonal).sum(axis=-1), failed
+    return _adjoint(lower)
 
 
-def solve_upper(u, b, adjoint=False, left=True):
+_CHOLESKY = {
+    choice.JAX: _cholesky_by_jax,
+    "plugin": functools.partial(native.factor_cholesky, upper=True),
+}
+
+
+def solve_upper(platform, u, b, adjoint=False, left=True):
     """Returns U^-1 B, or B U^-1 if not ``left``; with U^H in place of U if ``adjoint``."""
+    if not left:
+        return jax.lax.linalg.triangular_solve(
+            u, b, left_side=False, lower=False, transpose_a=adjoint, conjugate_a=adjoint
+        )
     columns = b[..., None] if b.ndim == 2 else b
-    x = jax.lax.linalg.triangular_solve(
-        u, columns, left_side=left, lower=False, transpose_a=adjoint, conjugate_a=adjoint
-    )
+    x = _solve(platform, u, columns, upper=True, adjoint=adjoint)
     return x.reshape(b.shape)
 
 
-def solve(u, b):
+def _solve(platform, a, b, **triangle_of_a):
+    """`triangle.solve` by the way for the stack ``a``."""
+    function = choice.function(_SOLVE, platform, "trsm", a)
+    return function(a, b, **triangle_of_a)
+
+
+_SOLVE = {by: functools.partial(triangle.solve, by != choice.JAX) for by in (choice.JAX, "plugin")}
+
+
+def solve(platform, u, b):
     """Solves U^H U x = b."""
-    return solve_upper(u, solve_upper(u, b, adjoint=True)) if b.size else b
+    return solve_upper(platform, u, solve_upper(platform, u, b, adjoint=True)) if b.size else b
 
 
-def inverse(u):
-    """Returns the Hermitian inverse of U^H U."""
+def inverse(platform, u):
+    """Returns the Hermitian inverse of U^H U, of upper triangular matrices."""
+    return choice.function(_INVERSE, platform, "potri", u)(u)
+
+
+def _inverse_by_jax(u):
     eye = jnp.broadcast_to(jnp.eye(u.shape[-1], dtype=u.dtype), u.shape)
     if u.dtype == jnp.complex64 and u.shape[-1] >= _BY_TWO_SOLVES:
-        return whole(solve(u, eye))
-    inverse = solve_upper(u, eye)
+        return whole(solve(None, u, eye))
+    inverse = solve_upper(None, u, eye)
     return whole(multiply(inverse, _adjoint(inverse)))
+
+
+def invert_by_plugin(u):
+    """`inverse` by the plugin."""
+    lower = native.multiply_triangle(native.invert_triangle(u, upper=True))
+    return whole(_adjoint(lower))
+
+
+_INVERSE = {choice.JAX: _inverse_by_jax, "plugin": invert_by_plugin}
 
 
 def multiply(x, y):
@@ -100,44 +132,45 @@ def whole(a):
     return _with_real_diagonal(upper + _adjoint(upper), _diagonal(a))
 
 
-def potrs(a, b):
-    u, log_det, failed = factorize(a)
-    return (a, solve(u, b), log_det, _zero_status(failed)), failed
+def potrs(platform, a, b):
+    u, log_det, failed = factorize(platform, a)
+    return (a, solve(platform, u, b), log_det, _zero_status(failed)), failed
 
 
-def potri(a):
-    u, _, failed = factorize(a)
-    return (inverse(u), _zero_status(failed)), failed
+def potri(platform, a):
+    u, _, failed = factorize(platform, a)
+    return (inverse(platform, u), _zero_status(failed)), failed
 
 
-def cho_factor(a):
+def cho_factor(platform, a):
     """As the engine has a factor on one rank: U, and no overflow."""
-    u, log_det, failed = factorize(a)
+    u, log_det, failed = factorize(platform, a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
     return (u, overflow, log_det, _zero_status(failed)), failed
 
 
-def gesv(a, b):
-    lu, pivots, log_det, sign, failed = _lu(a)
-    return (a, lu_solve(lu, pivots, b), log_det, sign, _zero_status(failed)), failed
+def gesv(platform, a, b):
+    lu, pivots, log_det, sign, failed = _lu(platform, a)
+    return (a, lu_solve(platform, lu, pivots, b), log_det, sign, _zero_status(failed)), failed
 
 
-def getri(a):
-    lu, pivots, *_, failed = _lu(a)
-    return (lu_inverse(lu, pivots), _zero_status(failed)), failed
+def getri(platform, a):
+    lu, pivots, *_, failed = _lu(platform, a)
+    return (lu_inverse(platform, lu, pivots), _zero_status(failed)), failed
 
 
-def lu_factor(a):
+def lu_factor(platform, a):
     """As the engine has a factor on one rank: of the transposed matrix, and no overflow."""
-    lu, pivots, log_det, sign, failed = _lu(a)
+    lu, pivots, log_det, sign, failed = _lu(platform, a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
     return (lu, overflow, pivots, log_det, sign, _zero_status(failed)), failed
 
 
-def _lu(a):
+def _lu(platform, a):
     """(LU of the transposed matrix, transposed; its pivots; the logarithm and the sign of det(A),
     where that is 0 or A isn't finite)"""
-    lu, pivots, _ = jax.lax.linalg.lu(jnp.swapaxes(a, -1, -2))
+    turned = jnp.swapaxes(a, -1, -2)
+    lu, pivots = choice.function(_LU, platform, "lu", turned)(turned)
     diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
     sizes = jnp.abs(diagonal)
     units = diagonal / jnp.where(sizes == 0, 1, sizes).astype(a.dtype)
@@ -148,13 +181,16 @@ def _lu(a):
     return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~good
 
 
+_LU = {choice.JAX: lambda a: jax.lax.linalg.lu(a)[:2], "plugin": native.factor_lu}
+
+
 def parity(pivots):
     """The signs of permutations, as integers."""
     moved = jnp.sum(pivots != jnp.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1)
     return 1 - 2 * (moved % 2)
 
 
-def lu_solve(lu, pivots, b, adjoint=False):
+def lu_solve(platform, lu, pivots, b, adjoint=False):
     """The x with A x = b, or A^H x = b, by `_lu`: A = U^T L^T P."""
     if not b.size:
         return b
@@ -162,46 +198,60 @@ def lu_solve(lu, pivots, b, adjoint=False):
     permutation = jax.lax.linalg.lu_pivots_to_permutation(pivots, lu.shape[-1])
     rows = (permutation if adjoint else jnp.argsort(permutation, axis=-1))[..., None]
 
-    def solve(x, lower):
-        return jax.lax.linalg.triangular_solve(
-            lu, x, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint,
-            unit_diagonal=not lower,
-        )  # fmt: skip
+    def solve(x, upper):
+        return _solve(platform, lu, x, upper=upper, adjoint=adjoint, unit=upper)
 
     if adjoint:
-        x = solve(solve(jnp.take_along_axis(columns, rows, axis=-2), False), True)
+        x = solve(solve(jnp.take_along_axis(columns, rows, axis=-2), True), False)
     else:
-        x = jnp.take_along_axis(solve(solve(columns, True), False), rows, axis=-2)
+        x = jnp.take_along_axis(solve(solve(columns, False), True), rows, axis=-2)
     return x.reshape(b.shape)
 
 
-def lu_solve_rows(lu, pivots, b, adjoint=False):
+def lu_solve_rows(platform, lu, pivots, b, adjoint=False):
     """B A^-1, or B A^-H, by `_lu`."""
-    return _adjoint(lu_solve(lu, pivots, _adjoint(b), adjoint=not adjoint))
+    return _adjoint(lu_solve(platform, lu, pivots, _adjoint(b), adjoint=not adjoint))
 
 
-def lu_inverse(lu, pivots):
+def lu_inverse(platform, lu, pivots):
     """The inverse of A by `_lu`."""
-    return lu_solve(lu, pivots, jnp.broadcast_to(jnp.eye(lu.shape[-1], dtype=lu.dtype), lu.shape))
+    return choice.function(_LU_INVERSE, platform, "inv", lu)(lu, pivots)
 
 
-def syevd(a, eigh):
-    """``eigh`` gives (w, V) of matrices of which it reads the lower triangles."""
-    v, w, status = _eigh(a, eigh)
+def _lu_inverse_by_jax(lu, pivots):
+    eye = jnp.broadcast_to(jnp.eye(lu.shape[-1], dtype=lu.dtype), lu.shape)
+    return lu_solve(None, lu, pivots, eye)
+
+
+def _lu_inverse_by_plugin(lu, pivots):
+    return jnp.swapaxes(of_lu.inverse_of_factors(jnp.swapaxes(lu, -1, -2), pivots), -1, -2)
+
+
+_LU_INVERSE = {
+    choice.JAX: _lu_inverse_by_jax,
+    "small": _lu_inverse_by_jax,
+    "plugin": _lu_inverse_by_plugin,
+}
+
+
+def syevd(platform, a, eigh):
+    """``eigh``, of the platform and a stack, gives (w, V) of matrices of which it reads the lower
+    triangles."""
+    v, w, status = _eigh(platform, a, eigh)
     return (v, w, status), None
 
 
-def sygvd(a, b, eigh):
+def sygvd(platform, a, b, eigh):
     """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
-    u, _, failed = factorize(b)
-    half = solve_upper(u, whole(a), left=False)
-    v, w, status = _eigh(solve_upper(u, half, adjoint=True), eigh)
-    return (solve_upper(u, v), b, w, status), failed | (status != 0)
+    u, _, failed = factorize(platform, b)
+    half = solve_upper(platform, u, whole(a), left=False)
+    v, w, status = _eigh(platform, solve_upper(platform, u, half, adjoint=True), eigh)
+    return (solve_upper(platform, u, v), b, w, status), failed | (status != 0)
 
 
-def _eigh(a, eigh):
+def _eigh(platform, a, eigh):
     """(v, w, status)"""
-    w, v = eigh(_adjoint(a))  # cuSOLVER is slower on an upper triangle
+    w, v = eigh(platform, _adjoint(a))  # cuSOLVER is slower on an upper triangle
     good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
     failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
     first = 1 + jnp.argmin(good, axis=-1)

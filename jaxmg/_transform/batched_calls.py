@@ -171,7 +171,7 @@ def _all_at_once(one, n):
     vectors = options.get("return_eigenvectors", True)
     if not faster.is_faster(one.layout, n, vectors):
         return None
-    return _AtOnce(one, faster.on(one.layout.platform))
+    return _AtOnce(one, faster.function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _AtOnce:
     function: collections.abc.Callable
 
     def of_all(self, coordinates, *stacks):
-        values, failed = self.function(*stacks)
+        values, failed = self.function(self.one.layout.platform, *stacks)
         call = self.one.make_call(jax.ShapeDtypeStruct(stacks[0].shape[1:], stacks[0].dtype))
         if failed is not None:
             values = jax.lax.cond(

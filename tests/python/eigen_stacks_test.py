@@ -11,11 +11,11 @@ from jax.test_util import check_grads
 import jaxmg
 from jaxmg import _compat
 from jaxmg._stacks import (
+    choice,
     eigh,
     householder,
     polar_svd,
     tridiagonal,
-    ways,
 )
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
@@ -157,9 +157,9 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages(interpreted):
 def by_stages(monkeypatch, interpreted):
     """This platform takes that way for order 22; the list of what it took it for."""
     taken, original = [], eigh.decompose
-    monkeypatch.setattr(ways, "has_kernels", lambda: True)
-    row = ways.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
-    monkeypatch.setattr(ways, "TABLE", (row,))
+    monkeypatch.setattr(choice, "has_kernels", lambda: True)
+    row = choice.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
+    monkeypatch.setattr(choice, "TABLE", (row,))
     monkeypatch.setattr(eigh, "decompose", lambda a: taken.append(a.shape) or original(a))
     return taken
 
@@ -214,3 +214,19 @@ def test_svd_by_stages(interpreted, shape):
     stack_cases.check(s[:, None], np.linalg.svd(a, compute_uv=False)[:, None], "float64", s.max())
     stack_cases.check_orthonormal(u, "float64")
     stack_cases.check_orthonormal(stack_cases.adjoint(vh), "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_few_matrices_in_turn(dtype, monkeypatch):
+    """As where a library is faster for one after the other."""
+    platform = jax.default_backend()
+    rows = (choice.Row(platform, "eigh", "turns", (9, 9), most=3),)
+    monkeypatch.setattr(choice, "TABLE", rows)
+    a = stack_cases.stack((3, 9, 9), dtype)
+    a = (a + jnp.swapaxes(a, 1, 2).conj()) / 2
+    mesh = cases.line(1)
+    for w, v in (jax.vmap(lambda a: jaxmg.syevd(a, mesh=mesh))(a), jaxmg.linalg.eigh(a, mesh=mesh)):
+        stack_cases.check(w, np.linalg.eigvalsh(np.asarray(a)), dtype)
+        stack_cases.check(
+            np.asarray(a) @ np.asarray(v), np.asarray(v) * np.asarray(w)[:, None], dtype
+        )

@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 
 from jaxmg import linalg
 from jaxmg._routines import jax_linalg
-from jaxmg._stacks import ways
+from jaxmg._stacks import choice
 
 pytestmark = cases.needs_transformations
 
@@ -260,7 +260,7 @@ def test_a_row_of_the_table_is_what_is_computed(monkeypatch):
         return jax.jit(lambda a: linalg.qr(a, mesh=mesh)).lower(a).as_text()
 
     assert "geqrf" in text()
-    monkeypatch.setattr(ways, "TABLE", (ways.Row("cpu", "qr", "blocked", (37, 37)),))
+    monkeypatch.setattr(choice, "TABLE", (choice.Row("cpu", "qr", "blocked", (37, 37)),))
     jax_linalg._jit_batch.cache_clear()
     assert "geqrf" not in text()
     jax_linalg._jit_batch.cache_clear()

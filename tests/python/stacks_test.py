@@ -11,7 +11,7 @@ import stack_cases
 import jaxmg
 from jaxmg._call import plugins
 from jaxmg._stacks import (
-    cholesky,
+    choice,
     lu,
     native,
     parts,
@@ -20,6 +20,7 @@ from jaxmg._stacks import (
     triangle,
     ways,
 )
+from jaxmg._transform import at_once
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
@@ -63,27 +64,10 @@ def test_qr_of_matrices_without_full_rank_and_of_any_size_of_numbers():
 def test_a_matrix_with_nan_is_alone():
     a = np.asarray(stack_cases.stack((3, 40, 40), "float64")).copy()
     a[1, 35, 3] = np.nan
-    for function in (qr.reduced, lu.inverse, polar_svd.decompose, polar_svd.unitary):
+    for function in (qr.reduced, lu.inverse_by_plugin, polar_svd.decompose, polar_svd.unitary):
         for result in jax.tree.leaves(jax.jit(function)(jnp.asarray(a))):
             bad = np.isnan(np.asarray(result)).reshape(3, -1).any(axis=1)
             assert list(bad) == [False, True, False]
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "n, dtype",
-    cases.broad(
-        [(n, d) for n in (1, 5, 32, 70, 170) for d in cases.DTYPES],
-        lambda *case: case == (5, "complex128"),
-    ),
-)
-def test_lu_is_that_of_lapack(n, dtype):
-    a = stack_cases.stack((2, n, n), dtype)
-    packed, pivots, order = jax.jit(lu.factor)(a)
-    _check_lu(a, packed, pivots)
-    rows = jax.lax.linalg.lu_pivots_to_permutation(pivots, n)
-    np.testing.assert_array_equal(order, rows)
-    _check_inverses_and_solutions(a, lu.inverse, lu.solve)
 
 
 def _check_lu(a, packed, pivots):
@@ -132,16 +116,6 @@ def test_lu_by_the_plugin_of_singular_matrices_and_nan():
     assert lu.inverse_by_plugin(jnp.zeros((0, 3, 3))).shape == (0, 3, 3)
 
 
-@pytest.mark.breadth
-def test_lu_of_a_singular_matrix_has_a_zero():
-    a = np.ones((2, 3, 3))
-    a[1] += np.eye(3)
-    packed, pivots, _ = lu.factor(jnp.asarray(a))
-    expected = jax.lax.linalg.lu(jnp.asarray(a))
-    np.testing.assert_allclose(packed, expected[0], atol=1e-15)
-    np.testing.assert_array_equal(pivots, expected[1])
-
-
 @pytest.mark.parametrize(
     "n, dtype",
     cases.broad(
@@ -149,26 +123,10 @@ def test_lu_of_a_singular_matrix_has_a_zero():
         lambda *_: False,
     ),
 )
-def test_cholesky_and_triangles(n, dtype):
-    a = stack_cases.definite(2, n, dtype)
-    upper = jnp.triu(jnp.full((n, n), jnp.nan, dtype), 1)  # isn't read
-    lower = jax.jit(cholesky.factor)(jnp.where(upper != upper, upper, a))
-    stack_cases.check(lower, np.linalg.cholesky(np.asarray(a)), dtype)
-    x = triangle.inverse(lower)
-    stack_cases.check(
-        np.asarray(x) @ np.asarray(lower), np.broadcast_to(np.eye(n), x.shape), dtype, n
-    )
-    stack_cases.check(cholesky.inverse(a), np.linalg.inv(np.asarray(a)), dtype)
-    b = stack_cases.stack((2, n, 2), dtype)
-    stack_cases.check(np.asarray(a) @ np.asarray(cholesky.solve(a, b)), b, dtype)
-
-
-@pytest.mark.breadth
-def test_cholesky_of_an_indefinite_matrix_is_nan_alone():
-    a = np.stack([np.eye(5), np.diag([1.0, 1, -1, 1, 1]), 4 * np.eye(5)])
-    lower = np.asarray(cholesky.factor(jnp.asarray(a)))
-    assert np.isnan(lower[1]).any()
-    np.testing.assert_array_equal(lower[[0, 2]], [np.eye(5), 2 * np.eye(5)])
+def test_inverses_of_triangles(n, dtype):
+    lower = np.linalg.cholesky(np.asarray(stack_cases.definite(2, n, dtype)))
+    x = triangle.inverse(jnp.asarray(lower))
+    stack_cases.check(np.asarray(x) @ lower, np.broadcast_to(np.eye(n), x.shape), dtype, n)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +190,8 @@ def _unphased(function):
 
 _GRADIENTS = {
     "qr": (qr.reduced, jnp.linalg.qr, [(2, 5, 3), (2, 4, 4)]),
-    "inverse": (lu.inverse, jnp.linalg.inv, [(2, 4, 4)]),
+    "inverse": (lu.inverse_by_plugin, jnp.linalg.inv, [(2, 4, 4)]),
     "solve": (
-        lambda a: lu.solve(a, jnp.cos(a)[..., :2]),
-        lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
-        [(2, 4, 4)],
-    ),
-    "inverse by the plugin": (lu.inverse_by_plugin, jnp.linalg.inv, [(2, 4, 4)]),
-    "solve by the plugin": (
         lambda a: lu.solve_by_plugin(a, jnp.cos(a)[..., :2]),
         lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
         [(2, 4, 4)],
@@ -304,25 +256,33 @@ def test_a_large_share_in_parts(monkeypatch):
 
 def test_the_first_row_that_fits_is_the_way(monkeypatch):
     rows = (
-        ways.Row("gpu", "qr", "turns", (512, 4096), 4, ("f4",)),
-        ways.Row("gpu", "qr", "blocked", (64, 4096)),
+        choice.Row("gpu", "qr", "turns", (512, 4096), 4, ("f4",)),
+        choice.Row("gpu", "qr", "blocked", (64, 4096)),
+        choice.Row("gpu", "eigh", "turns", (64, 4096), 3, most=5),
     )
-    monkeypatch.setattr(ways, "TABLE", rows)
+    monkeypatch.setattr(choice, "TABLE", rows)
 
     def way(count, m, n, dtype="float32", platform="gpu", function="qr"):
-        return ways.choose(platform, function, jax.ShapeDtypeStruct((count, m, n), dtype))
+        return choice.choose(platform, function, jax.ShapeDtypeStruct((count, m, n), dtype))
 
     assert way(4, 600, 512) == "turns" and way(3, 600, 512) == way(4, 600, 511) == "blocked"
-    assert way(4, 512, 512, "complex64") == "blocked" and way(4, 64, 63) == ways.JAX
-    assert way(4, 512, 512, platform="cpu") == way(4, 512, 512, function="inv") == ways.JAX
-    assert way(1, 512, 512) == ways.JAX and way(2, 4097, 4097) == ways.JAX
+    assert way(4, 512, 512, "complex64") == "blocked" and way(4, 64, 63) == choice.JAX
+    assert way(4, 512, 512, platform="cpu") == way(4, 512, 512, function="inv") == choice.JAX
+    few = [way(count, 64, 64, function="eigh") for count in (2, 3, 5, 6)]
+    assert few == [choice.JAX, "turns", "turns", choice.JAX]
+    assert way(1, 512, 512) == choice.JAX and way(2, 4097, 4097) == choice.JAX
 
 
 def test_every_row_names_a_way():
-    known = {"qr": ways._QR, "inv": ways._INV, "solve": ways._SOLVE, "svd": ways._SVD,
-             "eigh": ways._EIGH, "polar": ways._POLAR}  # fmt: skip
-    for row in ways.TABLE:
-        assert row.way in known[row.function] and row.platform in ("cpu", "gpu")
+    known = {
+        "qr": ways._QR, "inv": ways._INV, "solve": ways._SOLVE, "svd": ways._SVD,
+        "eigh": ways._EIGH, "polar": ways._POLAR, "cholesky": ways._CHOLESKY,
+        "potri": at_once._INVERSE, "trsm": at_once._SOLVE, "lu": at_once._LU,
+    }  # fmt: skip
+    of_the_same = {"cholesky": at_once._CHOLESKY, "inv": at_once._LU_INVERSE}
+    for row in choice.TABLE:
+        assert row.way in known[row.function] and row.way in of_the_same.get(row.function, row.way)
+        assert row.platform in ("cpu", "gpu")
         assert row.orders[0] <= row.orders[1] and row.least >= 2
 
 
@@ -331,20 +291,21 @@ def test_a_way_by_the_plugin_loads_it(monkeypatch):
     loaded, platform = [], jax.default_backend()
     monkeypatch.setattr(plugins, "load", loaded.append)
     a = stack_cases.stack((3, 5, 5), "float64")
+    monkeypatch.setattr(choice, "TABLE", ())
     ways.inverse(platform, a)
     assert not loaded
-    monkeypatch.setattr(ways, "TABLE", (ways.Row(platform, "inv", "plugin", (5, 5)),))
+    monkeypatch.setattr(choice, "TABLE", (choice.Row(platform, "inv", "plugin", (5, 5)),))
     ways.inverse(platform, a)
     assert loaded == [platform]
 
 
 def test_kernels_are_chosen_where_they_can_be_compiled(monkeypatch):
     a = jax.ShapeDtypeStruct((100, 300, 300), "float32")
-    ways_of = [("eigh", "stages", ways.JAX), ("svd", "polar and stages", "polar")]
+    ways_of = [("eigh", "stages", choice.JAX), ("svd", "polar and stages", "polar")]
     for has in (True, False):
-        monkeypatch.setattr(ways, "has_kernels", lambda has=has: has)
+        monkeypatch.setattr(choice, "has_kernels", lambda has=has: has)
         for function, by_kernels, without in ways_of:
-            assert ways.choose("gpu", function, a) == (by_kernels if has else without)
+            assert choice.choose("gpu", function, a) == (by_kernels if has else without)
     monkeypatch.undo()
     if jax.default_backend() == "cpu":
-        assert not ways.has_kernels()
+        assert not choice.has_kernels()

@@ -402,7 +402,7 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
     a = np.array(_batch("complex128")[0])
     stack = a.copy()
     stack[:, *np.tril_indices(_N, -1)] = below
-    u, log_det, failed = at_once.factorize(stack)
+    u, log_det, failed = at_once.factorize("cpu", stack)
     assert not failed.any()
     _check(u, np.linalg.cholesky(a).conj().swapaxes(1, 2), "complex128")
     _check(log_det, np.linalg.slogdet(a)[1], "complex128")
@@ -414,9 +414,11 @@ def test_inverses_at_once_by_two_solves(order, monkeypatch):
     """Large ones of complex64 as small ones, which are by a product."""
     monkeypatch.setattr(at_once, "_BY_TWO_SOLVES", order)
     stack = np.stack([cases.positive_definite("well", 9, "complex64") for _ in range(2)])
-    text = str(jax.make_jaxpr(lambda a: at_once.potri(a))(stack))  # not that of another order
+    text = str(
+        jax.make_jaxpr(lambda a: at_once.potri("cpu", a))(stack)
+    )  # not that of another order
     assert text.count("triangular_solve[") == (2 if order == 0 else 1)
-    found = np.asarray(at_once.potri(stack)[0][0])
+    found = np.asarray(at_once.potri("cpu", stack)[0][0])
     np.testing.assert_allclose(found, np.linalg.inv(stack), rtol=0, atol=1e-5)
     np.testing.assert_array_equal(found, np.swapaxes(found, -1, -2).conj())
 
@@ -428,7 +430,7 @@ def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     monkeypatch.setattr(jax.lax.linalg, "lu", lambda a: lu(jnp.nan_to_num(a)))
     a = np.stack([np.eye(3)] * 3)
     a[1, 0, 2] = np.nan
-    assert [bool(x) for x in at_once.gesv(a, np.ones((3, 3)))[1]] == [False, True, False]
+    assert [bool(x) for x in at_once.gesv("cpu", a, np.ones((3, 3)))[1]] == [False, True, False]
 
 
 @pytest.mark.extended

@@ -1,0 +1,114 @@
+"""Which way computes a device's share of a batch, a stack of matrices (count, m, n).
+
+JAX's own routine is one way. It is batched on CPUs, and on GPUs for Cholesky, LU and eigenproblems;
+of others it takes one matrix after the other, or calls a library's routine that is made for
+matrices of order 32. Where a measurement says that another way is faster, `TABLE` has a row.
+`benchmarks/batches.py` measures it, and docs/laboratory.md has the times.
+"""
+
+import functools
+import math
+import typing
+
+import jax
+import numpy as np
+
+from jaxmg import _compat
+from jaxmg._call import plugins
+
+JAX, TURNS = "jax", "turns"
+
+
+class Row(typing.NamedTuple):
+    """A way, and for which stacks it is the fastest.
+
+    Attributes:
+        platform: "gpu" or "cpu".
+        function: "cholesky", "potri", "trsm", "lu", "qr", "inv", "solve", "eigh", "svd" or
+            "polar".
+        way: a key of the function's ways, in ways.py or `_transform.at_once`.
+        orders: the least and the largest min(m, n).
+        least: the fewest matrices.
+        dtypes: kinds and bytes of their real parts, as "f4".
+        most: the most matrices, if there is such.
+    """
+
+    platform: str
+    function: str
+    way: str
+    orders: tuple[int, int]
+    least: int = 2
+    dtypes: tuple[str, ...] = ("f4", "f8", "c4", "c8")
+    most: float = math.inf
+
+
+# The first row that fits a stack is taken; JAX's own where there is none. Measured on H200 for four
+# dtypes at powers of two from order 32 to 4096, as docs/laboratory.md has them; other orders are
+# taken the same way. "cholesky", "potri", "trsm" and "lu" are what routines are made of. Few
+# matrices of middle size are as fast by JAX.
+_NOT_COMPLEX128 = ("f4", "f8", "c4")
+TABLE: tuple[Row, ...] = (
+    Row("gpu", "cholesky", "plugin", (1, 4096), 16),
+    Row("gpu", "cholesky", "plugin", (512, 4096)),
+    Row("gpu", "potri", "plugin", (1, 4096)),
+    Row("gpu", "trsm", "plugin", (1, 4096)),
+    *(
+        row
+        for function in ("lu", "inv", "solve")
+        for row in (
+            Row("gpu", function, "plugin", (33, 1024), 4),
+            Row("gpu", function, "plugin", (1025, 2048), 8, _NOT_COMPLEX128),
+            Row("gpu", function, "plugin", (1025, 2048), 12),
+        )
+    ),
+    Row("gpu", "inv", "small", (1, 32)),
+    Row("gpu", "solve", "small", (1, 32)),
+    Row("gpu", "qr", "blocked", (128, 4096), 8),
+    Row("gpu", "eigh", "stages", (256, 512), 16, ("f4", "f8")),
+    Row("gpu", "eigh", "stages", (513, 1024), 48, ("f4", "f8")),
+    Row("gpu", "eigh", TURNS, (512, 1024), 2, ("f4", "f8"), 4),
+    Row("gpu", "eigh", TURNS, (1025, 4096), 2, ("f4", "f8"), 6),
+    Row("gpu", "eigh", TURNS, (512, 4096), 2, ("c4", "c8"), 7),
+    Row("gpu", "polar", "qdwh", (32, 4096), 4),
+    Row("gpu", "svd", "polar and stages", (256, 512), 32, ("f4", "f8")),
+    Row("gpu", "svd", "polar", (32, 4096), 4),
+)
+
+
+# The ways with kernels of Pallas, and those that call the plugin.
+_BY_KERNELS = ("stages", "polar and stages")
+_BY_PLUGIN = (*_BY_KERNELS, "plugin", "small", "qdwh", "polar")
+
+
+@functools.cache
+def has_kernels():
+    """Whether Pallas compiles kernels for this process's GPUs: Triton needs compute capability 8,
+    and what the kernels use JAX 0.8."""
+    if _compat.pallas_triton() is None:
+        return False
+    try:
+        gpus = jax.local_devices(backend="gpu")
+    except RuntimeError:  # there are none
+        return False
+    return all(float(gpu.compute_capability) >= 8 for gpu in gpus)
+
+
+def choose(platform, function, a):
+    """The way for a stack."""
+    dtype = np.dtype(a.dtype)
+    kind = f"{dtype.kind}{np.finfo(dtype).dtype.itemsize}"
+    order = min(a.shape[-2:])
+    for row in TABLE:
+        fits = row.platform == platform and row.function == function and kind in row.dtypes
+        fits &= row.orders[0] <= order <= row.orders[1] and row.least <= len(a) <= row.most
+        if fits and (row.way not in _BY_KERNELS or has_kernels()):
+            return row.way
+    return JAX
+
+
+def function(functions, platform, name, a):
+    """The one of ``functions`` for a stack. Loads the plugin if that way calls it."""
+    way = choose(platform, name, a)
+    if way in _BY_PLUGIN:
+        plugins.load(platform)
+    return functions[way]

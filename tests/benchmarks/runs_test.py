@@ -160,10 +160,18 @@ class Numpy(batches_peers.Library):
             return lambda a: np.linalg.cholesky(a) * 1.01
         return np.linalg.inv if routine == "potri" else super().call(routine)
 
-    def array(self, a):
-        return a
+    def normal(self, shape, dtype):
+        random = np.random.default_rng(0)
+        a = random.standard_normal(shape)
+        if np.dtype(dtype).kind == "c":
+            a = (a + 1j * random.standard_normal(shape)) / 2**0.5
+        return a.astype(dtype)
 
-    host = array
+    def eye(self, n, dtype):
+        return np.eye(n, dtype=dtype)
+
+    def host(self, a):
+        return a
 
     def wait(self):
         pass

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/cc/host_cuda/cuda_types.h"
 #include "tests/cc/host_cuda/host_cuda.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/device/host/device.h"
@@ -23,23 +24,11 @@
 namespace jaxmg::testing {
 namespace {
 
+using host_cuda::Cast;
 using host_cuda::Launch;
 using kernels::Conj;
 
 constexpr int64_t kCount = 3;
-
-template <typename T>
-struct CudaTypeOf {
-  using type = T;
-};
-template <>
-struct CudaTypeOf<std::complex<float>> {
-  using type = cuComplex;
-};
-template <>
-struct CudaTypeOf<std::complex<double>> {
-  using type = cuDoubleComplex;
-};
 
 // The lower triangles of stacks. With `upper` the transposes are what is stored.
 template <typename T>
@@ -156,7 +145,7 @@ void CheckInverse(int n, int order, bool upper, std::vector<T> triangle, std::ve
 
 template <typename T>
 void CheckAll() {
-  using Cuda = typename CudaTypeOf<T>::type;
+  using Cuda = host_cuda::CudaType<T>;
   const std::unique_ptr<Device> device = NewHostDevice();
   StackKernels<T>& host = device->stacks<T>();
   const ByKernels<Cuda> kernels;
@@ -168,14 +157,14 @@ void CheckAll() {
       auto factor = a, by_kernels = a;
       EXPECT(host.FactorCholesky(Stream::kMain, upper, kCount, n, factor.data()).ok());
       CheckCholesky(n, upper, a, factor);
-      kernels.FactorCholesky(n, upper, reinterpret_cast<Cuda*>(by_kernels.data()));
+      kernels.FactorCholesky(n, upper, Cast(by_kernels.data()));
       CheckCholesky(n, upper, a, by_kernels);
 
       auto inverse = factor;
       EXPECT(host.InvertTriangle(Stream::kMain, upper, kCount, n, inverse.data()).ok());
       CheckInverse(n, n, upper, factor, inverse);
       inverse = factor;
-      kernels.InvertDiagonal(n, upper, reinterpret_cast<Cuda*>(inverse.data()));
+      kernels.InvertDiagonal(n, upper, Cast(inverse.data()));
       CheckInverse(n, kBlock, upper, factor, inverse);
     }
   }
@@ -189,7 +178,7 @@ TEST(Complex128) { CheckAll<std::complex<double>>(); }
 // T x = b up to rounding, of T with 1/n beside the diagonal, and in the other triangle too.
 template <typename T>
 void CheckSubstitution() {
-  using Cuda = typename CudaTypeOf<T>::type;
+  using Cuda = host_cuda::CudaType<T>;
   using Wide = std::complex<long double>;
   constexpr int kColumns = 2;
   const long double kEps = std::numeric_limits<Real<T>>::epsilon();
@@ -212,9 +201,8 @@ void CheckSubstitution() {
                      .ok());
         } else {
           Launch(kCount * kColumns, threads, 1, [&] {
-            kernels::SolveStackedTriangle(n, kColumns, upper, adjoint, unit,
-                                          reinterpret_cast<const Cuda*>(a.data()),
-                                          reinterpret_cast<Cuda*>(x.data()));
+            kernels::SolveStackedTriangle(n, kColumns, upper, adjoint, unit, Cast(a.data()),
+                                          Cast(x.data()));
           });
         }
         for (int64_t e = 0; e < static_cast<int64_t>(x.size()); ++e) {
@@ -245,7 +233,7 @@ TEST(Substitution) {
 // diagonal, and of one that is singular.
 template <typename T>
 void CheckSmall() {
-  using Cuda = typename CudaTypeOf<T>::type;
+  using Cuda = host_cuda::CudaType<T>;
   using R = Real<T>;
   using Wide = std::complex<long double>;
   constexpr int64_t kMatrices = 6;  // more than a block has
@@ -273,9 +261,9 @@ void CheckSmall() {
                           : T(i == static_cast<int64_t>(e) % columns ? 1 : 0);
         }
         StackKernels<T>& host = device->stacks<T>();
-        const auto* ca = reinterpret_cast<const Cuda*>(a.data());
-        const auto* cb = reinterpret_cast<const Cuda*>(b.data());
-        auto* cx = reinterpret_cast<Cuda*>(x.data());
+        const Cuda* const ca = Cast(a.data());
+        const Cuda* const cb = Cast(b.data());
+        Cuda* const cx = Cast(x.data());
         if (by_kernels) {
           Launch(2, kSmallThreads, 1, [&] {
             if (nrhs == 0) return kernels::InvertSmall(kMatrices, n, ca, cx);

@@ -50,27 +50,31 @@ CallOutcome OnMatrices(const char* name, ffi::AnyBuffer a, ffi::AnyBuffer result
                   [&](auto zero) { return function(zero, all / (n * n), n); });
 }
 
-CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> factor,
-                   StackedTriangleAttributes attributes) {
-  return OnMatrices(kCholesky, a, *factor, [&](auto zero, int64_t count, int64_t n) {
+// Calls an operation that overwrites matrices.
+template <typename Function>
+CallOutcome InPlace(const char* name, Platform platform, ffi::AnyBuffer a, ffi::AnyBuffer result,
+                    const Function& function) {
+  return OnMatrices(name, a, result, [&](auto zero, int64_t count, int64_t n) {
     using T = decltype(zero);
     return LaunchAlone(platform, [&](Device& device) -> Status {
-      T* const x = DataOf<T>(*factor);
+      T* const x = DataOf<T>(result);
       JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(a), x, count * n * n));
-      return device.stacks<T>().FactorCholesky(Stream::kMain, attributes.upper, count, n, x);
+      return function(device.stacks<T>(), count, n, x);
     });
+  });
+}
+
+CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> factor,
+                   StackedTriangleAttributes attributes) {
+  return InPlace(kCholesky, platform, a, *factor, [&](auto& kernels, auto... operands) {
+    return kernels.FactorCholesky(Stream::kMain, attributes.upper, operands...);
   });
 }
 
 CallOutcome Invert(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> inverse,
                    StackedTriangleAttributes attributes) {
-  return OnMatrices(kInverse, a, *inverse, [&](auto zero, int64_t count, int64_t n) {
-    using T = decltype(zero);
-    return LaunchAlone(platform, [&](Device& device) -> Status {
-      T* const x = DataOf<T>(*inverse);
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(a), x, count * n * n));
-      return device.stacks<T>().InvertTriangle(Stream::kMain, attributes.upper, count, n, x);
-    });
+  return InPlace(kInverse, platform, a, *inverse, [&](auto& kernels, auto... operands) {
+    return kernels.InvertTriangle(Stream::kMain, attributes.upper, operands...);
   });
 }
 

@@ -87,7 +87,7 @@ def solve_upper(platform, u, b, adjoint=False, left=True):
 
 
 def _solve(platform, a, b, **triangle_of_a):
-    """`triangle.solve` by the way for the stack ``a``."""
+    """`triangle.solve` by the way for the stack ``a``; with the platform None by JAX."""
     function = choice.function(_SOLVE, platform, "trsm", a)
     return function(a, b, **triangle_of_a)
 

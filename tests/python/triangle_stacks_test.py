@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import stack_cases
+from jax.sharding import AxisType
 
 import jaxmg
 from jaxmg._stacks import choice, cholesky, lu, native, triangle
@@ -171,7 +172,7 @@ _N, _COUNT = 21, 6
 def by_the_plugin(monkeypatch):
     """The plugin computes what a share of a batch needs; its calls, by name."""
     rows = tuple(
-        choice.Row(jax.default_backend(), function, "plugin", (1, 100))
+        choice.Row(jax.default_backend(), function, "plugin", (1, 100), 1)
         for function in ("cholesky", "potri", "trsm", "lu", "inv", "solve")
     )
     monkeypatch.setattr(choice, "TABLE", rows)
@@ -233,6 +234,30 @@ def test_batches_of_routines_call_the_plugin(name, dtype, by_the_plugin):
     found = jax.jit(jax.vmap(function))(a, b)
     assert operations <= by_the_plugin
     stack_cases.check(found, expected(np.asarray(a), np.asarray(b)), dtype, 10)
+
+
+@pytest.mark.parametrize(
+    "ranks, kind, name",
+    cases.broad(
+        [
+            (ranks, kind, name)
+            for ranks in (2, 4, 8)
+            for kind in (AxisType.Auto, AxisType.Explicit)
+            for name in ("cholesky", "solve", "inv")
+        ],
+        lambda *case: case in [(2, AxisType.Auto, "solve"), (4, AxisType.Explicit, "cholesky")],
+    ),
+)
+def test_shares_of_several_devices_by_the_plugin(ranks, kind, name, by_the_plugin):
+    mesh = cases.line(ranks, kind=kind)
+    a = stack_cases.definite(ranks + 1, 9, "complex64")  # no share is another's size
+    b = stack_cases.stack((ranks + 1, 9, 2), "complex64")
+    given = (a, b) if name == "solve" else (a,)
+    with cases.context(mesh):
+        found = jax.jit(functools.partial(getattr(jaxmg.linalg, name), mesh=mesh))(*given)
+    assert by_the_plugin
+    expected = getattr(np.linalg, name)(*map(np.asarray, given))
+    stack_cases.check(found, expected, "complex64", 10)
 
 
 @pytest.mark.parametrize("name", ["potrs", "potri", "linalg.cholesky", "gesv", "getri"])

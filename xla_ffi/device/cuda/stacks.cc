@@ -8,6 +8,14 @@
 namespace jaxmg {
 
 template <typename T>
+Status CudaStacks<T>::SharedBytes(int* bytes) const {
+  constexpr int kDeclared = 2048;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SharedBytes(bytes));
+  *bytes -= kDeclared;
+  return Status::Ok();
+}
+
+template <typename T>
 Status CudaStacks<T>::SolveTridiagonal(Stream stream, int64_t count, int64_t n, const R* d,
                                        const R* e, R* w, R* v) {
   const int64_t blocks = (count * kMostQl + kStackThreads - 1) / kStackThreads;
@@ -48,13 +56,12 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
   if (count == 0 || n == 0) return Status::Ok();
   // The columns of a panel of all rows that shared memory has room for.
   int most = 0, width = n <= kStackLuWhole ? static_cast<int>(n) : kStackLuColumns;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SharedBytes(&most));
+  JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
   auto bytes = [n](int columns) {
     return static_cast<int64_t>((n | 1) * columns * sizeof(T) + n * sizeof(int32_t));
   };
-  constexpr int kOthers = 2048;  // bytes of shared memory
-  while (width > 1 && bytes(width) > most - kOthers) width /= 2;
-  if (bytes(width) > most - kOthers) {
+  while (width > 1 && bytes(width) > most) width /= 2;
+  if (bytes(width) > most) {
     return Error(Code::kInvalidArgument, "LU of a stack: a column of ", n,
                  " rows doesn't fit the shared memory of GPU ", device_.ordinal());
   }
@@ -85,9 +92,13 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
 
 namespace {
 
-constexpr int kWarps = kSmallThreads / 32;
+// The bytes of a warp that has a small matrix, and how many of these a block has.
 template <typename T>
-constexpr int kSmallBytes = kWarps * kMostSmall * (kMostSmall + 1) * static_cast<int>(sizeof(T));
+constexpr int kWarpBytes = kMostSmall * (kMostSmall + 1) * static_cast<int>(sizeof(T));
+template <typename T>
+int WarpsIn(int shared_bytes) {
+  return std::max(1, std::min(kSmallThreads / 32, shared_bytes / kWarpBytes<T>));
+}
 
 // The order of a block on the diagonal in shared memory, and its bytes with so many rows beside it.
 constexpr int OrderOf(int width) {
@@ -103,16 +114,22 @@ constexpr int BytesOf(int width, int rows) {
 
 template <typename T>
 Status CudaStacks<T>::InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) {
+  int most = 0;
+  JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
+  const int warps = WarpsIn<T>(most);
   return device_.LaunchShared(Kernel::kInvertSmall, CudaType<T>::kLetter, stream,
-                              (count + kWarps - 1) / kWarps, kSmallThreads, kSmallBytes<T>, count,
+                              (count + warps - 1) / warps, warps * 32, warps * kWarpBytes<T>, count,
                               static_cast<int>(n), a, inverse);
 }
 
 template <typename T>
 Status CudaStacks<T>::SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a,
                                  const T* b, T* x) {
+  int most = 0;
+  JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
+  const int warps = WarpsIn<T>(most);
   return device_.LaunchShared(Kernel::kSolveSmall, CudaType<T>::kLetter, stream,
-                              (count + kWarps - 1) / kWarps, kSmallThreads, kSmallBytes<T>, count,
+                              (count + warps - 1) / warps, warps * 32, warps * kWarpBytes<T>, count,
                               static_cast<int>(n), static_cast<int>(nrhs), a, b, x);
 }
 
@@ -120,6 +137,8 @@ template <typename T>
 Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) {
   constexpr char kLetter = CudaType<T>::kLetter;
   const auto order = static_cast<int>(n);
+  int most = 0;
+  JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
   for (int first = 0; first < order; first += kStackDiagonal<sizeof(T)>) {
     const int width = std::min(kStackDiagonal<sizeof(T)>, order - first);
     const int rest = order - first - width;
@@ -141,7 +160,8 @@ Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, i
                                                count, threads, BytesOf<T>(width, 0), order, first,
                                                width, static_cast<int>(upper), a));
     if (rest == 0) break;
-    const int rows = std::min(kStackRows, (rest + 31) / 32 * 32);
+    int rows = std::min(kStackRows, (rest + 31) / 32 * 32);
+    while (rows > 32 && BytesOf<T>(width, rows) > most) rows -= 32;
     JAXMG_RETURN_IF_ERROR(device_.LaunchShared(
         Kernel::kSolveStackedRows, kLetter, stream, count * ((rest + rows - 1) / rows), rows,
         BytesOf<T>(width, rows), order, first, width, static_cast<int>(upper), a));
@@ -154,23 +174,25 @@ Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, i
 // times rounding: J. J. Du Croz and N. J. Higham, IMA J. Numer. Anal. 12, 1992.
 template <typename T>
 Status CudaStacks<T>::InvertTriangle(Stream stream, bool upper, int64_t count, int64_t n, T* a) {
-  constexpr int kBlock = kStackDiagonal<sizeof(T)>;
   if (count == 0 || n == 0) return Status::Ok();
+  int most = 0, block = kStackDiagonal<sizeof(T)>;
+  JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
+  if (BytesOf<T>(block, block) > most) block = kStackTriangle;
   const auto order = static_cast<int>(n);
-  const int width = std::min(order, kBlock);
+  const int width = std::min(order, block);
   JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kInvertStackedDiagonal, CudaType<T>::kLetter,
                                              stream, count * ((order + width - 1) / width),
                                              OrderOf(width), BytesOf<T>(width, OrderOf(width)),
                                              order, width, static_cast<int>(upper), a));
-  int64_t largest = kBlock;
+  int64_t largest = block;
   while (2 * largest < n) largest *= 2;
   if (largest >= n) return Status::Ok();
   void* space = nullptr;
   const int64_t size = std::max(largest * std::min(largest, n - largest),
-                                largest > kBlock ? largest * largest / 4 : 0);
+                                largest > block ? largest * largest / 4 : 0);
   JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, count * size * sizeof(T), &space));
   T* const product = static_cast<T*>(space);
-  for (int64_t half = kBlock; half < n; half *= 2) {
+  for (int64_t half = block; half < n; half *= 2) {
     for (int64_t first = 0; first + half < n; first += 2 * half) {
       const int64_t second = first + half, rest = std::min(half, n - second);
       const T *const x = a + first * (n + 1), *const z = a + second * (n + 1);

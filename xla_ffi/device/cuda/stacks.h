@@ -36,6 +36,9 @@ class CudaStacks : public StackKernels<T> {
                   const T* x, const T* y, T* product) override;
 
  private:
+  // The dynamic shared memory that a block may have, beside what its kernel declares.
+  Status SharedBytes(int* bytes) const;
+
   CudaDevice& device_;
   CudaBlas<T>& blas_;
 };

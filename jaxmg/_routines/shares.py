@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg._stacks.parts import in_parts
+from jaxmg._stacks.triangle import whole
 
 
 def on_shares(function, takes=None):
@@ -46,9 +47,7 @@ def hermitian(a, triangle):
         good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
         a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
         return (a + _adjoint(a)) / 2
-    half = jnp.tril(a, -1) if triangle == "lower" else jnp.triu(a, 1)
-    diagonal = jnp.diagonal(a, axis1=-2, axis2=-1).real.astype(a.dtype)
-    return half + _adjoint(half) + diagonal[..., None] * jnp.eye(a.shape[-1], dtype=a.dtype)
+    return whole(a, upper=triangle == "upper")
 
 
 def _adjoint(a):

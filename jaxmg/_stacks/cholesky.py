@@ -6,14 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import native, sections
-
-
-def whole(a):
-    """The Hermitian matrices whose lower triangles the stack has."""
-    below = jnp.tril(a, -1)
-    diagonal = jnp.diagonal(a, axis1=1, axis2=2).real.astype(a.dtype)
-    return below + sections.adjoint(below) + diagonal[:, None] * sections.identity(a.shape[-1], a)
+from jaxmg._stacks import native, sections, triangle
 
 
 @jax.custom_jvp
@@ -30,7 +23,7 @@ def _rule(primals, tangents):
     lower = factor_by_plugin(*primals)
     solve = functools.partial(jax.lax.linalg.triangular_solve, lower, lower=True)
     inner = solve(
-        solve(whole(tangents[0]), left_side=False, transpose_a=True, conjugate_a=True),
+        solve(triangle.whole(tangents[0]), left_side=False, transpose_a=True, conjugate_a=True),
         left_side=True,
     )
     half = jnp.tril(inner, -1) + jnp.tril(jnp.triu(inner)) / 2

@@ -34,7 +34,17 @@ def inverse(a):
     return jnp.concatenate([top, jnp.concatenate([below, last], axis=2)], axis=1)
 
 
-# Right-hand sides with which the plugin's substitution is faster than cuBLAS's.
+def whole(a, upper=False):
+    """The Hermitian matrices whose lower triangles the stack has, or with ``upper`` the upper ones;
+    of the diagonal the real part counts."""
+    half = jnp.triu(a, 1) if upper else jnp.tril(a, -1)
+    diagonal = jnp.diagonal(a, axis1=-2, axis2=-1).real.astype(a.dtype)
+    eye = jnp.eye(a.shape[-1], dtype=bool)
+    return jnp.where(eye, diagonal[..., None], half + sections.adjoint(half))
+
+
+# The most right-hand sides for the plugin, which reads the matrix again for each. It was measured
+# with one (docs/laboratory.md).
 _FEW = 4
 
 

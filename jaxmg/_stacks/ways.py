@@ -8,7 +8,7 @@ import typing
 import jax
 import jax.numpy as jnp
 
-from jaxmg._stacks import choice, lu, polar_svd, qr, sections
+from jaxmg._stacks import choice, lu, polar_svd, qr, sections, triangle
 from jaxmg._stacks import cholesky as definite
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks.choice import JAX, TURNS
@@ -23,7 +23,7 @@ _Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
 
 
 def _cholesky_by_jax(a):
-    return jax.lax.linalg.cholesky(definite.whole(a), symmetrize_input=False)
+    return jax.lax.linalg.cholesky(triangle.whole(a), symmetrize_input=False)
 
 
 _CHOLESKY: _Ways = {

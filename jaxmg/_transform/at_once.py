@@ -108,15 +108,15 @@ def inverse(platform, u):
 def _inverse_by_jax(u):
     eye = jnp.broadcast_to(jnp.eye(u.shape[-1], dtype=u.dtype), u.shape)
     if u.dtype == jnp.complex64 and u.shape[-1] >= _BY_TWO_SOLVES:
-        return whole(solve(None, u, eye))
+        return triangle.whole(solve(None, u, eye), upper=True)
     inverse = solve_upper(None, u, eye)
-    return whole(multiply(inverse, _adjoint(inverse)))
+    return triangle.whole(multiply(inverse, _adjoint(inverse)), upper=True)
 
 
 def invert_by_plugin(u):
     """`inverse` by the plugin."""
     lower = native.multiply_triangle(native.invert_triangle(u, upper=True))
-    return whole(_adjoint(lower))
+    return triangle.whole(lower)
 
 
 _INVERSE = {choice.JAX: _inverse_by_jax, "plugin": invert_by_plugin}
@@ -124,12 +124,6 @@ _INVERSE = {choice.JAX: _inverse_by_jax, "plugin": invert_by_plugin}
 
 def multiply(x, y):
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
-
-
-def whole(a):
-    """Returns the Hermitian matrices whose upper triangles the stack has."""
-    upper = jnp.triu(a, 1)
-    return _with_real_diagonal(upper + _adjoint(upper), _diagonal(a))
 
 
 def potrs(platform, a, b):
@@ -244,7 +238,7 @@ def syevd(platform, a, eigh):
 def sygvd(platform, a, b, eigh):
     """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
     u, _, failed = factorize(platform, b)
-    half = solve_upper(platform, u, whole(a), left=False)
+    half = solve_upper(platform, u, triangle.whole(a, upper=True), left=False)
     v, w, status = _eigh(platform, solve_upper(platform, u, half, adjoint=True), eigh)
     return (solve_upper(platform, u, v), b, w, status), failed | (status != 0)
 
@@ -273,9 +267,8 @@ def _diagonal(a):
     return jnp.diagonal(a, axis1=-2, axis2=-1).real
 
 
-def _with_real_diagonal(a, diagonal=None):
-    if diagonal is None and not jnp.iscomplexobj(a):
+def _with_real_diagonal(a):
+    if not jnp.iscomplexobj(a):
         return a
-    diagonal = _diagonal(a) if diagonal is None else diagonal
     eye = jnp.eye(a.shape[-1], dtype=bool)
-    return jnp.where(eye, diagonal[..., None].astype(a.dtype), a)
+    return jnp.where(eye, _diagonal(a)[..., None].astype(a.dtype), a)

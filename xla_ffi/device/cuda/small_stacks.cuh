@@ -11,8 +11,8 @@
 
 namespace jaxmg::kernels {
 
-// A matrix that a warp has in registers, a row in each thread. Rows aren't interchanged: each knows
-// at which step it was the pivot's, so steps are those of partial pivoting.
+// A matrix that a warp has in registers, a row in each thread, for elimination with partial
+// pivoting. Rows stay where they are: each thread keeps the step at which its row had the pivot.
 template <typename T>
 class SmallMatrix {
   using R = typename RealOf<T>::type;
@@ -60,7 +60,8 @@ class SmallMatrix {
         SubtractPacks<kOrder, false>(factor, row, 0, x_);
       }
     }
-    // Column k of what is left goes with the row that had the k-th pivot.
+    // What is left is the inverse with rows and columns in other places: this row belongs at its
+    // step, and column k at the row that had the k-th pivot.
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < kOrder; ++k) {

@@ -113,6 +113,10 @@ TRANSFORMS = jax.__version_info__ >= (0, 10)
 # of JAX 0.10 and later don't; the versions between were not tried.
 COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 
+# XLA of JAX 0.6.2 doesn't keep computations apart that an optimization barrier separates, so that
+# it has the results of all at a time. That of JAX 0.10 and later does; others were not tried.
+KEEPS_BARRIERS = jax.__version_info__ >= (0, 10)
+
 
 # Whether a trace can compute in double precision where the caller has JAX's 64 bits switched off.
 # JAX before 0.10 loses dtypes when it differentiates or compiles what was traced so, and JAX 0.12

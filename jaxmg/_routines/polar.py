@@ -10,15 +10,16 @@ A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2),
 take the interval [l, 1] as close to 1 as such a function can. It is computed in one of two ways:
 
 - where c is small, with the inverse of I + c X^H X, whose condition is at most 1 + c;
-- where it isn't, by the QR decomposition of [sqrt(c) X; I], the QR by two Cholesky factorizations
-  of its Gram matrices (CholeskyQR2). That is as orthogonal as Householder's while sqrt(c) is below
-  the inverse square root of the rounding, so the weights are those of an l that keeps it there:
-  tiny singular values take some steps more.
+- where it isn't, by the QR decomposition of [sqrt(c) X; I], the QR by the Cholesky factorization of
+  its Gram matrix and a correction by that of the Q it gives (CholeskyQR2). That is as orthogonal
+  as Householder's while sqrt(c) is below the inverse square root of the rounding, so the weights
+  are those of an l that keeps it there: tiny singular values take some steps more.
 
-From l = 0.6 on a step is by a polynomial of degree 5, the odd one that is closest to 1 on [l, 1]
-(N. Amsel, D. Persson, C. Musco, R. M. Gower, "The Polar Express", arXiv:2505.16932, 2025). It needs
-no inverse. With D = X^H X - I, the last step is X (I - D / 2 + 3 D^2 / 8), whose error is 5/16
-|D|^3; or X (I - D / 2), where the error of that is no more than rounding.
+From l = 0.99 on a step is by the binomial series of (I + D)^(-1/2), D = X^H X - I, which needs no
+inverse (A. Bjorck, C. Bowie, "An iterative algorithm for computing the best estimate of an
+orthogonal matrix", SIAM J. Numer. Anal. 8, 1971): by as many of its terms as the norm of D asks
+for, up to D^4, of which the error is 63/256 |D|^5. With S = D^2 - 4/7 D they are
+I - D / 2 + 2/7 D^2 + 35/128 S^2, two products of a matrix with its adjoint.
 
 On GPUs that are as fast in float64, U of a matrix in single precision is computed in double: the
 rounding of X^H X hides no singular value there, so that it takes fewer steps.
@@ -52,22 +53,11 @@ NATIVE = "polar"
 # more: the inverse is exact to c units of rounding, as other results are to n.
 _CHOLESKY = 100
 _MOST_STEPS = 24
-# Polynomials x (1 + b d + c d^2), d = x^2 - 1, of singular values from l to 1, which leave none
-# beyond 1: l, b, c, and the l of what they give. And the l from which on the last one is taken.
-_QUINTICS = (
-    (0.60, -0.250389649843, 1.156010747596, 0.980250825),
-    (0.65, -0.328975963012, 0.989358863689, 0.987961637),
-    (0.70, -0.387170209289, 0.850569972168, 0.993083038),
-    (0.75, -0.429403422309, 0.734491656144, 0.996337716),
-    (0.80, -0.459157261483, 0.636984157595, 0.998279807),
-    (0.85, -0.479165878169, 0.554717855605, 0.999332480),
-    (0.90, -0.491576953824, 0.485009212600, 0.999817606),
-    (0.95, -0.498078796799, 0.425689427557, 0.999978921),
-    (0.98, -0.499708668132, 0.394338211881, 0.999998710),
-    (0.99, -0.499928442294, 0.384520286037, 0.999999839),
-)
-_LAST = 0.9999
+# The l from which on steps are by the binomial series.
+_NEAR = 0.99
 _INVERSE_ITERATIONS = 8
+# Steps of the power method for the norm of a Hermitian matrix, and what its result is raised by.
+_POWERS, _MARGIN = 24, 1.25
 # What the smallest eigenvalue of X^H X has to be, in units of its rounding, to be known.
 _DISTINCT = 3
 # The order from which on U of a matrix in single precision is computed in double where that is
@@ -157,8 +147,7 @@ def _in_double(a, layout):
 def _iterate(a, layout):
     x, _ = scaled(a)
     gram = products.gram(x, layout)
-    # An upper bound of the largest singular value squared, within n^(1/2) of it.
-    bound = jnp.sqrt(jnp.sum(_squares(gram)))
+    bound = _norm(gram, layout)
     bound = jnp.where(bound > 0, bound, 1)
     gram = gram / bound.astype(gram.dtype)
     x = x / jnp.sqrt(bound).astype(x.dtype)
@@ -213,20 +202,18 @@ def _step(state, layout):
     def rational(way):
         def step(x, gram):
             new = way(x, gram, *(w.astype(x.dtype) for w in weights), layout)
-            # The next step would leave the cube of this one's change.
-            change = jnp.sqrt(jnp.sum(_squares(new - x)))
             square = low * low
             raised = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
-            return new, raised, (1 - raised > 10 * unit) | (change > (10 * unit) ** (1 / 3))
+            return new, raised, jnp.isfinite(jnp.sum(_squares(gram)))
 
         return step
 
-    def quintic(x, gram):
-        return _by_quintic(x, gram, low, unit, layout)
+    def series(x, gram):
+        new, apart = _by_series(x, gram, unit, layout)
+        return new, low, apart
 
-    ways = rational(_by_inverse), rational(_by_qr), quintic
-    way = (c > most).astype(jnp.int32)
-    way = jnp.where(low >= _QUINTICS[0][0], 2, way)
+    ways = rational(_by_inverse), rational(_by_qr), series
+    way = jnp.where(low >= _NEAR, 2, (c > most).astype(jnp.int32))
     new, low, apart = jax.lax.switch(way, ways, x, gram)
     new = _by_rows(new, layout)
     gram = jax.lax.cond(
@@ -279,7 +266,15 @@ def _least_low(unit, n):
 
 
 def _by_inverse(x, gram, a, b, c, layout):
-    """X (b / c I + (a - b / c) (I + c X^H X)^-1)"""
+    """X (b / c I + (a - b / c) (I + c X^H X)^-1)
+
+    Several ranks divide their rows by the Cholesky factor, which takes them less time than the
+    inverse and a product; a single one doesn't.
+    """
+    if layout.ranks > 1:
+        factor = _factor(gram, c, layout)
+        divided = _divided(_divided(x, factor, layout, False), factor, layout, True)
+        return b / c * x + (a - b / c) * divided
     inverse = _inverse(c * gram + _identity(gram), layout)
     return products.rows_times_rows(x, b / c * _identity(gram) + (a - b / c) * inverse, layout)
 
@@ -288,47 +283,47 @@ def _by_qr(x, gram, a, b, c, layout):
     """b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R.
 
     R is by a Cholesky factorization. [Q1; Q2] = [sqrt(c) X; I] R^-1 is orthogonal only as far as
-    its Gram matrix G is I, and the polar factor's Q1 G^-1 Q2^H takes its place: that is exact.
+    its Gram matrix G is I, and Q1 G^-1 Q2^H takes the place of Q1 Q2^H: that is exact. G^-1 is
+    I - (G - I) where the square of G - I is no more than rounding, in the Frobenius norm.
     """
-    root = jnp.sqrt(c)
+    root, n = jnp.sqrt(c), len(gram)
     q2 = _inverse_of_upper(_factor(gram, c, layout), layout)
-    q1 = root * _times_upper(x, q2, layout)
-    gram = products.gram(q1, layout) + products.gram(q2, layout)
-    right = products.rows_times_adjoint(_inverse(gram, layout), q2, layout)
+    q1 = root * products.rows_times_upper(x, q2, layout)
+    apart = products.gram(q1, layout) + products.gram(q2, layout) - _identity(gram)
+    near = jnp.sum(_squares(apart)) <= n**0.5 * float(jnp.finfo(x.dtype).eps) / 2
+
+    def corrected(apart, q2):
+        return q2 - products.rows_times_lower(apart, q2, layout)
+
+    def divided(apart, q2):
+        return products.rows_times_rows(_inverse(_identity(apart) + apart, layout), q2, layout)
+
+    right = jax.lax.cond(near, corrected, divided, apart, products.adjoint(q2, layout))
     return b / c * x + (a - b / c) / root * products.rows_times_rows(q1, right, layout)
 
 
-def _times_upper(x, r, layout):
-    """X R of an upper triangular R, on a single rank by half of the operations."""
-    if layout.ranks > 1 or layout.explicit:
-        return products.rows_times_rows(x, r, layout)
-    return tall_qr.times_upper(x, r)
-
-
-def _by_quintic(x, gram, low, unit, layout):
-    """(The next iterate, its l, whether it is apart from U)"""
+def _by_series(x, gram, unit, layout):
+    """(The next iterate, whether it is apart from U by more than rounding)"""
     apart = gram - _identity(gram)
+    norm = _norm(apart, layout)
 
-    def times(polynomial):
-        return products.rows_times_rows(x, polynomial, layout)
+    def two_terms(apart):
+        return _identity(gram) - apart / 2
 
-    def newton(apart):
-        return times(_identity(gram) - apart / 2), jnp.ones_like(low), jnp.zeros((), bool)
+    def three_terms(apart):
+        return two_terms(apart) + 3 / 8 * products.gram(apart, layout)
 
-    def quintic(apart):
+    def five_terms(apart):
         square = products.gram(apart, layout)
-        table = jnp.asarray(_QUINTICS, low.dtype)
-        row = table[jnp.searchsorted(table[:, 0], low, side="right") - 1]
-        is_last = low >= _LAST
-        b, c = jnp.where(is_last, jnp.asarray((-1 / 2, 3 / 8), low.dtype), row[1:3]).astype(x.dtype)
-        new = times(_identity(gram) + b * apart + c * square)
-        off = 1 - low * low
-        raised = jnp.where(is_last, low * (1 + off / 2 + 3 / 8 * off * off), row[3])
-        rest = 5 / 16 * jnp.sum(_squares(square)) ** 0.75
-        return new, jnp.minimum(raised, 1), jnp.where(is_last, rest > 40 * unit, rest == rest)
+        fourth = products.gram(square - 4 / 7 * apart, layout)
+        return two_terms(apart) + 2 / 7 * square + 35 / 128 * fourth
 
-    near = 3 / 8 * jnp.sum(_squares(apart)) < unit
-    return jax.lax.cond(near, newton, quintic, apart)
+    few, more, most = (
+        e > 4 * unit for e in (3 / 8 * norm**2, 5 / 16 * norm**3, 63 / 256 * norm**5)
+    )
+    index = few.astype(jnp.int32) + more.astype(jnp.int32)
+    series = jax.lax.switch(index, (two_terms, three_terms, five_terms), apart)
+    return products.rows_times_rows(x, series, layout), most
 
 
 def _identity(gram):
@@ -361,6 +356,18 @@ def _divided(b, factor, layout, adjoint):
     rows = blocks.split_rows(b, layout.by_rows)
     solved = cholesky_operations._SolveRows(static, inverse=adjoint)(*arrays, rows)
     return blocks.join_rows(solved, layout.by_rows, len(b))
+
+
+def _norm(matrix, layout):
+    """A bound of the 2-norm of a Hermitian matrix, at most a quarter above it.
+
+    By the power method. Where many eigenvalues are just below the largest, what it finds is too
+    small by n^(1/2 / steps), which the margin makes up for. The Frobenius norm is a bound, too.
+    """
+    v = _noise(jnp.zeros((len(matrix), 1), matrix.dtype))
+    v = products.power(matrix, v, _POWERS, layout)
+    found = _MARGIN * jnp.sqrt(jnp.sum(_squares(v)))
+    return jnp.minimum(found, jnp.sqrt(jnp.sum(_squares(matrix))))
 
 
 def _smallest(gram, rounding, layout):

@@ -3,15 +3,21 @@
     rows_times_adjoint   X Y^H   sums over columns of X and of Y
     rows_times_rows      X Y     columns of Y give as many of the product
     adjoint_times_rows   X^H Y   likewise, of what each rank's rows contribute
+    rows_times_upper     X Y     of an upper triangular Y, by half of the operations
+    rows_times_lower     X Y     of a lower triangular Y, likewise
+    gram                 X^H X   what is above the diagonal is the adjoint of what is below
 
 On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
 of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its
-rows of X, Y and the product is as much as its rows.
+rows of X, Y and the product is as much as its rows. Where a step takes only some of the rows, which
+differ from step to step, the columns are in up to eight parts, and each is compiled.
 
 The functions of global arrays are for use in a trace, in a program of `_programs`; those whose
 names end in ``_on_rank`` for a rank's rows inside a shard_map, where rows of padding have to be
 zeros. JAX differentiates all of them, of which the same stays true.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +25,10 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import blocks, ffi
 
-# A matrix with more columns is multiplied with its adjoint by halves.
+# A matrix with more columns is multiplied with its adjoint, or by a triangle, in parts.
 _BLOCK = 1024
+# The parts of the columns of a product of which half is computed: 9/16 are with eight.
+_PARTS = 8
 
 
 def rows_times_adjoint(x, y, layout):
@@ -37,6 +45,24 @@ def rows_times_rows(x, y, layout):
 def adjoint_times_rows(x, y, layout):
     """X^H Y, (m, n), of x (k, m) and y (k, n), all by rows on the ranks of ``layout``."""
     return _over_ranks(adjoint_times_rows_on_rank, layout, (x.shape[1], y.shape[1]), x, y)
+
+
+def rows_times_upper(x, y, layout):
+    """X Y, (m, n), of x (m, n) and an upper triangular y (n, n) with zeros below its diagonal, both
+    by rows on the ranks of ``layout``."""
+    return _over_ranks(rows_times_upper_on_rank, layout, x.shape, x, y)
+
+
+def rows_times_lower(x, y, layout):
+    """X Y, (m, n), of x (m, n) and a lower triangular y (n, n) with zeros above its diagonal, both
+    by rows on the ranks of ``layout``."""
+    return _over_ranks(rows_times_lower_on_rank, layout, x.shape, x, y)
+
+
+def power(x, v, steps, layout):
+    """V (n, 1) after ``steps`` steps of the power method, each of which makes it X V / ||V||, of x
+    (n, n) and v (n, 1), both by rows on the ranks of ``layout``."""
+    return _over_ranks(functools.partial(_power_on_rank, steps), layout, v.shape, x, v)
 
 
 def adjoint(x, layout):
@@ -84,6 +110,76 @@ def adjoint_times_rows_on_rank(x, y, layout):
         return reduce_scatter(dot(x.conj(), y, 0, 0), layout)
 
     return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
+
+
+def rows_times_upper_on_rank(x, y, layout):
+    """A rank's rows of X Y, of its rows of X and of an upper triangular Y."""
+    return _times_triangle(x, y, layout, lambda start, end: slice(0, end))
+
+
+def rows_times_lower_on_rank(x, y, layout):
+    """A rank's rows of X Y, of its rows of X and of a lower triangular Y."""
+    return _times_triangle(x, y, layout, lambda start, end: slice(start, x.shape[1]))
+
+
+def _times_triangle(x, y, layout, rows_of):
+    """X Y of a triangle whose columns from start to end are zero but in ``rows_of(start, end)``."""
+    n = x.shape[1]
+    if not _is_in_parts(n):
+        return rows_times_rows_on_rank(x, y, layout)
+
+    def part(x, y, start, end):
+        rows = rows_of(start, end)
+        return dot(x[:, rows], _all_gather(y[:, start:end], layout)[rows], 1, 0)
+
+    return _by_parts(part, x, y, layout, n)
+
+
+def gram_on_rank(x, layout):
+    """A rank's rows of X^H X, of its rows of X."""
+    n = x.shape[1]
+    if not _is_in_parts(n):
+        return adjoint_times_rows_on_rank(x, x, layout)
+    x = _with_columns(x, layout.ranks)
+
+    def part(x, y, start, end):
+        rows = dot(x[:, start:].conj(), y[:, start:end], 0, 0)
+        return reduce_scatter(jnp.pad(rows, ((start, 0), (0, 0))), layout)
+
+    product = _by_parts(part, x, x, layout, x.shape[1])
+    column = jax.lax.broadcasted_iota(jnp.int32, product.shape, 1)
+    row = jax.lax.broadcasted_iota(jnp.int32, product.shape, 0)
+    row += jax.lax.axis_index(layout.rows) * len(product)
+    above = adjoint_on_rank(jnp.where(row > column, product, 0), layout)
+    return jnp.where(row >= column, product, above)[:, :n]
+
+
+def _is_in_parts(n):
+    return n > _BLOCK and _compat.KEEPS_BARRIERS
+
+
+def _by_parts(part, x, y, layout, n):
+    """``part(x, y, start, end)`` of all parts of n columns, beside each other. A part waits for the
+    one before: the products of all at a time would be a whole matrix on each rank."""
+    count = layout.ranks * max(1, min(_PARTS, n // _BLOCK) // layout.ranks)
+    width = -(-n // count)
+    parts = []
+    for start in range(0, n, width):
+        of_columns = functools.partial(part, start=start, end=min(start + width, n))
+        columns = jax.checkpoint(of_columns)(x, y)
+        x, y, columns = jax.lax.optimization_barrier((x, y, columns))
+        parts.append(columns)
+    return jnp.concatenate(parts, axis=1)
+
+
+def _power_on_rank(steps, x, v, layout):
+    def step(v, _):
+        whole = _all_gather(v, layout)[: x.shape[1]]
+        length = jnp.linalg.norm(whole)
+        return dot(x, whole / jnp.where(length > 0, length, 1).astype(x.dtype), 1, 0), None
+
+    v = _compat.vary(v, _compat.varying_axes(x))
+    return jax.lax.scan(step, v, length=steps)[0]
 
 
 def adjoint_on_rank(x, layout):
@@ -143,12 +239,13 @@ def reduce_scatter(rows, layout):
 
 
 def gram(x, layout):
-    """X^H X, (n, n), of x (m, n) by rows; on a single rank by half of the operations."""
+    """X^H X, (n, n), of x (m, n) by rows on the ranks of ``layout``, by half of the operations."""
+    shape = (x.shape[1], x.shape[1])
     if layout.ranks > 1:
-        return adjoint_times_rows(x, x, layout)
+        return _over_ranks(gram_on_rank, layout, shape, x)
     if not layout.explicit:
         return own_product(x)
-    shape = (x.shape[1], x.shape[1])  # outside a shard_map, rows count as spread over one device
+    # Outside a shard_map, rows count as spread over one device.
     return _over_ranks(lambda rows, _: own_product(rows), layout, shape, x)
 
 

@@ -18,6 +18,7 @@ from jaxmg import _compat, linalg
 from jaxmg._call import backends, ffi, layouts, programs
 from jaxmg._routines import gesvd, jax_linalg, polar
 from jaxmg._routines import svd as svd_programs
+from jaxmg._transform import products
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 KINDS = ("random", "ill", "singular", "graded", "zero", "huge", "tiny", "clustered", "orthogonal")
@@ -325,11 +326,71 @@ def test_polar_of_hard_matrices(dtype, shape, side, devices, way):
         _check_polar(matrix(kind, *shape, dtype), side, devices)
 
 
-def _check_polar(a, side, devices, compare=False):
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "dtype, devices, shape, axes",
+    [
+        ("float64", 1, (20, 20), AxisType.Auto),
+        ("float32", 2, (23, 23), AxisType.Auto),
+        ("complex64", 2, (24, 24), AxisType.Explicit),
+        ("complex128", 4, (21, 18), AxisType.Auto),
+        ("float64", 4, (24, 24), AxisType.Explicit),
+        ("float64", 8, (37, 37), AxisType.Auto),
+    ],
+)
+def test_polar_in_parts(dtype, devices, shape, axes, monkeypatch):
+    """Of conditions that lead to each kind of step, with products of which half is computed."""
+    monkeypatch.setattr(svd_programs, "SMALL", 0)
+    monkeypatch.setattr(products, "_BLOCK", 4)
+    _forget_programs()
+    single = np.finfo(dtype).bits == 32
+    left, right = (matrix("orthogonal", n, shape[1], dtype) for n in shape)
+    for condition in (1, 5, 300, 1e5) if single else (1, 5, 1e3, 1e5, 1e9):
+        a = (left * np.geomspace(1, 1 / condition, shape[1])) @ right.conj().T
+        _check_polar(a.astype(dtype), "right", devices, axes=axes)
+    _forget_programs()
+
+
+@pytest.mark.parametrize("devices, dtype", [(1, "float32"), (4, "complex128"), (3, "float64")])
+def test_norm_of_a_hermitian_matrix(devices, dtype):
+    mesh = cases.line(devices)
+    layout = layouts.Layout(mesh, mesh.axis_names, (), P(mesh.axis_names[0], None))
+    norm = jax.jit(functools.partial(polar._norm, layout=layout))
+    for kind in ("random", "clustered", "singular", "repeated", "signs", "zero"):
+        a = matrix(kind, 50, 50, dtype)
+        a = a + a.conj().T
+        exact = np.linalg.norm(a, 2)
+        assert 0.99 * exact <= norm(jnp.asarray(a)) <= 1.2501 * exact
+
+
+def test_iteration_ends_with_nan():
+    a = matrix("random", 20, 20, "float64")
+    a[3, 4] = np.nan
+    layout = layouts.Layout(cases.line(1), cases.line(1).axis_names, (), P())
+    steps = []
+
+    def step(state, layout):
+        state = one_step(state, layout)
+        jax.debug.callback(steps.append, state.steps)
+        return state
+
+    one_step = polar._step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(polar, "_step", step)
+        u = jax.jit(functools.partial(polar._iterate, layout=layout))(jnp.asarray(a))
+        jax.effects_barrier()
+    assert np.isnan(u).any() and max(steps) == 1
+
+
+def _check_polar(a, side, devices, compare=False, axes=AxisType.Auto):
     """Orthonormal to rounding, and H positive semidefinite."""
     __tracebackhide__ = True
-    shape, dtype, where = a.shape, a.dtype, on(cases.line(devices))
-    u, p = map(np.asarray, linalg.polar(jnp.asarray(a), side, **where))
+    mesh = cases.line(devices, kind=axes)
+    shape, dtype, where = a.shape, a.dtype, on(mesh)
+    a_in = jnp.asarray(a)
+    if axes == AxisType.Explicit and shape[0] % devices == 0:
+        a_in = jax.device_put(a, NamedSharding(mesh, P(mesh.axis_names[0], None)))
+    u, p = map(np.asarray, linalg.polar(a_in, side, **where))
     k, eps = min(shape), float(np.finfo(dtype).eps)
     scale = np.linalg.norm(a, 2) or 1
     gram = u.conj().T @ u if shape[0] >= shape[1] else u @ u.conj().T

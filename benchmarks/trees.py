@@ -15,13 +15,15 @@ matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all dev
 
 `jax` is the same computation by jax.numpy, matrix after matrix on one device, in a compiled program
 for each shape. All are compiled before; one that takes over 5 s runs once, others `--repeats`
-times, of which the median counts. With `--queued` a run is as many calls, started one behind another
-as a training loop does, and its time that of one of them: a call that is waited for also has the
-time in which Python hands over the leaves, while the devices idle. Prints a line and writes a record a case, with how much more than
-the average the busiest device has (by the model of costs) and how far the worst matrix is off: for
-Muon how far the mean squares of singular values are outside [0.3, 1.3], for SOAP Q^H Q from 1, for
-Shampoo X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most
-devices have less than `--least` times the speed of one.
+times, of which the median counts. With `--queued` a run is as many calls, started one behind
+another as a training loop does, and its time that of one of them: a call that is waited for also
+has the time in which Python hands over the leaves, while the devices idle.
+
+Prints a line and writes a record a case, with how much more than the average the busiest device has
+(by the model of costs) and how far the worst matrix is off: for Muon how far the mean squares of
+singular values are outside [0.3, 1.3], for SOAP Q^H Q from 1, for Shampoo X^4 (A + ridge) from 1.
+The exit code is 1 if one is beyond its limit, or if the most devices have less than `--least` times
+the speed of one.
 """
 
 import functools

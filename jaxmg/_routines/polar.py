@@ -9,7 +9,7 @@ SVD", SIAM J. Sci. Comput. 35, 2013.
 A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2), with weights that
 take the interval [l, 1] as close to 1 as such a function can. It is computed in one of two ways:
 
-- where c is small, with the inverse of I + c X^H X, whose condition is at most 1 + c;
+- where c is small, by the Cholesky factor of I + c X^H X, whose condition is at most 1 + c;
 - where it isn't, by the QR decomposition of [sqrt(c) X; I], the QR by the Cholesky factorization of
   its Gram matrix and a correction by that of the Q it gives (CholeskyQR2). That is as orthogonal
   as Householder's while sqrt(c) is below the inverse square root of the rounding, so the weights
@@ -24,7 +24,7 @@ I - D / 2 + 2/7 D^2 + 35/128 S^2, two products of a matrix with its adjoint.
 On GPUs that are as fast in float64, U of a matrix in single precision is computed in double: the
 rounding of X^H X hides no singular value there, so that it takes fewer steps.
 
-So nearly all the work is in products and in inverses of Hermitian matrices. l comes from an
+So nearly all the work is in products and Cholesky factors. l comes from an
 estimate of the smallest singular value, by inverse iteration with X^H X. Where the rounding of X^H
 X hides that value, the step is taken with a hundredth of what can be told from rounding, or the
 smallest l that a QR step allows, and the estimate is repeated with the next X, whose small singular
@@ -44,7 +44,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, ffi, layouts
 from jaxmg._factors import cholesky_factor, cholesky_operations
-from jaxmg._routines import cho_factor, gesvd, potri, tall_qr
+from jaxmg._routines import cho_factor, gesvd, tall_qr
 from jaxmg._transform import batching, products
 
 # The routine of the plugin, which only a vendor's library has.
@@ -266,17 +266,8 @@ def _least_low(unit, n):
 
 
 def _by_inverse(x, gram, a, b, c, layout):
-    """X (b / c I + (a - b / c) (I + c X^H X)^-1)
-
-    Several ranks divide their rows by the Cholesky factor, which takes them less time than the
-    inverse and a product; a single one doesn't.
-    """
-    if layout.ranks > 1:
-        factor = _factor(gram, c, layout)
-        divided = _divided(_divided(x, factor, layout, False), factor, layout, True)
-        return b / c * x + (a - b / c) * divided
-    inverse = _inverse(c * gram + _identity(gram), layout)
-    return products.rows_times_rows(x, b / c * _identity(gram) + (a - b / c) * inverse, layout)
+    """b / c X + (a - b / c) X (I + c X^H X)^-1"""
+    return b / c * x + (a - b / c) * _divided_by_sum(x, gram, c, layout)
 
 
 def _by_qr(x, gram, a, b, c, layout):
@@ -292,14 +283,15 @@ def _by_qr(x, gram, a, b, c, layout):
     apart = products.gram(q1, layout) + products.gram(q2, layout) - _identity(gram)
     near = jnp.sum(_squares(apart)) <= n**0.5 * float(jnp.finfo(x.dtype).eps) / 2
 
-    def corrected(apart, q2):
-        return q2 - products.rows_times_lower(apart, q2, layout)
+    def corrected(q1, apart):
+        return q1 - products.rows_times_rows(q1, apart, layout)
 
-    def divided(apart, q2):
-        return products.rows_times_rows(_inverse(_identity(apart) + apart, layout), q2, layout)
+    def divided(q1, apart):
+        return _divided_by_sum(q1, apart, 1, layout)
 
-    right = jax.lax.cond(near, corrected, divided, apart, products.adjoint(q2, layout))
-    return b / c * x + (a - b / c) / root * products.rows_times_rows(q1, right, layout)
+    q1 = jax.lax.cond(near, corrected, divided, _by_rows(q1, layout), apart)
+    product = products.rows_times_lower(q1, products.adjoint(q2, layout), layout)
+    return b / c * x + (a - b / c) / root * product
 
 
 def _by_series(x, gram, unit, layout):
@@ -330,10 +322,11 @@ def _identity(gram):
     return jnp.eye(len(gram), dtype=gram.dtype)
 
 
-def _inverse(matrix, layout):
-    """The inverse of a Hermitian positive definite matrix."""
-    where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
-    return potri.potri(matrix, precision="highest", **where)
+def _divided_by_sum(x, gram, c, layout):
+    """X (I + c G)^-1 of a Hermitian G, by the Cholesky factor: faster than by the inverse and a
+    product, and more exact."""
+    factor = _factor(gram, c, layout)
+    return _divided(_divided(x, factor, layout, False), factor, layout, True)
 
 
 def _inverse_of_upper(factor, layout):

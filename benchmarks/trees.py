@@ -2,7 +2,7 @@
 functions on one.
 
     trees.py [--platform gpu] [--step muon soap shampoo ...] [--ranks 1 2 4] [--layers 28]
-             [--width 2048] [--replicated] [--repeats 5] [--queued 1] [--least 3.5] [--out FILE]
+             [--width 2048] [--replicated] [--repeats 5] [--least 3.5] [--out FILE]
 
 The tree is that of a transformer of `--layers` layers, seven matrices each, and four more: 200
 matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all devices with
@@ -15,15 +15,11 @@ matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all dev
 
 `jax` is the same computation by jax.numpy, matrix after matrix on one device, in a compiled program
 for each shape. All are compiled before; one that takes over 5 s runs once, others `--repeats`
-times, of which the median counts. With `--queued` a run is as many calls, started one behind
-another as a training loop does, and its time that of one of them: a call that is waited for also
-has the time in which Python hands over the leaves, while the devices idle.
-
-Prints a line and writes a record a case, with how much more than the average the busiest device has
-(by the model of costs) and how far the worst matrix is off: for Muon how far the mean squares of
-singular values are outside [0.3, 1.3], for SOAP Q^H Q from 1, for Shampoo X^4 (A + ridge) from 1.
-The exit code is 1 if one is beyond its limit, or if the most devices have less than `--least` times
-the speed of one.
+times, of which the median counts. Prints a line and writes a record a case, with how much more than
+the average the busiest device has (by the model of costs) and how far the worst matrix is off: for
+Muon how far the mean squares of singular values are outside [0.3, 1.3], for SOAP Q^H Q from 1, for
+Shampoo X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most
+devices have less than `--least` times the speed of one.
 """
 
 import functools
@@ -60,7 +56,6 @@ def arguments(argv):
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--replicated", action="store_true", help="leaves, as data-parallel has")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--queued", type=int, default=1, help="calls of a run")
     parser.add_argument("--least", type=float, help="speed of most devices, in that of one")
     parser.add_argument("--out", help="file to append records to")
     return parser.parse_args(argv[1:])
@@ -90,7 +85,7 @@ def measure(args, step):
         record = {
             "kind": "tree", "step": step, "by": kind, "dtype": "float32", "ranks": count,
             "layers": args.layers, "width": args.width, "replicated": args.replicated,
-            "queued": args.queued, "seconds": seconds, "runs": runs, "speed": speed, **about,
+            "seconds": seconds, "runs": runs, "speed": speed, **about,
             **records.origin(
                 records.name_of(jax.devices()[:count]),
                 records.python("benchmarks/trees.py", sys.argv[1:]),
@@ -128,10 +123,8 @@ def run(args, step, kind, count):
     runs = []
     while len(runs) < args.repeats and not (runs and runs[0] > SLOW):
         start = time.perf_counter()
-        for _ in range(args.queued):
-            results = compiled(*trees)
-        jax.block_until_ready(results)
-        runs.append((time.perf_counter() - start) / args.queued)
+        jax.block_until_ready(compiled(*trees))
+        runs.append(time.perf_counter() - start)
     matrices = [leaf.shape for leaf in trees[0]]
     leaves = tuple(homes.Leaf.of(shape, "float32", spec, mesh) for shape in matrices)
     balance = homes.deal(leaves, tuple(mesh.shape.items()), cost).balance

@@ -253,7 +253,7 @@ def _low_of(c):
 
 
 def _rounding_of_gram(unit, n):
-    """That of X^H X, in the 2-norm, for X of norm 1. n units bound it, and roundings that are
+    """That of X^H X, or another product, in the 2-norm, for X of norm 1. n units bound it, and roundings that are
     independent of each other stay below n^(1/2) (N. J. Higham, T. Mary, SIAM J. Sci. Comput. 41,
     2019)."""
     return unit * n**0.5
@@ -310,12 +310,12 @@ def _by_series(x, gram, unit, layout):
         fourth = products.gram(square - 4 / 7 * apart, layout)
         return two_terms(apart) + 2 / 7 * square + 35 / 128 * fourth
 
-    few, more, most = (
-        e > 4 * unit for e in (3 / 8 * norm**2, 5 / 16 * norm**3, 63 / 256 * norm**5)
-    )
-    index = few.astype(jnp.int32) + more.astype(jnp.int32)
+    # The errors of two, three and five terms. The product itself has one of rounding.
+    errors = 3 / 8 * norm**2, 5 / 16 * norm**3, 63 / 256 * norm**5
+    two, three, five = (error > _rounding_of_gram(unit, len(gram)) for error in errors)
+    index = two.astype(jnp.int32) + three.astype(jnp.int32)
     series = jax.lax.switch(index, (two_terms, three_terms, five_terms), apart)
-    return products.rows_times_rows(x, series, layout), most
+    return products.rows_times_rows(x, series, layout), five
 
 
 def _identity(gram):

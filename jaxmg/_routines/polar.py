@@ -253,9 +253,9 @@ def _low_of(c):
 
 
 def _rounding_of_gram(unit, n):
-    """That of X^H X, or another product, in the 2-norm, for X of norm 1. n units bound it, and roundings that are
-    independent of each other stay below n^(1/2) (N. J. Higham, T. Mary, SIAM J. Sci. Comput. 41,
-    2019)."""
+    """That of X^H X, or another product, in the 2-norm, for X of norm 1. n units bound it, and
+    roundings that are independent of each other stay below n^(1/2) (N. J. Higham, T. Mary, SIAM J.
+    Sci. Comput. 41, 2019)."""
     return unit * n**0.5
 
 

@@ -34,6 +34,7 @@ columns whatever the rank of A.
 """
 
 import dataclasses
+import math
 import typing
 
 import jax
@@ -56,8 +57,8 @@ _MOST_STEPS = 24
 # The l from which on steps are by the binomial series.
 _NEAR = 0.99
 _INVERSE_ITERATIONS = 8
-# Steps of the power method for the norm of a Hermitian matrix, and what its result is raised by.
-_POWERS, _MARGIN = 24, 1.25
+# What the norm of a Hermitian matrix by the power method is raised by.
+_MARGIN = 1.25
 # What the smallest eigenvalue of X^H X has to be, in units of its rounding, to be known.
 _DISTINCT = 3
 # The order from which on U of a matrix in single precision is computed in double where that is
@@ -355,10 +356,12 @@ def _norm(matrix, layout):
     """A bound of the 2-norm of a Hermitian matrix, at most a quarter above it.
 
     By the power method. Where many eigenvalues are just below the largest, what it finds is too
-    small by n^(1/2 / steps), which the margin makes up for. The Frobenius norm is a bound, too.
+    small by n^(1/2 / steps), of which so many are taken that the margin makes up for it, and two
+    more. The Frobenius norm is a bound, too.
     """
-    v = _noise(jnp.zeros((len(matrix), 1), matrix.dtype))
-    v = products.power(matrix, v, _POWERS, layout)
+    n = len(matrix)
+    steps = 2 + math.ceil(math.log(n) / (2 * math.log(_MARGIN)))
+    v = products.power(matrix, _noise(jnp.zeros((n, 1), matrix.dtype)), steps, layout)
     found = _MARGIN * jnp.sqrt(jnp.sum(_squares(v)))
     return jnp.minimum(found, jnp.sqrt(jnp.sum(_squares(matrix))))
 

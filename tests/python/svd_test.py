@@ -363,7 +363,7 @@ def test_norm_of_a_hermitian_matrix(devices, dtype):
         assert 0.99 * exact <= norm(jnp.asarray(a)) <= 1.2501 * exact
 
 
-def test_iteration_ends_with_nan():
+def test_iteration_ends_with_nan(monkeypatch):
     a = matrix("random", 20, 20, "float64")
     a[3, 4] = np.nan
     layout = layouts.Layout(cases.line(1), cases.line(1).axis_names, (), P())
@@ -375,10 +375,9 @@ def test_iteration_ends_with_nan():
         return state
 
     one_step = polar._step
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(polar, "_step", step)
-        u = jax.jit(functools.partial(polar._iterate, layout=layout))(jnp.asarray(a))
-        jax.effects_barrier()
+    monkeypatch.setattr(polar, "_step", step)
+    u = jax.jit(functools.partial(polar._iterate, layout=layout))(jnp.asarray(a))
+    jax.effects_barrier()
     assert np.isnan(u).any() and max(steps) == 1
 
 
@@ -387,10 +386,10 @@ def _check_polar(a, side, devices, compare=False, axes=AxisType.Auto):
     __tracebackhide__ = True
     mesh = cases.line(devices, kind=axes)
     shape, dtype, where = a.shape, a.dtype, on(mesh)
-    a_in = jnp.asarray(a)
-    if axes == AxisType.Explicit and shape[0] % devices == 0:
-        a_in = jax.device_put(a, NamedSharding(mesh, P(mesh.axis_names[0], None)))
-    u, p = map(np.asarray, linalg.polar(a_in, side, **where))
+    placed = jnp.asarray(a)
+    if axes == AxisType.Explicit:
+        placed = jax.device_put(a, NamedSharding(mesh, P(mesh.axis_names[0], None)))
+    u, p = map(np.asarray, linalg.polar(placed, side, **where))
     k, eps = min(shape), float(np.finfo(dtype).eps)
     scale = np.linalg.norm(a, 2) or 1
     gram = u.conj().T @ u if shape[0] >= shape[1] else u @ u.conj().T

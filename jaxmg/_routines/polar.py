@@ -405,7 +405,7 @@ def scaled(a):
 def exponent_of(a):
     """The exponent of the power of two that is above the largest entry of ``a`` and next to it."""
     parts = (a.real, a.imag) if jnp.iscomplexobj(a) else (a,)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part)) for part in parts]))
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part), initial=0) for part in parts]))
     return jnp.frexp(largest)[1]
 
 

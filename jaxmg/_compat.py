@@ -113,8 +113,8 @@ TRANSFORMS = jax.__version_info__ >= (0, 10)
 # of JAX 0.10 and later don't; the versions between were not tried.
 COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 
-# XLA of JAX 0.6.2 doesn't keep computations apart that an optimization barrier separates, so that
-# it has the results of all at a time. That of JAX 0.10 and later does; others were not tried.
+# XLA of JAX 0.6.2 runs computations at a time although an optimization barrier separates them, and
+# keeps the results of all. That of JAX 0.10 and later doesn't; the versions between were not tried.
 KEEPS_BARRIERS = jax.__version_info__ >= (0, 10)
 
 

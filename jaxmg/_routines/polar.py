@@ -205,6 +205,7 @@ def _step(state, layout):
             new = way(x, gram, *(w.astype(x.dtype) for w in weights), layout)
             square = low * low
             raised = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
+            # With NaN the iteration ends here, as no later step would be better.
             return new, raised, jnp.isfinite(jnp.sum(_squares(gram)))
 
         return step

@@ -6,6 +6,7 @@
     rows_times_upper     X Y     of an upper triangular Y, by half of the operations
     rows_times_lower     X Y     of a lower triangular Y, likewise
     gram                 X^H X   what is above the diagonal is the adjoint of what is below
+    power                steps of the power method with a square X
 
 On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
 of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its

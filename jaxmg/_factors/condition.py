@@ -44,7 +44,8 @@ def _largest_column(apply, apply_adjoint, n, dtype):
     """A lower bound of the 1-norm of the operator that ``apply`` applies to (n, 2)."""
     rows = jnp.arange(n, dtype=jnp.int32)
     # Beside each vector of the iteration one that has a part in every cancellation.
-    alternating = (1 - 2 * (rows % 2)) * (1 + rows / max(n - 1, 1))
+    real = jnp.finfo(dtype).dtype
+    alternating = (1 - 2 * (rows % 2)) * (1 + rows.astype(real) / max(n - 1, 1))
 
     def goes_on(state):
         count, *_, ends = state
@@ -52,7 +53,7 @@ def _largest_column(apply, apply_adjoint, n, dtype):
 
     def step(state):
         count, largest, _, last_signs, column, _ = state
-        x = jnp.where(count == 0, 1 / n, (rows == column).astype(jnp.finfo(dtype).dtype))
+        x = jnp.where(count == 0, 1 / n, (rows == column).astype(real))
         y = apply(jnp.stack([x, alternating], 1).astype(dtype))
         size, beside = jnp.sum(jnp.abs(y), axis=0)
         signs = _signs(y[:, 0])
@@ -63,7 +64,7 @@ def _largest_column(apply, apply_adjoint, n, dtype):
         ends = (count > 0) & (~(size > largest) | repeated | (z[found] == z[column]))
         return count + 1, jnp.maximum(largest, size), beside, signs, found, ends
 
-    zero, number = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.finfo(dtype).dtype)
+    zero, number = jnp.zeros((), jnp.int32), jnp.zeros((), real)
     start = zero, number, number, jnp.zeros(n, dtype), zero, jnp.zeros((), bool)
     _, largest, beside, *_ = jax.lax.while_loop(goes_on, step, start)
     return jnp.maximum(largest, 2 * beside / (3 * n))

@@ -68,10 +68,32 @@ def magnitude(x):
     return format_.bits(x) & ~format_.sign
 
 
-def largest(x, axis=None):
+def largest(x, axis=None, keepdims=False):
     """The largest magnitude, of complex numbers that of a part; NaN where there is one."""
     dtype = jnp.finfo(x.dtype).dtype
-    return _Format(dtype).number(jnp.max(magnitude(x), axis=axis, initial=0))
+    return _Format(dtype).number(jnp.max(magnitude(x), axis=axis, initial=0, keepdims=keepdims))
+
+
+def exponent_of(x, axis=None, keepdims=False):
+    """e of the largest magnitude f 2^e, 1 <= f < 2, of a normal number; 0 where it is zero or isn't
+    finite. It has no derivative."""
+    bias = _Format(jnp.finfo(x.dtype).dtype).bias
+    found = exponents(largest(jax.lax.stop_gradient(x), axis, keepdims))
+    return jnp.where(found < -2 * bias, 0, jnp.maximum(found, 1 - bias))
+
+
+def scaled(x, axis=None):
+    """``x`` times the power of two that brings its largest entry to [1, 2), along these axes."""
+    return multiplied(x, -exponent_of(x, axis, keepdims=True))
+
+
+def multiplied(x, exponent):
+    """x 2^exponent of normal numbers, by two products, which JAX may differentiate and which take
+    less time than `times_power`."""
+    if _is_complex(x):  # of which infinity times a complex number is NaN
+        return jax.lax.complex(multiplied(x.real, exponent), multiplied(x.imag, exponent))
+    half = exponent // 2
+    return x * power(half, x.dtype) * power(exponent - half, x.dtype)
 
 
 def _is_complex(x):

@@ -14,13 +14,14 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._factors import condition
+from jaxmg._factors import condition, scaling
 from jaxmg._routines import (
     cho_factor,
     gesv,
     getri,
     jax_linalg,
     lu_factor,
+    norms,
     potri,
     potrs,
     shares,
@@ -346,18 +347,19 @@ def _determinant_general(call, a):
 @jax_linalg.program
 def condition_number(call, a):
     (p,) = call.attributes
+    a = scaling.scaled(a)  # of any power of two the condition is the same
     if p in _ESTIMATED:
         function = functools.partial(_estimate_condition, call)
         value: Any = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
     else:
-        value = jnp.linalg.norm(a, p) * jnp.linalg.norm(_inverse(call, a), p)
+        value = norms.norm(a, p) * norms.norm(_inverse(call, a), p)
     return (jnp.where(jnp.isnan(value) & ~jnp.isnan(a).any(), jnp.inf, value),)
 
 
 def _estimate_condition(call, a):
     (p,) = call.attributes
     factor = lu_factor.lu_factor(a, **jax_linalg.where(call))
-    return jnp.linalg.norm(a, p) * condition.inverse_norm(factor, p)
+    return norms.norm(a, p) * condition.inverse_norm(factor, p)
 
 
 @jax_linalg.program_of_products(lambda exponent: exponent >= 0)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._routines import jax_eigh, jax_linalg
+from jaxmg._routines import jax_eigh, jax_linalg, norms
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
@@ -262,7 +262,8 @@ def matrix_rank(
     if hermitian:
         s = svd(M, compute_uv=False, hermitian=True, mesh=mesh, matrix_specs=matrix_specs)
     else:
-        s = jax_linalg.run((M,), "matrix_rank", programs.values, ("small",), mesh, matrix_specs)
+        program = programs.values if tol is not None else programs.relative_values
+        s = jax_linalg.run((M,), "matrix_rank", program, ("small",), mesh, matrix_specs)
     if not min(m, n):
         return jnp.zeros(s.shape[:-1], int)
     if tol is not None:
@@ -296,7 +297,8 @@ def norm(
         Real; the same on all devices where all of x is taken.
 
     2, -2 and "nuc" of matrices cost and raise what `svdvals` does, and have its derivative. All
-    others are JAX's own function of ``x`` where it lies, vectors' too.
+    others, vectors' too, are those of JAX, computed where ``x`` lies. Sums of squares and of other
+    powers neither overflow nor underflow: one more pass over ``x`` finds its largest entry.
 
     Raises:
         ValueError: ``ord`` isn't one of these, or there are not one or two axes; and all that
@@ -309,7 +311,8 @@ def norm(
         not isinstance(ord, str | None) and ord in (2, -2)
     )
     if not (of_values and isinstance(axes, tuple) and len(axes) == 2):
-        return jnp.linalg.norm(jnp.asarray(x), ord, axis, keepdims)
+        (x,) = jax_linalg.promote(jnp.asarray(x))
+        return norms.norm(x, ord, axis, keepdims)
     row, column = (operator.index(each) % rank if -rank <= each < rank else rank for each in axes)
     if row == column or rank in (row, column):
         raise ValueError(
@@ -320,7 +323,7 @@ def norm(
     if ord == "nuc":
         value = jnp.sum(s, axis=-1)
     else:
-        value = jnp.max(s, axis=-1, initial=0) if ord == 2 else jnp.min(s, axis=-1)
+        value = norms.largest(s, -1) if ord == 2 else norms.smallest(s, -1)
     return jnp.expand_dims(value, (row, column)) if keepdims else value
 
 
@@ -335,7 +338,7 @@ def condition_of_values(
         )
     if p == "nuc" and m != n:
         raise ValueError(f"linalg.cond: p='nuc' needs a square matrix; got ({m}, {n})")
-    s = jax_linalg.run((x,), "cond", programs.values, ("small",), mesh, spec)
+    s = jax_linalg.run((x,), "cond", programs.relative_values, ("small",), mesh, spec)
     if p == "nuc":
         value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
     else:

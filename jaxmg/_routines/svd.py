@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, ffi, layouts
+from jaxmg._factors import scaling
 from jaxmg._routines import (
     eigh,
     geqrf,
@@ -86,6 +87,15 @@ def values_by(call, a):
 def values(call, a):
     """The singular values alone."""
     return (values_of(a, call.layout),)
+
+
+@shares.on_shares(
+    lambda platform, options, a: (ways.singular_values(platform, scaling.scaled(a, (-2, -1))),)
+)
+@jax_linalg.program_of_any_shape
+def relative_values(call, a):
+    """The singular values times a power of two, which don't underflow where A's entries don't."""
+    return (values_of(scaling.scaled(a), call.layout),)
 
 
 @jax_linalg.program_of_any_shape

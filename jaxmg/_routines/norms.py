@@ -1,0 +1,92 @@
+"""Norms without overflow or underflow on the way, and maxima that keep NaN.
+
+Sums of squares and of other powers are taken of the entries times a power of two, which brings the
+largest one near 1. XLA's maximum over a sharded axis loses a NaN on CPU devices (jaxlib 0.11.2), so
+that of a norm a sum decides whether there is one.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._factors import scaling
+
+_MATRIX_SUMS = (1, -1, jnp.inf, -jnp.inf)
+
+
+def largest(x, axis=None, keepdims=False):
+    """The largest of numbers that aren't negative; 0 of none, and NaN where there is one."""
+    return _unless_nan(x, jnp.max(x, axis, keepdims=keepdims, initial=0), axis, keepdims)
+
+
+def smallest(x, axis=None, keepdims=False):
+    """The smallest of numbers that aren't negative; NaN where there is one."""
+    return _unless_nan(x, jnp.min(x, axis, keepdims=keepdims), axis, keepdims)
+
+
+def _unless_nan(x, value, axis, keepdims):
+    total = jnp.sum(x, axis, keepdims=keepdims)
+    return jnp.where(jnp.isnan(total), total, value)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+@_compat.default_promotion()
+def norm(x, ord=None, axis=None, keepdims=False):
+    """`jax.numpy.linalg.norm` of inexact numbers, but for the orders that are of singular values
+    of matrices."""
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if not isinstance(ord, str | None):
+        if len(axes) == 2 and ord in _MATRIX_SUMS:
+            return _of_sums(x, ord, *axes, keepdims)
+        if len(axes) == 1 and ord in (jnp.inf, -jnp.inf):
+            extreme = largest if ord > 0 else smallest
+            return extreme(jnp.abs(x), axes[0], keepdims)
+        if len(axes) == 1 and ord in (0, 1):
+            return jnp.linalg.norm(x, ord, axis, keepdims)
+    return _of_powers(x, ord, axis, keepdims)
+
+
+def _of_sums(x, ord, row, column, keepdims):
+    """The largest or smallest sum of absolute values of a column or of a row."""
+    along, across = (row, column) if abs(ord) == 1 else (column, row)
+    sums = jnp.sum(jnp.abs(x), along, keepdims=True)
+    value = (largest if ord > 0 else smallest)(sums, across, keepdims=True)
+    return value if keepdims else jnp.squeeze(value, (row, column))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def _of_powers(x, ord, axis, keepdims):
+    scale = _scale(x, ord, axis)
+    value = jnp.linalg.norm(_divided(x, scale), ord, axis, keepdims)
+    return value * (scale if keepdims else jnp.squeeze(scale, axis))
+
+
+@_of_powers.defjvp
+@_compat.default_promotion()
+def _of_powers_jvp(ord, axis, keepdims, primals, tangents):
+    """A norm has the derivative of its multiples, so that only its argument is scaled."""
+    (x,), (x_dot,) = primals, tangents
+    scaled = _divided(x, _scale(x, ord, axis))
+    moved = jax.jvp(lambda x: jnp.linalg.norm(x, ord, axis, keepdims), (scaled,), (x_dot,))[1]
+    return _of_powers(x, ord, axis, keepdims), moved
+
+
+def _scale(x, ord, axis):
+    """What to divide by: of sums of squares the power of two below the largest entry, which leaves
+    all digits; else the entry that has most to say, of negative powers the smallest."""
+    x = jax.lax.stop_gradient(x)
+    if ord is None or isinstance(ord, str) or ord == 2:
+        scale = scaling.power(scaling.exponent_of(x, axis, keepdims=True), jnp.finfo(x.dtype).dtype)
+    elif ord > 0:
+        scale = scaling.largest(x, axis, keepdims=True)
+    else:
+        scale = smallest(jnp.abs(x), axis, keepdims=True)
+    return jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
+
+
+def _divided(x, scale):
+    if jnp.iscomplexobj(x):
+        return jax.lax.complex(x.real / scale, x.imag / scale)
+    return x / scale

@@ -4,6 +4,8 @@ roots. For `jaxmg.tree`, which gives each matrix a device."""
 import jax
 import jax.numpy as jnp
 
+from jaxmg._stacks import library
+
 # Muon's: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024. They
 # are made to be fast, and singular values come no nearer to 1 than 0.3.
 NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315),)
@@ -51,7 +53,7 @@ def _unit(g):
 
 def root_by_eigenvalues(a, p, epsilon):
     """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A."""
-    w, v = jnp.linalg.eigh(a)
+    w, v = library.eigh(a)
     w = w + epsilon * w[-1:].max(initial=-jnp.inf)
     root = _multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
     return (root + root.T.conj()) / 2

@@ -27,6 +27,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
 from jaxmg._routines import gels, jax_linalg, jax_qr, svd, svd_spaces, tall, tall_qr
+from jaxmg._stacks import library
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -362,12 +363,12 @@ def _finish(r, b, wide, full_rank, with_normal, cutoff):
     # Vectors are needed where a rank is not full, and for derivatives.
     u: Any
     vh: Any
-    u, s, vh = jnp.linalg.svd(r) if with_normal else (None, _singular_values(r), None)
+    u, s, vh = library.svd(r) if with_normal else (None, _singular_values(r), None)
     mask = (s > 0) & (s >= jnp.asarray(cutoff, s.dtype) * s[0])
     rank = jnp.sum(mask, dtype=jnp.int32)
 
     def by_vectors():
-        left, _, right = jnp.linalg.svd(r) if u is None else (u, s, vh)
+        left, _, right = library.svd(r) if u is None else (u, s, vh)
         v = right.conj().T
         left, v = (v, left) if wide else (left, v)  # the other way round
         inverse = jnp.where(mask, 1 / jnp.where(mask, s, 1), 0).astype(r.dtype)
@@ -386,14 +387,14 @@ def _singular_values(r):
     """The singular values of R, in descending order. Eigenvalues of R^H R take a tenth of the time,
     and are as exact where R is well conditioned."""
     if len(r) <= svd.SMALL:
-        return jnp.linalg.svd(r, compute_uv=False)
+        return library.svdvals(r)
 
     def by_eigenvalues():
-        values = jnp.linalg.eigvalsh(products.own_product(r), symmetrize_input=False)
+        values = library.eigvalsh(products.own_product(r), symmetrize_input=False)
         return jnp.sqrt(jnp.maximum(values[::-1], 0))
 
     return jax.lax.cond(
         tall_qr.is_moderate(r, tall_qr.inverse_of_upper(r)),
         by_eigenvalues,
-        lambda: jnp.linalg.svd(r, compute_uv=False),
+        lambda: library.svdvals(r),
     )

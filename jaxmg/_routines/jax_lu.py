@@ -17,6 +17,7 @@ from jaxmg._factors import transposed
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._routines import jax_linalg, packed_lu, shares, triangular
+from jaxmg._stacks import library
 from jaxmg._transform import batching, products
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
 
@@ -225,7 +226,7 @@ def _checked(trans, name):
     return how
 
 
-@shares.on_shares(lambda platform, options, a: jax.lax.linalg.lu(a)[:2])
+@shares.on_shares(lambda platform, options, a: library.lu(a)[:2])
 @jax_linalg.program_of_any_shape
 def factored(call, a):
     """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
@@ -254,7 +255,7 @@ def solve_factored(call, lu, b, pivots):
 def _decompose_stacks(platform, options, a):
     """`decomposed` of each matrix of a stack."""
     (permute_l,), (m, n) = options, a.shape[-2:]
-    lu, _, order = jax.lax.linalg.lu(a)
+    lu, _, order = library.lu(a)
     k = min(m, n)
     lower, upper = jnp.tril(lu, -1)[:, :, :k] + jnp.eye(m, k, dtype=a.dtype), jnp.triu(lu)[:, :k]
     if permute_l:

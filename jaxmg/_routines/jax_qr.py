@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from jaxmg import _compat
 from jaxmg._call import layouts
 from jaxmg._routines import geqrf, jax_linalg, shares, tall, tall_qr
-from jaxmg._stacks import ways
+from jaxmg._stacks import library, ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, MeshLike
 
@@ -226,7 +226,7 @@ def _of_stacks(platform, options, a):
     """`decomposed` of each matrix of a stack."""
     (mode,) = options
     if mode == "complete" and a.shape[-2] > a.shape[-1]:
-        q, r = jnp.linalg.qr(a, mode="complete")
+        q, r = library.qr(a, mode="complete")
     else:
         q, r = ways.reduced_qr(platform, a)
     diagonal = jax.lax.stop_gradient(jnp.diagonal(r, axis1=-2, axis2=-1)).real
@@ -315,4 +315,4 @@ def _pivoted(call, a):
 
 def _householder(a):
     """The QR of a matrix that a device has whole."""
-    return tall_qr.with_positive_diagonal(*jnp.linalg.qr(a))[:2]
+    return tall_qr.with_positive_diagonal(*library.qr(a))[:2]

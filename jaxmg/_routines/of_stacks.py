@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import choice, ways
+from jaxmg._stacks import choice, library, ways
 from jaxmg._transform import homes
 
 
@@ -22,7 +22,8 @@ class Function:
     options: tuple
 
     def __call__(self, a):
-        return getattr(jnp.linalg, self.name)(a, **dict(self.options))
+        module = jnp.linalg if self.name == "cholesky" else library
+        return getattr(module, self.name)(a, **dict(self.options))
 
     @_compat.default_promotion()
     def of_stack(self, platform, stack):

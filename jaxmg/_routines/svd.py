@@ -28,7 +28,7 @@ from jaxmg._routines import (
     tall,
     tall_qr,
 )
-from jaxmg._stacks import ways
+from jaxmg._stacks import library, ways
 from jaxmg._transform import batching, derivatives, products
 
 # Up to this order one rank computes the SVD of the square matrix.
@@ -52,7 +52,7 @@ def decomposed(call, a):
     return decompose(a, call.layout, *call.attributes)
 
 
-@shares.on_shares(lambda platform, options, a: jnp.linalg.svd(a, full_matrices=True))
+@shares.on_shares(lambda platform, options, a: library.svd(a, full_matrices=True))
 @jax_linalg.program_of_any_shape
 def completed(call, a):
     """(U, s, V^H), U (m, m) and V^H (n, n), without a derivative."""
@@ -259,15 +259,10 @@ class _Small(batching.Batchable):
         return mapped(*(blocks.replicate(a, layout) for a in arrays))
 
     def local(self, a):
-        results = jnp.linalg.svd(a, full_matrices=False, compute_uv=self.vectors)
+        results = library.svd(a, full_matrices=False, compute_uv=self.vectors)
         if self.vectors and self.layout.platform != "cpu":
             results = _corrected(a, *results)
-        bad = ~jnp.isfinite(a).all((-2, -1))
-
-        def nan_if_bad(x):
-            return jnp.where(bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim)), jnp.nan, x)
-
-        return tuple(map(nan_if_bad, results)) if self.vectors else nan_if_bad(results)
+        return tuple(results) if self.vectors else results
 
     def batched(self, settled, size, marks, *arrays):
         specs = (P(),) * (3 if self.vectors else 1)

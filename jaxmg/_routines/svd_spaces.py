@@ -7,10 +7,11 @@ import functools
 import jax.numpy as jnp
 
 from jaxmg._routines import jax_linalg, polar, shares, svd
+from jaxmg._stacks import library
 from jaxmg._transform import derivatives, products
 
 
-@shares.on_shares(lambda platform, options, a: (jnp.linalg.pinv(a, rtol=options[0]),))
+@shares.on_shares(lambda platform, options, a: (library.pinv(a, rtol=options[0]),))
 @jax_linalg.program_of_any_shape
 def pseudoinverse(call, a):
     (rtol,) = call.attributes

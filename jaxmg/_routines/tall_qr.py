@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg._call import ffi
-from jaxmg._stacks import triangle
+from jaxmg._stacks import library, triangle
 from jaxmg._transform import products
 
 # How far the second Gram matrix may be from I. A quarter is far below what CholeskyQR2 allows.
@@ -122,12 +122,12 @@ def _cholesky_qr2(layout, met, rows, below, b, with_q, shifted=False):
 
 def _tsqr(layout, rank, rows, below, b, with_q):
     """The results by a Householder QR of each rank's rows, and one of their R's."""
-    q, r = jnp.linalg.qr(rows)
+    q, r = library.qr(rows)
     c = None if b is None else dot(q.conj().T, b)
     if layout.ranks > 1 or below is not None:
         k = len(r)
         stack = jax.lax.all_gather(r, layout.rows, tiled=True) if layout.ranks > 1 else r
-        q_stack, r = jnp.linalg.qr(stack if below is None else jnp.concatenate([stack, below]))
+        q_stack, r = library.qr(stack if below is None else jnp.concatenate([stack, below]))
         mine = jax.lax.dynamic_slice_in_dim(q_stack, rank * k, k)
         q = dot(q, mine) if with_q else q
         c = None if b is None else sum_over_ranks(layout, dot(mine.conj().T, c))

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._stacks import eigh as stages
-from jaxmg._stacks import polar, qr, sections
+from jaxmg._stacks import library, polar, qr, sections
 
 _multiply, _adjoint = sections.multiply, sections.adjoint
 
 
 @_compat.default_promotion()
 def _svd_by_jax(a):
-    return tuple(jnp.linalg.svd(a, full_matrices=False))
+    return tuple(library.svd(a, full_matrices=False))
 
 
 @_compat.default_promotion()
@@ -113,7 +113,7 @@ def _differentiable_unitary(function, svd):
 
 
 decompose = _differentiable_svd(
-    functools.partial(_decompose, functools.partial(jnp.linalg.eigh, symmetrize_input=False))
+    functools.partial(_decompose, functools.partial(library.eigh, symmetrize_input=False))
 )
 decompose_by_stages = _differentiable_svd(functools.partial(_decompose, stages.decompose))
 unitary = _differentiable_unitary(_unitary, decompose)

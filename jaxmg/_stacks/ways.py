@@ -6,9 +6,8 @@ import functools
 import typing
 
 import jax
-import jax.numpy as jnp
 
-from jaxmg._stacks import choice, lu, polar_svd, qr, sections, triangle
+from jaxmg._stacks import choice, library, lu, polar_svd, qr, sections, triangle
 from jaxmg._stacks import cholesky as definite
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks.choice import JAX, TURNS
@@ -30,33 +29,28 @@ _CHOLESKY: _Ways = {
     JAX: _cholesky_by_jax,
     "plugin": definite.factor_by_plugin,
 }
-_QR: _Ways = {JAX: jnp.linalg.qr, TURNS: _in_turn(jnp.linalg.qr), "blocked": qr.reduced}
+_QR: _Ways = {JAX: library.qr, TURNS: _in_turn(library.qr), "blocked": qr.reduced}
 _INV: _Ways = {
-    JAX: jnp.linalg.inv,
-    TURNS: _in_turn(jnp.linalg.inv),
+    JAX: library.inv,
+    TURNS: _in_turn(library.inv),
     "plugin": lu.inverse_by_plugin,
     "small": lu.inverse_of_small,
 }
 _SOLVE: _Ways = {
-    JAX: jnp.linalg.solve,
-    TURNS: lambda a, b: jax.lax.map(lambda one: jnp.linalg.solve(*one), (a, b)),
+    JAX: library.solve,
+    TURNS: lambda a, b: jax.lax.map(lambda one: library.solve(*one), (a, b)),
     "plugin": lu.solve_by_plugin,
     "small": lu.solve_small,
 }
 
 
-def _eigh_by_jax(a):
-    v, w = jax.lax.linalg.eigh(a, lower=True, symmetrize_input=False)
-    return w, v
-
-
 _EIGH: _Ways = {
-    JAX: _eigh_by_jax,
-    TURNS: _in_turn(_eigh_by_jax),
+    JAX: library.eigh_lower,
+    TURNS: _in_turn(library.eigh_lower),
     "stages": stages.decompose_lower,
 }
 _SVD: _Ways = {
-    JAX: functools.partial(jnp.linalg.svd, full_matrices=False),
+    JAX: functools.partial(library.svd, full_matrices=False),
     "polar": polar_svd.decompose,
     "polar and stages": polar_svd.decompose_by_stages,
 }
@@ -99,7 +93,7 @@ def svd(platform, a):
 def singular_values(platform, a):
     """The singular values alone."""
     if choice.choose(platform, "svd", a) == JAX:
-        return jnp.linalg.svd(a, compute_uv=False)
+        return library.svdvals(a)
     return svd(platform, a)[1]
 
 

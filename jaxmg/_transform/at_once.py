@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg._call import checks
-from jaxmg._stacks import choice, native, triangle
+from jaxmg._stacks import choice, library, native, triangle
 from jaxmg._stacks import lu as of_lu
 
 # The order from which on a second solve with the factor is faster than the product of its inverse
@@ -175,7 +175,7 @@ def _lu(platform, a):
     return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~good
 
 
-_LU = {choice.JAX: lambda a: jax.lax.linalg.lu(a)[:2], "plugin": native.factor_lu}
+_LU = {choice.JAX: lambda a: library.lu(a)[:2], "plugin": native.factor_lu}
 
 
 def parity(pivots):

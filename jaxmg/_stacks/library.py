@@ -1,0 +1,131 @@
+"""Factorizations and eigenvalues by JAX's own functions, which call LAPACK, cuSOLVER or Eigen.
+
+Some of these libraries don't return for a matrix with NaN or infinity (an SVD or an eigensolver
+whose iteration never converges), or read beyond its end (a search for the largest of NaNs). So
+every call of a library with a matrix that depends on a caller's goes through this file:
+`guarded` looks at the matrix first, passes the identity in its place, and returns NaN in all
+results of that matrix. Integer results, such as pivots, are then those of the identity. A batch is
+checked matrix by matrix. Derivatives of such a matrix are NaN, and those of others don't notice.
+
+Cholesky factorization and substitution with a triangle are not here: their steps are the same for
+all entries, so they return, with NaN.
+
+| function | called for |
+|---|---|
+| `svd`, `svdvals` | `linalg.svd`, `svdvals`, `polar`, `cond`, `norm`, `matrix_rank`, `pinv`, `orth` and `null_space` of small matrices and of batches, the R of `lstsq`, `tree.svd`, `tree.orthogonalize(method="exact")` |
+| `eigh`, `eigvalsh`, `eigh_lower` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
+| `qr` | `linalg.qr` of batches, with pivots the R of single matrices, the rows of each rank where CholeskyQR2 fails, `tree.qr` |
+| `lu` | `lu`, `lu_factor`, `gesv`, `getri` of batches, and what consists of them: `expm`, `inv`, `solve`, `cond` |
+| `inv`, `solve`, `slogdet`, `det`, `pinv` | the functions of `linalg` of these names, of batches; `tree.inv` |
+
+On CPU devices the native code calls LAPACK's potrf, trtri, getrf (for a panel) and syevd or heevd;
+xla_ffi/device/host/solver.h checks the matrix before the last two.
+"""  # noqa: E501
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+
+
+def guarded(function, reads=None):
+    """``function`` of matrices (..., m, n), and of other arguments, which never gets a matrix with
+    NaN or infinity: the results of such a matrix are NaN.
+
+    Args:
+        reads: of the matrices and the options, what ``function`` reads of them; None: everything.
+    """
+
+    @functools.wraps(function)
+    def checked(a, *others, **options):
+        read = a if reads is None else reads(a, **options)
+        bad = ~jnp.isfinite(read).all((-2, -1))
+        results = function(_replaced(a, bad), *others, **options)
+        return jax.tree.map(lambda x: _spoiled(x, bad), results)
+
+    return checked
+
+
+def _over(bad, x):
+    """``bad`` (...), broadcastable with ``x`` (..., more dimensions)."""
+    return bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim))
+
+
+def _nan(dtype):
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    return jnp.asarray(complex(jnp.nan, jnp.nan) if is_complex else jnp.nan, dtype)
+
+
+def _tangent(x_dot, bad):
+    """NaN for what is bad, in both modes."""
+    return x_dot * jnp.where(_over(bad, x_dot), _nan(x_dot.dtype), jnp.ones((), x_dot.dtype))
+
+
+@jax.custom_jvp
+def _replaced(a, bad):
+    """The identity in the place of each matrix that is bad."""
+    eye = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    return jnp.where(_over(bad, a), eye, a)
+
+
+@_replaced.defjvp
+@_compat.default_promotion()
+def _(primals, tangents):
+    return _replaced(*primals), _tangent(tangents[0], primals[1])
+
+
+def _spoiled(x, bad):
+    """NaN in the results of each matrix that is bad; integers stay."""
+    return _with_nan(x, bad) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+
+@jax.custom_jvp
+def _with_nan(x, bad):
+    return jnp.where(_over(bad, x), _nan(x.dtype), x)
+
+
+@_with_nan.defjvp
+@_compat.default_promotion()
+def _(primals, tangents):
+    return _with_nan(*primals), _tangent(tangents[0], primals[1])
+
+
+def _of_jax(name, reads=None):
+    """The function of `jax.numpy.linalg` of this name, guarded."""
+    return guarded(lambda *arrays, **options: getattr(jnp.linalg, name)(*arrays, **options), reads)
+
+
+def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
+    if symmetrize_input:
+        return a
+    return jnp.triu(a) if UPLO == "U" else jnp.tril(a)
+
+
+svd = _of_jax("svd")
+pinv = _of_jax("pinv")
+eigh = _of_jax("eigh", _read_by_eigh)
+eigvalsh = _of_jax("eigvalsh", _read_by_eigh)
+qr = _of_jax("qr")
+inv = _of_jax("inv")
+solve = _of_jax("solve")
+slogdet = _of_jax("slogdet")
+det = _of_jax("det")
+
+
+@guarded
+def lu(a):
+    """(LU, LAPACK's pivots, the permutation of rows)"""
+    return tuple(jax.lax.linalg.lu(a))
+
+
+def svdvals(a):
+    """The singular values alone, in descending order."""
+    return svd(a, compute_uv=False)
+
+
+def eigh_lower(a):
+    """(w, V) of Hermitian matrices, of which the lower triangles are read."""
+    w, v = eigh(a, UPLO="L", symmetrize_input=False)
+    return w, v

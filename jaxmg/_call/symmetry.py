@@ -155,7 +155,7 @@ def _is_hermitian(rank, rows, layout):
     across = products.reduce_scatter(across, layout).conj()
     # Padding rows are zeros, and so are absent columns.
     apart, largest = (
-        jax.lax.pmax(jnp.max(values), layout.rows)
+        scaling.largest_of_ranks(values, layout.rows)
         for values in (jnp.abs(along - across), scaling.times_power(largest, shift))
     )
     return apart <= 10 * n * jnp.finfo(dtype).eps * largest

@@ -5,6 +5,8 @@ bits, so that a problem whose numbers are denormal, or whose products are on the
 one whose numbers are not, and its solution is scaled back.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +76,14 @@ def largest(x, axis=None, keepdims=False):
     return _Format(dtype).number(jnp.max(magnitude(x), axis=axis, initial=0, keepdims=keepdims))
 
 
+def largest_of_ranks(x, axes, axis=None):
+    """`largest` of the values of all ranks, inside a shard_map over these axes of the mesh. A
+    maximum of floating-point numbers loses a NaN there on CPU devices."""
+    dtype = jnp.finfo(x.dtype).dtype
+    found = jnp.max(magnitude(x), axis=axis, initial=0)
+    return _Format(dtype).number(jax.lax.pmax(found, axes) if axes else found)
+
+
 def exponent_of(x, axis=None, keepdims=False):
     """e of the largest magnitude f 2^e, 1 <= f < 2, of a normal number; 0 where it is zero or isn't
     finite. It has no derivative."""
@@ -92,8 +102,10 @@ def multiplied(x, exponent):
     less time than `times_power`."""
     if _is_complex(x):  # of which infinity times a complex number is NaN
         return jax.lax.complex(multiplied(x.real, exponent), multiplied(x.imag, exponent))
+    bias = _Format(x.dtype).bias
     half = exponent // 2
-    return x * power(half, x.dtype) * power(exponent - half, x.dtype)
+    halves = (jnp.clip(part, 1 - bias, bias) for part in (half, exponent - half))
+    return functools.reduce(lambda x, part: x * power(part, x.dtype), halves, x)
 
 
 def _is_complex(x):

@@ -12,6 +12,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, ffi, record, results
 from jaxmg._call.arguments import collect
 from jaxmg._call.execute import select_results
+from jaxmg._factors import scaling
 from jaxmg._routines import geqrf
 from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
@@ -147,13 +148,20 @@ def least_squares(
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the equivalent composition of geqrf and its solve."""
+    """JVP rule: differentiates the equivalent composition of geqrf and its solve. A is scaled, so
+    that the inverse of A^H A neither overflows nor underflows."""
 
     def solve(a, b):
         m, n = a.shape
-        factor = geqrf.factor_for(a, arguments, transposed=m < n)
+        i, j = scaling.exponent_of(a), scaling.exponent_of(b, 0, keepdims=True)
+        factor = geqrf.factor_for(scaling.multiplied(a, -i), arguments, transposed=m < n)
+
+        def solution():
+            x = factor.solve(scaling.multiplied(b, -j), "N" if m >= n else "T")
+            return scaling.multiplied(x, j - i)
+
         makers = {
-            "x": lambda: factor.solve(b, "N" if m >= n else "T"),
+            "x": solution,
             "status": lambda: _status(factor.status, jax.lax.stop_gradient(factor.diagonal())),
         }
         return select_results(GELS, arguments, makers)

@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
+from jaxmg._factors import scaling
 from jaxmg._routines import gels, jax_linalg, jax_qr, svd, svd_spaces, tall, tall_qr
 from jaxmg._stacks import library
 from jaxmg._transform import derivatives, products
@@ -72,6 +73,10 @@ def lstsq(
     n^2 where CholeskyQR2 does, and on every device the singular values of an n x n matrix, which
     `least_squares` spares. Memory: up to about three times ``a`` more. By `svd` both are those of
     `svd`.
+
+    Entries of ``a`` and ``b`` may be of any size: where squares or products of them would overflow
+    or underflow, both are multiplied by powers of two. That takes two more passes over ``a``, and
+    so do derivatives, ill conditioned matrices and wide ones.
 
     x has a derivative with respect to ``a``, ``b`` and ``damp`` that is right where the rank
     doesn't change; s has one too, 0 for those that are taken for 0.
@@ -254,6 +259,13 @@ class _LeastSquares:
 
         return tall.over_ranks(self.layout, local, (a, b), (x,))
 
+    def powers(self, a, b, damp):
+        """(i, j): A 2^-i and a right-hand side times 2^-j have entries near 1."""
+        largest = scaling.largest(jax.lax.stop_gradient(a))
+        if damp is not None:
+            largest = jnp.maximum(largest, jnp.abs(jax.lax.stop_gradient(damp)))
+        return scaling.exponent_of(largest), self.replicated(scaling.exponent_of(b, axis=0))
+
     def solve(self, a, b, damp, with_normal) -> tuple[Any, ...]:
         """(x, s, rank, N, Z, V), of which the last three are None unless ``with_normal``; no
         singular values s or vectors V of a matrix of full rank."""
@@ -269,17 +281,23 @@ class _LeastSquares:
         matrix = self.tall(a)
         k = matrix.shape[1]
         below = None if damp is None else damp.astype(a.dtype) * jnp.eye(k, dtype=a.dtype)
-        q, r, c = tall.factor(
-            matrix, self.layout, None if self.wide else b, below, with_q=self.wide
-        )
+        if self.wide:
+            i, j = self.powers(a, b, damp)
+            matrix, c, below = _scaled((matrix, b, below), i, j)
+            q, r, *_ = tall.factor(matrix, self.layout, None, below)
+        else:
+            _, r, c, i, j = tall.factor(matrix, self.layout, b, below, with_q=False)
         finish = functools.partial(
             _finish, wide=self.wide, full_rank=self.full_rank, with_normal=with_normal,
             cutoff=self.cutoff((m, n), a.dtype),
         )  # fmt: skip
-        x, *others = tall.small(self.layout, finish, r, b if self.wide else c)
+        x, s, rank, n, z, v = tall.small(self.layout, finish, r, c)
         if self.wide:
             x = tall.times(self.layout, q, x)
-        return self.replicated(x), *others
+        x = scaling.multiplied(self.replicated(x), j - i)
+        s = None if s is None else scaling.multiplied(s, i)
+        n = None if n is None else scaling.multiplied(n, -2 * i)
+        return x, s, rank, n, z, v
 
     def everything(self, a, b, damp) -> tuple[Any, ...]:
         """`solve` with all results, and their derivatives."""
@@ -337,12 +355,29 @@ class _Solve:
 
     def __call__(self, a, b, damp):
         def rule(primals, tangents):
-            results, moved = self.of.rule(primals, tangents)
-            return results[:3], moved[:3]
+            """The problem is scaled, so that N neither overflows nor underflows."""
+            i, j = self.of.powers(*primals)
+            both = self.of.rule(_scaled(primals, i, j), _scaled(tangents, i, j))
+            return tuple(
+                (
+                    scaling.multiplied(x, j - i),
+                    None if s is None else scaling.multiplied(s, i),
+                    rank,
+                )
+                for x, s, rank, *_ in both
+            )
 
         return derivatives.differentiable(
             lambda a, b, damp: self.of.solve(a, b, damp, False)[:3], rule, a, b, damp
         )
+
+
+def _scaled(arrays, i, j):
+    """A 2^-i, b 2^-j and the damping times 2^-i, or their tangents."""
+    return [
+        None if x is None else scaling.multiplied(x, -power)
+        for x, power in zip(arrays, (i, j, i), strict=True)
+    ]
 
 
 def _finish(r, b, wide, full_rank, with_normal, cutoff):
@@ -364,7 +399,7 @@ def _finish(r, b, wide, full_rank, with_normal, cutoff):
     u: Any
     vh: Any
     u, s, vh = library.svd(r) if with_normal else (None, _singular_values(r), None)
-    mask = (s > 0) & (s >= jnp.asarray(cutoff, s.dtype) * s[0])
+    mask = (s > 0) & (s > jnp.asarray(cutoff, s.dtype) * s[0])
     rank = jnp.sum(mask, dtype=jnp.int32)
 
     def by_vectors():

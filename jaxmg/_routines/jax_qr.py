@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import layouts
+from jaxmg._factors import scaling
 from jaxmg._routines import geqrf, jax_linalg, shares, tall, tall_qr
 from jaxmg._stacks import library, ways
 from jaxmg._transform import derivatives, products
@@ -206,7 +207,13 @@ class Shapes:
 
 
 def reduced(call, a) -> tuple[Any, Any]:
-    """(Q, R) of any matrix."""
+    """(Q, R) of any matrix. Columns that are multiplied by powers of two have the same Q."""
+    exponent = scaling.exponent_of(a, axis=0)
+    q, r = _reduced(call, scaling.multiplied(a, -exponent))
+    return q, scaling.multiplied(r, exponent)
+
+
+def _reduced(call, a) -> tuple[Any, Any]:
     m, n = a.shape
     k = min(m, n)
     if not k:
@@ -277,10 +284,11 @@ def _complete(call, a):
         return reduced(call, a)
     if not n:
         return jnp.eye(m, dtype=a.dtype), a
-    factor = _factor(call, a)
+    exponent = scaling.exponent_of(a, axis=0)
+    factor = _factor(call, scaling.multiplied(a, -exponent))
     units = jnp.concatenate([_units(factor), jnp.ones(m - n, a.dtype)])
-    r = jnp.triu(factor.packed()[0])
-    return factor.q("complete") * units, units[:, None] * r
+    r = units[:, None] * jnp.triu(factor.packed()[0])
+    return factor.q("complete") * units, scaling.multiplied(r, exponent)
 
 
 @_program
@@ -298,11 +306,13 @@ def _pivoted(call, a):
     check_fits("qr", m, n, call.layout.ranks)
 
     def value(a):
-        q, r = reduced(call, a)
+        exponent = scaling.exponent_of(a)
+        q, r = reduced(call, scaling.multiplied(a, -exponent))
         if not q.shape[1]:
             return q, r, jnp.arange(r.shape[1], dtype=jnp.int32)
         order = tall.small(call.layout, tall_qr.pivot_order, r)
         inner, r = tall.small(call.layout, _householder, r[:, order])
+        r = scaling.multiplied(r, exponent)
         return tall.times(call.layout, q, inner), r, order
 
     def rule(primals, tangents):

@@ -24,7 +24,8 @@ def fits(m, n, ranks):
 
 
 def qr(a, layout):
-    """(Q, R) of a (m, n), m >= n, by rows and replicated, with the derivative of JAX's `qr`."""
+    """(Q, R) of a (m, n), m >= n, by rows and replicated, with the derivative of JAX's `qr`. The
+    squares of A's entries must neither overflow nor underflow."""
 
     def rule(primals, tangents):
         """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
@@ -67,13 +68,15 @@ class _Factor(batching.Batchable):
         mapped = ffi.over_ranks(layout, self.on_rank, specs, self.specs)
         split = [blocks.split_rows(array, layout) for array in arrays[:rows]]
         small = [blocks.replicate(array, layout) for array in arrays[rows:]]
-        q, r, c = mapped(*split, *small)
-        return (blocks.join_rows(q, layout, arrays[0].shape[0]) if self.with_q else None), r, c
+        q, *others = mapped(*split, *small)
+        q = blocks.join_rows(q, layout, arrays[0].shape[0]) if self.with_q else None
+        return q, *others
 
     @property
     def specs(self):
         """Of the results, which have None for what there isn't."""
-        return self.layout.row_spec if self.with_q else None, P(), P() if self.with_b else None
+        q = self.layout.row_spec if self.with_q else None
+        return q, P(), *(3 * (P() if self.with_b else None,))
 
     def on_rank(self, coordinates, rows, *others):
         b = others[0] if self.with_b else None
@@ -98,9 +101,11 @@ class _Factor(batching.Batchable):
 
     def _columns(self, size, a, b, *below):
         """Of one matrix and a batch of right-hand sides."""
-        q, r, c = self(a, batching.to_columns(b), *below)
+        q, r, c, i, j = self(a, batching.to_columns(b), *below)
         shape = jax.ShapeDtypeStruct((size, len(r), b.shape[2]), b.dtype)
-        return (*batching.repeated((q, r), size), batching.from_columns(c, shape))
+        c, j = batching.from_columns(c, shape), j.reshape(size, -1)
+        q, r, i = batching.repeated((q, r, i), size)
+        return q, r, c, i, j
 
 
 @dataclasses.dataclass(frozen=True)

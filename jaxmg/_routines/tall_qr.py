@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg._call import ffi
+from jaxmg._factors import scaling
 from jaxmg._stacks import library, triangle
 from jaxmg._transform import products
 
@@ -38,8 +39,11 @@ _MODERATE = 4
 
 
 def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
-    """(a rank's rows of Q, R, Q^H b) of A (m, n), m >= n, inside a shard_map; None for what there
-    isn't.
+    """(a rank's rows of Q, R, Q^H b, i, j) of A (m, n), m >= n, inside a shard_map; None for what
+    there isn't.
+
+    R is that of A 2^-i, and Q^H b of b 2^-j, with a j for each column. Without right-hand sides
+    there are no powers, and squares of A's entries must neither overflow nor underflow.
 
     Args:
         coordinates: this rank's, [rank, group of replicas].
@@ -52,13 +56,43 @@ def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
     rank, met = coordinates.reshape(2)[0], ffi.meet(layout, coordinates)
     b = None if b is None else ffi.after_meeting(met, b)
 
-    def by_qr():
-        return _by_qr(layout, rank, met, rows, below, b, with_q)
+    if b is None:
+        return *_by_qr(layout, rank, met, rows, below, b, with_q), None, None
+    if with_q:
+        return _by_scaled_qr(layout, rank, met, rows, below, b, with_q)
+    first, in_range, good = _seminormal(layout, met, rows, below, b)
 
-    if b is None or with_q:
-        return by_qr()
-    first, good = _seminormal(layout, met, rows, below, b)
-    return jax.lax.cond(good, lambda: first, by_qr)
+    def scaled():
+        (rows_, below_, b_), powers = _scaled(layout, rows, below, b)
+        again, _, good = _seminormal(layout, met, rows_, below_, b_)
+        return (*again, *powers), good
+
+    zeros = jnp.zeros((), jnp.int32), jnp.zeros(b.shape[1], jnp.int32)
+    found, good = jax.lax.cond(in_range, lambda: ((*first, *zeros), good), scaled)
+    return jax.lax.cond(
+        good, lambda: found, lambda: _by_scaled_qr(layout, rank, met, rows, below, b, with_q)
+    )
+
+
+def _by_scaled_qr(layout, rank, met, rows, below, b, with_q):
+    (rows, below, b), powers = _scaled(layout, rows, below, b)
+    return *_by_qr(layout, rank, met, rows, below, b, with_q), *powers
+
+
+def _scaled(layout, rows, below, b):
+    """The matrices times powers of two, (i, j), by which the largest entry of A, and that of each
+    right-hand side, is near 1."""
+    axes = layout.rows if layout.ranks > 1 else ()
+    largest = scaling.largest_of_ranks(rows, axes)
+    if below is not None:
+        largest = jnp.maximum(largest, scaling.largest(below))
+    i = scaling.exponent_of(largest)
+    j = scaling.exponent_of(scaling.largest_of_ranks(b, axes, axis=0), ())
+    rows, below, b = (
+        None if x is None else scaling.multiplied(x, -power)
+        for x, power in ((rows, i), (below, i), (b, j))
+    )
+    return (rows, below, b), (i, j)
 
 
 def _by_qr(layout, rank, met, rows, below, b, with_q):
@@ -75,9 +109,10 @@ def _by_qr(layout, rank, met, rows, below, b, with_q):
 
 
 def _seminormal(layout, met, rows, below, b):
-    """(None, R, Q^H b) by the seminormal equations, and whether they are right, which all ranks
-    agree on."""
-    factor, lengths = _scaled_cholesky(_gram(layout, met, rows, below), 0)
+    """(None, R, Q^H b) by the seminormal equations; whether no square or product overflows or
+    underflows; and whether the results are right. All ranks agree on both."""
+    gram = _gram(layout, met, rows, below)
+    factor, lengths = _scaled_cholesky(gram, 0)
     inverse = inverse_of_upper(factor)
     moderate = is_moderate(factor, inverse)
     r, inverse = factor * lengths[None], inverse / lengths[:, None]
@@ -91,10 +126,19 @@ def _seminormal(layout, met, rows, below, b):
 
     x = solve(b, None)
     change = solve(b - dot(rows, x), None if below is None else dot(below, x))
-    size = jnp.sqrt(sum_over_ranks(layout, jnp.sum(jnp.square(jnp.abs(b)), axis=0)))
+    squares = sum_over_ranks(layout, jnp.sum(jnp.square(jnp.abs(b)), axis=0))
     changed = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(dot(r, change))), axis=0))
-    good = moderate & (changed <= size * jnp.finfo(b.dtype).eps ** 0.5).all()
-    return (None, r, dot(r, x + change)), _agreed(layout, good)
+    good = moderate & (changed <= jnp.sqrt(squares) * jnp.finfo(b.dtype).eps ** 0.5).all()
+    in_range = _in_range(jnp.diagonal(gram).real) & _in_range(squares)
+    return (None, r, dot(r, x + change)), _agreed(layout, in_range), _agreed(layout, good)
+
+
+def _in_range(squares):
+    """Whether sums of squares are so far from overflow and underflow that nothing that is made of
+    them, or of their roots, gets there."""
+    info = jnp.finfo(squares.dtype)
+    limit = 2.0 ** (info.maxexp // 2 - 4)
+    return ((squares > 1 / limit) & (squares < limit)).all()
 
 
 def _agreed(layout, good):

@@ -7,6 +7,7 @@ import typing
 
 import jax
 
+from jaxmg._factors import scaling
 from jaxmg._stacks import choice, library, lu, polar_svd, qr, sections, triangle
 from jaxmg._stacks import cholesky as definite
 from jaxmg._stacks import eigh as stages
@@ -63,9 +64,10 @@ def cholesky(platform, a):
 
 
 def reduced_qr(platform, a):
-    """(Q, R), with LAPACK's signs."""
-    q, r = choice.function(_QR, platform, "qr", a)(a)
-    return q, r
+    """(Q, R), with LAPACK's signs. LAPACK's Q of huge complex numbers isn't orthogonal."""
+    exponent = scaling.exponent_of(a, -2, keepdims=True)
+    q, r = choice.function(_QR, platform, "qr", a)(scaling.multiplied(a, -exponent))
+    return q, scaling.multiplied(r, exponent)
 
 
 def inverse(platform, a):

@@ -162,3 +162,13 @@ def test_shapes():
         ValueError, match="^potri: check=True looks at a square matrix; a has shape"
     ):
         jaxmg.potri(np.ones((8, 6)), 2, cases.line(2), pad=False, check=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("row", [0, 5])
+def test_not_finite_on_the_diagonal(row, value):
+    """Whichever device has the entry."""
+    a = np.eye(8, dtype=np.float32)
+    a[row, row] = value
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        jaxmg.cho_factor(a, check=True, mesh=cases.line(4))

@@ -167,8 +167,8 @@ def _seminormal(a, b, below, mesh):
     layout = layouts.infer("lstsq", (a,), mesh, P(mesh.axis_names)).by_rows
 
     def on_rank(rows, b):
-        (_, r, c), good = tall_qr._seminormal(layout, None, rows, below, b)
-        return r, c, good
+        (_, r, c), in_range, good = tall_qr._seminormal(layout, None, rows, below, b)
+        return r, c, in_range & good
 
     return jax.jit(lambda a, b: tall.over_ranks(layout, on_rank, (a, b), ()))(a, b)
 

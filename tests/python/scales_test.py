@@ -3,12 +3,16 @@
 tests/fuzz/scales.py has all functions and random scales.
 """
 
+import itertools
+
 import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
+import jaxmg
 from jaxmg import linalg
 
 # Powers of two at which squares of entries overflow or vanish, and entries don't.
@@ -37,6 +41,7 @@ def _powers(dtype):
     return _FAR[str(np.finfo(dtype).dtype)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_norm(dtype):
     a, where = _random(dtype, 8, 8), {"mesh": cases.line(4)}
@@ -48,6 +53,7 @@ def test_norm(dtype):
             assert linalg.norm(jnp.asarray(_times(a, k)), order, **where) == _times(value, k)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", _VECTOR_NORMS)
 def test_norm_of_vectors_and_gradient(order):
     x = _random("float32", 3, 8)
@@ -66,6 +72,7 @@ def test_norm_of_vectors_and_gradient(order):
         np.testing.assert_array_equal(jax.grad(lambda x: of(x).sum())(scaled), gradient)
 
 
+@pytest.mark.extended
 def test_norm_of_zeros_infinity_and_other_dtypes():
     assert linalg.norm(jnp.zeros(3)) == 0 == linalg.norm(jnp.zeros((3, 2)), "fro")
     assert linalg.norm(jnp.zeros(0)) == 0
@@ -78,7 +85,8 @@ def test_norm_of_zeros_infinity_and_other_dtypes():
     np.testing.assert_allclose(hessian, np.array([[16, -12], [-12, 9]]) / 125e-20, rtol=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.extended
+@pytest.mark.parametrize("ranks", [cases.breadth(1), 4])
 def test_norm_keeps_nan(ranks):
     """Whichever device has it: XLA's maximum over a sharded axis loses it on CPU devices."""
     mesh = cases.line(ranks)
@@ -94,7 +102,10 @@ def test_norm_keeps_nan(ranks):
             assert np.isnan(linalg.cond(placed, p)), p
 
 
-@pytest.mark.parametrize("p", [None, -2, 1, -1, np.inf, -np.inf, "fro", "nuc"])
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "p", [None, 1, -np.inf, *map(cases.breadth, (-2, -1, np.inf, "fro", "nuc"))]
+)
 def test_cond(p):
     a = _random("float32", 6, 6)
     a[:, 0] *= 2.0**-12
@@ -104,13 +115,116 @@ def test_cond(p):
         assert linalg.cond(jnp.asarray(_times(a, k)), p, mesh=cases.line(2)) == value
 
 
+@pytest.mark.extended
 def test_cond_of_identity():
     for n in (2, 3, 7):
         assert linalg.cond(np.eye(n), 1, mesh=cases.line(2)) == 1
 
 
+@pytest.mark.extended
 def test_matrix_rank():
     """The smaller singular value is denormal, and no entry is."""
     a = np.array([[1, 1], [1, 1 + 2.0**-20]], np.float32)
     for k in (0, -115):
         assert linalg.matrix_rank(jnp.asarray(_times(a, k)), 1e-9, mesh=cases.line(2)) == 2
+
+
+_LEAST_SQUARES = {
+    "linalg.least_squares": lambda a, b, **o: linalg.least_squares(a, b, **o),
+    "linalg.lstsq": lambda a, b, **o: linalg.lstsq(a, b, **o)[0],
+    "least_squares": lambda a, b, **o: jaxmg.least_squares(a, b, **o),
+}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("ranks", "shape", "name"),
+    cases.broad(
+        itertools.product((1, 4), ((24, 3), (3, 24)), _LEAST_SQUARES),
+        lambda ranks, shape, name: ranks == 4 and (shape[0] > 3 or name == "linalg.lstsq"),
+    ),
+)
+def test_least_squares(ranks, shape, name):
+    """With its gradients. Products of A's entries with those of b overflow, or vanish."""
+    dtype, mesh = "float32", cases.line(ranks)
+    a, b = _random(dtype, *shape), _random(dtype, shape[0], 2, seed=1)
+
+    def of(a, b):
+        return _LEAST_SQUARES[name](a, b, mesh=mesh)
+
+    def loss(a, b, scale):
+        return jnp.sum(jnp.cos(of(a, b) * scale))
+
+    run, gradients = jax.jit(of), jax.jit(jax.grad(loss, (0, 1)))
+    x, slopes = run(a, b), gradients(a, b, np.float32(1))
+    np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], rtol=1e-4, atol=1e-5)
+    for i, j in ((-60, -60), (-60, -70), (60, 60), (62, 0), (-10, -110)):
+        scaled = _times(a, i), _times(b, j)
+        np.testing.assert_array_equal(run(*scaled), _times(x, j - i))
+        for slope, now, power in zip(
+            slopes, gradients(*scaled, _times(np.float32(1), i - j)), (i, j), strict=True
+        ):
+            np.testing.assert_array_equal(now, _times(slope, -power))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("damp", [cases.breadth(None), 0.5])
+def test_lstsq_of_columns_far_apart(damp):
+    """With a column of b in each range, residuals and singular values too."""
+    a, b = _random("float32", 24, 3), _random("float32", 24, 1, seed=1)
+    mesh = cases.line(4)
+    x, resid, rank, s = linalg.lstsq(a, b, damp=damp, mesh=mesh)
+    assert rank == 3
+    columns = np.concatenate([_times(b, k) for k in (-110, -25, 0, 40)], axis=1)
+    for i in (-40, 50):
+        scaled = None if damp is None else damp * 2.0**i
+        results = linalg.lstsq(_times(a, i), columns, damp=scaled, mesh=mesh)
+        for column, k in enumerate((-110, -25, 0, 40)):
+            if -120 < k - i < 120:
+                np.testing.assert_array_equal(results[0][:, column], _times(x[:, 0], k - i))
+        np.testing.assert_array_equal(
+            results[1][1:], [_times(resid[0], 2 * k) for k in (-25, 0, 40)]
+        )
+        np.testing.assert_array_equal(results[3], _times(s, i))
+
+
+@pytest.mark.extended
+def test_rcond_of_a_tie():
+    """A singular value that is rcond times the largest is taken for 0, as in NumPy."""
+    a, b = np.diag([1.0, 0.5]), np.ones(2)
+    x, _, rank, _ = linalg.lstsq(a, b, 0.5, mesh=cases.line(1))
+    expected = np.linalg.lstsq(a, b, 0.5)
+    assert rank == expected[2] == linalg.matrix_rank(a, 0.5) == np.linalg.matrix_rank(a, rtol=0.5)
+    np.testing.assert_array_equal(x, expected[0])
+    np.testing.assert_array_equal(linalg.pinv(a, 0.5), np.linalg.pinv(a, 0.5))
+    assert linalg.null_space(a, 0.5).shape == scipy.linalg.null_space(a, 0.5).shape == (2, 1)
+    assert linalg.orth(a, 0.5).shape == scipy.linalg.orth(a, 0.5).shape == (2, 1)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("dtype", [cases.breadth("float32"), "complex64"])
+@pytest.mark.parametrize("mode", ["plain", "pivoting", "stack", "complete"])
+def test_qr_of_huge(mode, dtype):
+    a, where = _random(dtype, 24, 3), {"mesh": cases.line(4)}
+
+    def of(a):
+        if mode == "stack":
+            return linalg.qr(a[None].repeat(2, 0), **where)
+        if mode == "complete":
+            return linalg.qr(a, mode="complete", **where)
+        return linalg.qr(a, pivoting=mode == "pivoting", **where)[:2]
+
+    q, r = of(jnp.asarray(a))
+    for k in (-110, 121):
+        found = of(jnp.asarray(_times(a, k)))
+        np.testing.assert_array_equal(found[0], q)
+        np.testing.assert_array_equal(found[1], _times(r, k))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("batch", [False, True])
+def test_qr_of_columns_far_apart(batch):
+    a, mesh = _random("float32", 24, 3), cases.line(4)
+    far = np.stack([_times(a[:, i], k) for i, k in enumerate((110, 0, -110))], axis=1)
+    q, found = (linalg.qr(x[None] if batch else x, mesh=mesh)[0] for x in (a, far))
+    np.testing.assert_array_equal(found, q)

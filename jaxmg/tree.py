@@ -287,10 +287,11 @@ def orthogonalize(
             same singular values (N. Amsel et al., "The Polar Express", 2025): [0.84, 1.13] with 5
             steps, 1 within 0.006 with 6, and within rounding with 8. "exact": by JAX's singular
             value decomposition.
-        dtype: in which the iteration is computed, such as ``jnp.bfloat16``; None: the leaf's. The
-            scaling by the Frobenius norm before it is done in at least float32. Leaves of float32
-            are rounded to bfloat16 before they go to their homes, which halves what is exchanged.
-            Not for "exact".
+        dtype: in which the iteration is computed, such as ``jnp.bfloat16``; None: the leaf's.
+            Complex leaves are computed in the complex dtype of its precision, at least complex64.
+            The scaling by the Frobenius norm before it is done in at least float32. Leaves of
+            float32 are rounded to bfloat16 before they go to their homes, which halves what is
+            exchanged. Not for "exact".
         mesh, matrix_specs: as for `map`.
 
     Returns:

@@ -4,6 +4,7 @@ roots. For `jaxmg.tree`, which gives each matrix a device."""
 import jax
 import jax.numpy as jnp
 
+from jaxmg._routines import polar
 from jaxmg._stacks import library
 
 # Muon's: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024. They
@@ -30,7 +31,11 @@ _POWERS, _NEWTON_STEPS = 100, 100
 
 def orthogonal(g, coefficients, safe, dtype):
     """The odd polynomials (a x + b x^3 + c x^5) of the singular values of g, one after the other,
-    computed in ``dtype``."""
+    computed in ``dtype``, or of a complex g in the complex dtype of that precision."""
+    if not g.size:
+        return g
+    if jnp.iscomplexobj(g):
+        dtype = jnp.promote_types(dtype, jnp.complex64)
     tall = g.shape[0] > g.shape[1]
     x = _unit(g.T.conj() if tall else g)
     x = (x / _SAFETY if safe else x).astype(dtype)
@@ -45,14 +50,16 @@ def orthogonal(g, coefficients, safe, dtype):
 def _unit(g):
     """g over its Frobenius norm, in at least float32; zeros where g is zero."""
     x = g.astype(jnp.promote_types(g.dtype, jnp.float32))
-    size = jnp.abs(x).max(initial=0)
-    x = x / jnp.where(size == 0, 1, size)
+    # A division by the largest entry would multiply by its inverse, which may be denormal.
+    x, _ = polar.scaled(x)
     norm = jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
     return x / jnp.where(norm == 0, 1, norm)
 
 
 def root_by_eigenvalues(a, p, epsilon):
     """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A."""
+    if not a.size:
+        return a
     w, v = library.eigh(a)
     w = w + epsilon * w[-1:].max(initial=-jnp.inf)
     root = _multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
@@ -62,6 +69,8 @@ def root_by_eigenvalues(a, p, epsilon):
 def root_by_newton(a, p, epsilon):
     """The same by the coupled Newton iteration: C.-H. Guo, N. J. Higham, "A Schur-Newton method for
     the matrix pth root and its inverse", 2006, (1.2) there with M = H^p A beside H."""
+    if not a.size:
+        return a
     n, real = a.shape[-1], jnp.finfo(a.dtype).dtype
     eye = jnp.eye(n, dtype=a.dtype)
     a = a + (epsilon * _largest(a)).astype(a.dtype) * eye

@@ -28,6 +28,8 @@ class Function:
     @_compat.default_promotion()
     def of_stack(self, platform, stack):
         options = dict(self.options)
+        if not stack.size:
+            return self(stack)
         if self.name == "inv":
             return ways.inverse(platform, stack)
         m, n = stack.shape[-2:]
@@ -76,7 +78,7 @@ class _ExactlyOrthogonal:
 
     @_compat.default_promotion()
     def of_stack(self, platform, stack):
-        return ways.polar(platform, stack)
+        return ways.polar(platform, stack) if stack.size else stack
 
 
 EXACTLY_ORTHOGONAL = _ExactlyOrthogonal()
@@ -94,6 +96,8 @@ class OrthogonalIteration:
     @_compat.default_promotion()
     def of_stack(self, platform, stack):
         a, q = jnp.split(stack, 2, axis=-1 if stack.shape[-1] > stack.shape[-2] else -2)
+        if not q.size:
+            return q
         for _ in range(self.steps):
             q, r = ways.reduced_qr(platform, ways.multiply(a, q))
             diagonal = jnp.diagonal(r, axis1=-2, axis2=-1).real

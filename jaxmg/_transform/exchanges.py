@@ -41,7 +41,7 @@ def _run(function, mesh, leaves, cost, *arrays):
     layout = program.layout
     in_specs = tuple(leaf.spec for leaf in leaves)
     dtypes = [array.dtype for array in arrays]
-    arrays = tuple(array.astype(leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True))
+    arrays = tuple(_rounded(array, leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True))
     if layout.explicit:
         each = zip(arrays, in_specs, strict=True)
         arrays = tuple(layouts.constrain(x, layout, spec) for x, spec in each)
@@ -53,6 +53,15 @@ def _run(function, mesh, leaves, cost, *arrays):
         )
         for leaf, values, dtype in zip(leaves, results, dtypes, strict=True)
     ]
+
+
+def _rounded(array, dtype):
+    """The array in this dtype. A finite number that is too large for it becomes the largest one."""
+    if array.dtype == dtype:
+        return array
+    largest = float(jnp.finfo(dtype).max)
+    excess = jnp.where(jnp.isfinite(array), array - jnp.clip(array, -largest, largest), 0)
+    return (array - jax.lax.stop_gradient(excess)).astype(dtype)
 
 
 class _Result:
@@ -143,7 +152,7 @@ class Program:
 
     def __call__(self, coordinates, *blocks):
         rank = coordinates.reshape(-1)[0]
-        stacks = [x.reshape(-1, *x.shape[-2:]) for x in blocks]
+        stacks = [x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in blocks]
         received = [self._bring(family, rank, stacks) for family in self.deal.families]
         computed = self._compute(rank, received)
         results = [[None] * len(self.results[leaf.kind]) for leaf in self.leaves]
@@ -181,7 +190,7 @@ class Program:
     def _parts(self, runs, blocks):
         """This device's parts of the matrices of the runs."""
         pieces = [piece for run in runs for piece in run.pieces]
-        return [blocks[i][start:stop].reshape(-1) for i, start, stop in pieces]
+        return [blocks[i][start:stop].reshape(-1) for i, start, stop in pieces if blocks[i].size]
 
     def _compute(self, rank, received):
         """The results for what is at home here: of each family a dict of dtypes, of (parts of a
@@ -215,6 +224,8 @@ class Program:
     def _unpack(self, buffer, start, kind, count):
         """(a stack of matrices, where the next ones start)"""
         block = self._block(kind)
+        if not math.prod(block):
+            return jnp.zeros((count, *kind[0]), kind[1]), start
         stop = start + count * math.prod(block)
         counts = [layouts.axes_size(self.mesh, axes) for axes in kind[2]]
         return _join(buffer[:, start:stop], count, counts, block), stop
@@ -238,7 +249,7 @@ class Program:
                 result.pack(value)
                 for kind, _ in runs
                 for result, value in zip(self.results[kind], values[kind], strict=True)
-                if result.dtype == dtype
+                if result.dtype == dtype and value.size
             ]
             rows = sum(part.shape[1] for part in parts)
             empty = jnp.zeros((family.shape[1], width - rows), dtype)
@@ -284,7 +295,11 @@ class Program:
                     continue
                 for i, first, last in run.pieces:
                     stop = start + (last - first) * math.prod(result.block)
-                    piece = row[start:stop].reshape(last - first, *result.block)
+                    shape = last - first, *result.block
+                    # XLA of JAX 0.11.2 crashes where a part of nothing is cut out.
+                    piece = (
+                        row[start:stop].reshape(shape) if stop > start else jnp.zeros(shape, dtype)
+                    )
                     pieces.setdefault((i, j), []).append(piece)
                     start = stop
 

@@ -70,6 +70,8 @@ cuda13() {
   bazel test --//third_party/cuda:archs=sm_90a,compute_90 \
     //tests/wheels:symbols_cuda13_test //third_party/cuda:axpy_cu13_test
 }
+# That XLA compiles for several GPUs what these run; five minutes.
+topologies() { timeout 1800 ci/topologies.sh; }
 # All that is released, for all Pythons; GPU machines take it from dist/.
 wheels() { timeout 1800 ci/wheels.sh dist; }
 # That an index takes them, with their licences, and that they are what their tags claim.
@@ -136,7 +138,7 @@ default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 
   py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
 also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 types312 workspace commands
-  aarch64 wheels release py312 py314)
+  topologies aarch64 wheels release py312 py314)
 # CI's own run, which has half an hour, leaves to GitHub's jobs the tests that are marked `breadth` or
 # `slow`, and most of what `processes` repeats; it has fewer processes end. Those marked `extended`,
 # which `tests` leaves out, run in `py313` alone.

@@ -170,6 +170,8 @@ class LU(operations.Factor):
 
     def _add_to_diagonal(self, numbers, *tiles):
         """Tiles and overflow with ``numbers``, (n,), added to the diagonal of U."""
+        if self.n == 0:
+            return tiles
 
         def local(rank, tiles, *others):
             *overflow, numbers = others

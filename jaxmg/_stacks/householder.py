@@ -184,5 +184,5 @@ def multiply(reflectors, tau, x):
         rest = x[:, begin:]
         inner = native.multiply(across[:, i, :, begin:], rest)
         rest = rest - native.multiply(v[:, i, begin:], native.multiply(t[:, i], inner))
-        x = x.at[:, begin:].set(rest)
+        x = sections.put(x, rest, begin)
     return x

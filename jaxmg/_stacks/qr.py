@@ -97,7 +97,7 @@ def _factor(a, width):
     ts = []
     for start, stop in sections.of(columns, width):
         trailing, t = _reduce_section(a[:, start:, start:], stop - start, width)
-        a = a.at[:, start:, start:].set(trailing)
+        a = sections.put(a, trailing, start, start)
         ts.append(t)
     return a, ts, scale
 
@@ -187,7 +187,8 @@ def _make_q(packed, ts, m, k, width):
     parts = list(zip(sections.of(columns, width), ts, strict=True))
     for (start, stop), t in reversed(parts):
         v = packed[:, start:, start:stop]
-        q = q.at[:, start:, start:].set(_apply_section(v, t, q[:, start:, start:], width))
+        rest = _apply_section(v, t, q[:, start:, start:], width)
+        q = sections.put(q, rest, start, start)
     return q[:, :m, :k]
 
 

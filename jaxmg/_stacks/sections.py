@@ -33,6 +33,15 @@ def pad(a, rows, columns):
     return jnp.pad(a, ((0, 0), (0, max(rows - m, 0)), (0, max(columns - n, 0))))
 
 
+def put(a, block, row, column=0):
+    """A stack with a block of each matrix replaced: the one that begins at (row, column).
+
+    `a.at[...].set` of a whole matrix has an index array without elements, which JAX makes an
+    operand of the `shard_map` around it: XLA of jaxlib 0.11.2 ends the process there.
+    """
+    return jax.lax.dynamic_update_slice(a, block, (0, row, column))
+
+
 def multiply(x, y):
     """X Y of two stacks."""
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

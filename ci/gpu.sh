@@ -5,6 +5,9 @@
 #
 #   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
 #
+# python2:3/8 is the third of eight parts of the step python2, which as a whole may take longer than its
+# limit; the last lines name the parts that were not run. MARKS chooses tests, as pytest's -m has it;
+# PYTEST_WORKERS=24 runs as many at a time, by pytest-xdist.
 # WHEELS is a folder that ci/wheels.sh filled; wheels for other Pythons may be in it. PYTHON names
 # another one than python3, and FIRST_GPU=2 keeps the steps that need two GPUs or fewer off the first
 # two, so that others can run there meanwhile. All steps take about 17 minutes on four H200.
@@ -22,9 +25,9 @@ mkdir -p "$results"
 site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
 PYTHON=$python ci/gpu_install.sh "$wheels" "$site" || exit
-mkdir "$site/tests" && cp -r tests/python tests/gpu "$site/tests" && cp -r benchmarks "$site" || exit
+mkdir "$site/tests" && cp -r tests/python tests/gpu tests/pytest_main.py "$site/tests" && cp -r benchmarks "$site" || exit
 cd "$site" || exit
-export PYTHONPATH=$site:$site/benchmarks
+export PYTHONPATH=$site:$site/benchmarks:$site/tests
 export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
 export JAXMG_RENDEZVOUS_TIMEOUT=60
 count=$(nvidia-smi --list-gpus | wc -l) || exit
@@ -39,8 +42,8 @@ on() {
 # Several processes share the GPUs, so none may take all memory at its start.
 tests() {
   XLA_PYTHON_CLIENT_PREALLOCATE=false on "$1" timeout 550 \
-    "$python" -m pytest -q -p no:cacheprovider ${PYTEST_WORKERS:+-n "$PYTEST_WORKERS"} \
-    "$site/tests/python"
+    "$python" -m pytest -q -p no:cacheprovider -p pytest_main ${MARKS:+-m "$MARKS"} \
+    ${PYTEST_WORKERS:+-n "$PYTEST_WORKERS"} "$site/tests/python"
 }
 program() { timeout 550 "$python" -X faulthandler "$site/tests/gpu/$1" "${@:2}"; }
 check() { program check.py "$@"; }
@@ -106,22 +109,33 @@ steps=("$@")
     cuda12 memcheck racecheck initcheck)
 
 summary='' failed=0
+declare -A parts
 for step in "${steps[@]}"; do
-  start=$SECONDS
-  "$step" </dev/null >"$results/$step.log" 2>&1
+  start=$SECONDS log=$results/${step//[:\/]/_}
+  export TEST_SHARD_INDEX=0 TEST_TOTAL_SHARDS=1
+  if [[ $step =~ ^(.*):([0-9]+)/([0-9]+)$ ]]; then
+    TEST_SHARD_INDEX=$((BASH_REMATCH[2] - 1)) TEST_TOTAL_SHARDS=${BASH_REMATCH[3]}
+    parts[${BASH_REMATCH[1]}/$TEST_TOTAL_SHARDS]+=" ${BASH_REMATCH[2]} "
+  fi
+  "${step%%:*}" </dev/null >"$log.log" 2>&1
   case $? in
     0) result=passed ;;
     77) result=skipped ;;
     *) result=FAILED failed=$((failed + 1)) ;;
   esac
   grep -aE '^FAIL|^FAILED|passed|seconds|growth|failures$|ERROR SUMMARY|RACECHECK SUMMARY' \
-    "$results/$step.log" | cut -c1-200 | tail -20
+    "$log.log" | cut -c1-200 | tail -20
   seconds=$((SECONDS - start))
   # Records, for benchmarks/results.
-  grep -a '^{"' "$results/$step.log" >"$results/$step.jsonl" || rm "$results/$step.jsonl"
-  summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $seconds)$'\n'
-  "$python" "$site/tests/gpu/outcome.py" ci/gpu.sh "$step" "$result" $seconds "$results/$step.log" \
+  grep -a '^{"' "$log.log" >"$log.jsonl" || rm "$log.jsonl"
+  summary+=$(printf '%-14s %-8s %5d s' "$step" "$result" $seconds)$'\n'
+  "$python" "$site/tests/gpu/outcome.py" ci/gpu.sh "$step" "$result" $seconds "$log.log" \
     >>"$results/checks.jsonl"
+done
+for name in "${!parts[@]}"; do
+  for ((i = 1; i <= ${name##*/}; ++i)); do
+    [[ ${parts[$name]} == *" $i "* ]] || summary+="${name%/*}:$i/${name##*/} not run"$'\n'
+  done
 done
 printf '\n%s\n' "$summary" | tee "$results/summary.txt"
 [ $failed -eq 0 ]

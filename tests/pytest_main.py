@@ -74,6 +74,11 @@ class Shard:
         config.hook.pytest_deselected(items=[*itertools.chain(*shards)])
 
 
+def pytest_configure(config):
+    """Run as a plugin, `pytest -p pytest_main`, by the workers of pytest-xdist too."""
+    config.pluginmanager.register(Shard())
+
+
 def main():
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

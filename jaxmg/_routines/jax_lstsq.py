@@ -37,7 +37,7 @@ from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 def lstsq(
     a: AnyMatrixLike,
     b: AnyMatrixLike,
-    rcond: SupportsFloat | None = None,
+    rcond: AnyArray | SupportsFloat | None = None,
     *,
     numpy_resid: bool = False,
     damp: AnyArray | SupportsFloat | None = None,
@@ -50,7 +50,7 @@ def lstsq(
         a: (m, n), sharded by rows; a wide one is transposed.
         b: (m,) or (m, nrhs), sharded by rows or replicated.
         rcond: singular values of at most rcond times the largest are taken for 0; None: eps times
-            max(m, n). Negative: eps.
+            max(m, n). Negative: eps. A number, or an array without dimensions, which may be traced.
         numpy_resid: as in JAX: True gives no residuals where m <= n or the rank is below n, which
             is not for ``jit``.
         damp: a real scalar: x minimizes norm(b - a x)^2 + damp^2 norm(x)^2, ridge or Tikhonov
@@ -88,8 +88,7 @@ def lstsq(
         >>> x, resid, rank, s = jaxmg.linalg.lstsq(a, b)
         >>> x = jaxmg.linalg.lstsq(a, b, damp=0.1)[0]
     """
-    cutoff = None if rcond is None else float(rcond)
-    results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, cutoff)
+    results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, rcond)
     x, resid, rank, s = results
     if numpy_resid and (a.shape[0] <= a.shape[1] or operator.index(rank) < a.shape[1]):
         resid = resid[:0]
@@ -124,35 +123,52 @@ def least_squares(
     return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
 
 
-def _run(a, b, damp, name, results, mesh, spec, cutoff):
-    arrays: tuple[Any, ...] = a, b
-    if damp is not None:
+# The cutoff is the last of a program's arrays, and not a number among its attributes.
+_IN_ARRAY = "array"
+
+
+def _run(a, b, damp, name, results, mesh, spec, rcond):
+    cutoff = _IN_ARRAY if isinstance(rcond, jax.Array) else rcond
+    scalars = {"damp": damp, "rcond": rcond if cutoff is _IN_ARRAY else None}
+    scalars = {key: value for key, value in scalars.items() if value is not None}
+    if scalars:
         a, b = jax_linalg.promote(a, b)
         checks.usable(f"linalg.{name}", "a", a)
-        real = np.finfo(a.dtype).dtype if jnp.issubdtype(a.dtype, jnp.inexact) else a.dtype
-        if np.ndim(damp) or jnp.iscomplexobj(damp):
-            raise ValueError(f"linalg.{name}: damp must be a real scalar; got {damp!r}")
-        damp = damp.astype(real) if isinstance(damp, jax.Array) else np.asarray(damp, real)
-        arrays = a, b, damp
+    arrays = a, b, *(_real_scalar(name, a, *scalar) for scalar in scalars.items())
+    cutoff = cutoff if cutoff is None or cutoff is _IN_ARRAY else float(cutoff)
     return jax_linalg.run(arrays, name, solved, results, mesh, spec, cutoff)
 
 
-def _solved(call, a, b, damp=None):
-    """(x, resid, rank, s), or x alone."""
+def _real_scalar(name, a, argument, value):
+    """The value as a scalar of the real dtype of ``a``."""
+    real = np.finfo(a.dtype).dtype if jnp.issubdtype(a.dtype, jnp.inexact) else a.dtype
+    if np.ndim(value) or jnp.iscomplexobj(value):
+        raise ValueError(f"linalg.{name}: {argument} must be a real scalar; got {value!r}")
+    return value.astype(real) if isinstance(value, jax.Array) else np.asarray(value, real)
+
+
+def _solved(call, a, b, *scalars):
+    """(x, resid, rank, s), or x alone. The scalars are ``damp`` and ``rcond``, where they are
+    given and ``rcond`` isn't an attribute."""
     (cutoff,) = call.attributes
     if b.ndim == 2 and not b.shape[1]:  # whose products crash XLA
-        x, *others = _solved(call, a, jnp.zeros(a.shape[0], a.dtype), damp)
+        x, *others = _solved(call, a, jnp.zeros(a.shape[0], a.dtype), *scalars)
         resid = [others[0][:0], *others[1:]] if others else []
         return x[:, None][:, :0], *resid
+    rcond = None
+    if cutoff == _IN_ARRAY:
+        *scalars, rcond = scalars
+        cutoff = None
+    damp = scalars[0] if scalars else None
     full_rank = call.name == "linalg_least_squares"
     if full_rank and jax_qr.by_tiles(max(a.shape), min(a.shape), call.layout.ranks):
         return (_by_tiles(call, a, b, damp),)
     columns = b if b.ndim == 2 else b[:, None]
-    if not jax_qr.fits(max(a.shape), min(a.shape), call.layout.ranks):
-        x, resid, *others = _by_singular_values(call, a, columns, damp)
-        return x if b.ndim == 2 else x[:, 0], resid, *others
     of = _LeastSquares(call.layout, full_rank, cutoff, a.shape[0] < a.shape[1])
-    x, s, rank = _Solve(of)(a, columns, damp)
+    if not jax_qr.fits(max(a.shape), min(a.shape), call.layout.ranks):
+        x, resid, *others = _by_singular_values(call, of, a, columns, damp, rcond)
+        return x if b.ndim == 2 else x[:, 0], resid, *others
+    x, s, rank = _Solve(of)(a, columns, damp, rcond)
     shape = x if b.ndim == 2 else x[:, 0]
     if full_rank:
         return (shape,)
@@ -179,40 +195,44 @@ def _damped(call, a, b, damp):
     return jnp.concatenate([a, shift]), b
 
 
-def _by_singular_values(call, a, b, damp):
+def _by_singular_values(call, of, a, b, damp, rcond):
     """(x, resid, rank, s) of a large matrix that isn't tall, nor wide, by the SVD of all of it."""
-    (cutoff,) = call.attributes
-    layout = call.layout
-    of = _LeastSquares(layout, False, cutoff, a.shape[0] < a.shape[1])
     matrix, columns = (a, b) if damp is None else _damped(call, a, b, damp)
-    cut = svd_spaces.Cut(of.cutoff(a.shape, a.dtype))
-    x, s, rank = _of_least_norm(matrix, columns, cut, layout)
+    cutoff = of.cutoff(a.shape, a.dtype, rcond)
+    static, moving = (cutoff, None) if rcond is None else (0.0, cutoff)
+    cut = svd_spaces.Cut(static)
+    x, s, rank = _of_least_norm(matrix, columns, moving, cut, call.layout)
     x = x[: a.shape[1]]
     return x, of.residuals(a, b, x), rank, s
 
 
-def _of_least_norm(a, b, cut, layout):
-    """(A^+ b, the singular values, how many count), with the derivative at constant rank."""
+def _of_least_norm(a, b, rtol, cut, layout):
+    """(A^+ b, the singular values, how many count), with the derivative at constant rank; ``rtol``
+    is None or that of ``cut``."""
 
-    def value(a, b):
+    def value(a, b, rtol):
         u, s, vh = svd.decompose(a, layout)
-        c = cut.inverse(s).astype(a.dtype)[:, None] * tall.adjoint_product(layout, u, b)
+        at = cut.at(rtol)
+        c = at.inverse(s).astype(a.dtype)[:, None] * tall.adjoint_product(layout, u, b)
         x = layouts.constrain(tall.adjoint_product(layout, vh, c), layout, P())
-        return x, s, jnp.sum(cut.counts(s), dtype=jnp.int32)
-
-    def composed(a, b):
-        inverse = svd_spaces.pseudoinverse_of(a, cut, layout)
-        x = layouts.constrain(tall.times(layout, inverse, b), layout, P())
-        return x, svd.values_of(a, layout)
+        return x, s, jnp.sum(at.counts(s))
 
     def rule(primals, tangents):
-        a, b = primals
-        results = _of_least_norm(a, b, cut, layout)
-        _, (x_dot, s_dot) = derivatives.as_composed(composed)(primals, tangents)
-        s_dot = jnp.where(cut.counts(results[1]), s_dot, 0)
+        a, b, rtol = primals
+
+        def composed(a, b):
+            inverse = svd_spaces.pseudoinverse_of(a, cut, layout, rtol)
+            x = layouts.constrain(tall.times(layout, inverse, b), layout, P())
+            return x, svd.values_of(a, layout)
+
+        results = _of_least_norm(a, b, rtol, cut, layout)
+        if tangents[0] is None and tangents[1] is None:
+            return results, derivatives.still(results)
+        _, (x_dot, s_dot) = derivatives.as_composed(composed)((a, b), tangents[:2])
+        s_dot = jnp.where(cut.at(rtol).counts(results[1]), s_dot, 0)
         return results, (x_dot, s_dot, derivatives.still(results[2]))
 
-    return derivatives.differentiable(value, rule, a, b)
+    return derivatives.differentiable(value, rule, a, b, rtol)
 
 
 solved = jax_linalg.program_of_any_shape(_solved, with_b=True)
@@ -233,8 +253,11 @@ class _LeastSquares:
     rcond: float | None
     wide: bool
 
-    def cutoff(self, shape, dtype):
+    def cutoff(self, shape, dtype, rcond):
+        """What s has to be above, relative to the largest; of the array ``rcond``, if any."""
         unit = float(jnp.finfo(dtype).eps)
+        if rcond is not None:
+            return jnp.where(rcond < 0, jnp.asarray(unit, rcond.dtype), rcond)
         if self.rcond is None:
             return unit * max(shape)
         return unit if self.rcond < 0 else self.rcond
@@ -266,7 +289,7 @@ class _LeastSquares:
             largest = jnp.maximum(largest, jnp.abs(jax.lax.stop_gradient(damp)))
         return scaling.exponent_of(largest), self.replicated(scaling.exponent_of(b, axis=0))
 
-    def solve(self, a, b, damp, with_normal) -> tuple[Any, ...]:
+    def solve(self, a, b, damp, rcond, with_normal) -> tuple[Any, ...]:
         """(x, s, rank, N, Z, V), of which the last three are None unless ``with_normal``; no
         singular values s or vectors V of a matrix of full rank."""
         m, n = a.shape
@@ -276,7 +299,7 @@ class _LeastSquares:
             k = min(m, n)
             small = jnp.zeros((k, k), a.dtype)
             s = None if self.full_rank else jnp.zeros(0, real)
-            rank = None if self.full_rank else jnp.zeros((), jnp.int32)
+            rank = None if self.full_rank else jnp.zeros((), int)
             return x, s, rank, *(3 * (small,) if with_normal else 3 * (None,))
         matrix = self.tall(a)
         k = matrix.shape[1]
@@ -287,11 +310,13 @@ class _LeastSquares:
             q, r, *_ = tall.factor(matrix, self.layout, None, below)
         else:
             _, r, c, i, j = tall.factor(matrix, self.layout, b, below, with_q=False)
+        cutoff = self.cutoff((m, n), a.dtype, rcond)
+        static, moving = (cutoff, ()) if rcond is None else (None, (cutoff,))
         finish = functools.partial(
             _finish, wide=self.wide, full_rank=self.full_rank, with_normal=with_normal,
-            cutoff=self.cutoff((m, n), a.dtype),
+            cutoff=static,
         )  # fmt: skip
-        x, s, rank, n, z, v = tall.small(self.layout, finish, r, c)
+        x, s, rank, n, z, v = tall.small(self.layout, finish, r, c, *moving)
         if self.wide:
             x = tall.times(self.layout, q, x)
         x = scaling.multiplied(self.replicated(x), j - i)
@@ -299,20 +324,20 @@ class _LeastSquares:
         n = None if n is None else scaling.multiplied(n, -2 * i)
         return x, s, rank, n, z, v
 
-    def everything(self, a, b, damp) -> tuple[Any, ...]:
+    def everything(self, a, b, damp, rcond) -> tuple[Any, ...]:
         """`solve` with all results, and their derivatives."""
         return derivatives.differentiable(
-            functools.partial(self.solve, with_normal=True), self.rule, a, b, damp
+            functools.partial(self.solve, with_normal=True), self.rule, a, b, damp, rcond
         )
 
     def rule(self, primals, tangents):
         """As the head of this file has it."""
         results = self.everything(*primals)
-        a, b, damp = primals
+        a, b, damp, rcond = primals
         if not a.size:
             return results, derivatives.still(results)
         x, s, rank, n, z, v = results
-        a_dot, b_dot, damp_dot = tangents
+        a_dot, b_dot, damp_dot, _ = tangents
         layout, m = self.layout, self.tall(a)
         m_dot = jnp.zeros_like(m) if a_dot is None else self.tall(a_dot)
         b_dot = jnp.zeros_like(b) if b_dot is None else b_dot
@@ -339,7 +364,7 @@ class _LeastSquares:
         if self.full_rank:
             return results, (x_dot, None, None, n_dot, z_dot, None)
         turned = dot(dot(v.conj().T, g_dot), v)
-        zero = s <= self.cutoff(a.shape, a.dtype) * s[0]
+        zero = s <= self.cutoff(a.shape, a.dtype, rcond) * s[0]
         s_dot = jnp.where(zero, 0, jnp.diagonal(turned).real / (2 * jnp.where(zero, 1, s)))
         gaps = jnp.square(s)[None] - jnp.square(s)[:, None]
         gaps = jnp.where(gaps == 0, jnp.inf, gaps).astype(a.dtype)
@@ -353,10 +378,10 @@ class _Solve:
 
     of: _LeastSquares
 
-    def __call__(self, a, b, damp):
+    def __call__(self, a, b, damp, rcond):
         def rule(primals, tangents):
             """The problem is scaled, so that N neither overflows nor underflows."""
-            i, j = self.of.powers(*primals)
+            i, j = self.of.powers(*primals[:3])
             both = self.of.rule(_scaled(primals, i, j), _scaled(tangents, i, j))
             return tuple(
                 (
@@ -368,20 +393,24 @@ class _Solve:
             )
 
         return derivatives.differentiable(
-            lambda a, b, damp: self.of.solve(a, b, damp, False)[:3], rule, a, b, damp
+            lambda *arrays: self.of.solve(*arrays, False)[:3], rule, a, b, damp, rcond
         )
 
 
 def _scaled(arrays, i, j):
-    """A 2^-i, b 2^-j and the damping times 2^-i, or their tangents."""
-    return [
+    """A 2^-i, b 2^-j and the damping times 2^-i, or their tangents; what is behind them as it
+    is."""
+    scaled = [
         None if x is None else scaling.multiplied(x, -power)
-        for x, power in zip(arrays, (i, j, i), strict=True)
+        for x, power in zip(arrays, (i, j, i), strict=False)
     ]
+    return [*scaled, *arrays[3:]]
 
 
-def _finish(r, b, wide, full_rank, with_normal, cutoff):
-    """(x, s, rank, N, Z, V) by R and Q^H b; of a wide matrix Q^H x, by R and b. On every device."""
+def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff):
+    """(x, s, rank, N, Z, V) by R and Q^H b; of a wide matrix Q^H x, by R and b. On every device. A
+    cutoff that is an array comes behind them."""
+    (cutoff,) = moving or (cutoff,)
 
     def by_substitution():
         x = jax.lax.linalg.triangular_solve(
@@ -400,7 +429,7 @@ def _finish(r, b, wide, full_rank, with_normal, cutoff):
     vh: Any
     u, s, vh = library.svd(r) if with_normal else (None, _singular_values(r), None)
     mask = (s > 0) & (s > jnp.asarray(cutoff, s.dtype) * s[0])
-    rank = jnp.sum(mask, dtype=jnp.int32)
+    rank = jnp.sum(mask)
 
     def by_vectors():
         left, _, right = library.svd(r) if u is None else (u, s, vh)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import SupportsIndex
+from typing import SupportsFloat, SupportsIndex
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._routines import jax_linalg, jax_svd, svd_spaces
-from jaxmg._types import AnyMatrixLike, MeshLike
+from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
 
 @_compat.api_boundary
@@ -118,10 +120,10 @@ def _eps(a):
 @_compat.api_boundary
 def pinv(
     a: AnyMatrixLike,
-    rtol: float | None = None,
+    rtol: AnyArray | SupportsFloat | None = None,
     hermitian: bool = False,
     *,
-    rcond: float | None = None,
+    rcond: AnyArray | SupportsFloat | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
@@ -129,8 +131,9 @@ def pinv(
 
     Args:
         a: (m, n), as for `svd`.
-        rtol: a number, which isn't traced: singular values up to rtol times the largest count as
-            0; None stands for 10 max(m, n) eps.
+        rtol: singular values up to rtol times the largest count as 0; None stands for 10 max(m, n)
+            eps. A number, or an array with one for each matrix of a batch, which may be traced.
+            Programs are compiled for each number, and once for arrays.
         hermitian: does nothing but refuse a matrix that isn't square.
         rcond: another name of ``rtol``.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
@@ -147,7 +150,28 @@ def pinv(
     m, n = jax_svd.shape_of("pinv", a)
     if hermitian and m != n:
         raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
+    if isinstance(rtol, jax.Array) or np.ndim(rtol):
+        (a,) = jax_linalg.promote(a)
+        arrays = a, _cutoffs(rtol, a)
+        return jax_linalg.run(
+            arrays, "pinv", svd_spaces.pseudoinverse_above, ((n, m),), mesh, matrix_specs
+        )
     rtol = None if rtol is None else float(rtol)
     return jax_linalg.run(
         (a,), "pinv", svd_spaces.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol
     )
+
+
+def _cutoffs(rtol, a):
+    """``rtol`` as matrices (..., 1, 1) of the dtype of ``a``, so that it is mapped as they are."""
+    rtol = rtol if isinstance(rtol, jax.Array) else np.asarray(rtol)
+    if rtol.dtype.kind == "c":
+        raise ValueError(f"linalg.pinv: rtol must be real; got {rtol!r}")
+    try:
+        np.broadcast_shapes(rtol.shape, a.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"linalg.pinv: rtol, of shape {rtol.shape}, must broadcast against the leading "
+            f"dimensions of a, of shape {tuple(a.shape)}"
+        ) from None
+    return rtol.astype(a.dtype)[..., None, None]

@@ -4,10 +4,13 @@ matrices that lie on the ranks by rows."""
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
+from jaxmg._call import blocks
 from jaxmg._routines import jax_linalg, polar, shares, svd
-from jaxmg._stacks import library
+from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import derivatives, products
 
 
@@ -17,6 +20,19 @@ def pseudoinverse(call, a):
     (rtol,) = call.attributes
     rtol = 10 * max(call.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
     return (pseudoinverse_of(a, Cut(rtol), call.layout),)
+
+
+def _above_stacks(platform, options, a, rtol):
+    """`pseudoinverse_above` of each matrix of a stack."""
+    return (_of_stack(a, rtol[:, 0, 0].real),)
+
+
+@shares.on_shares(_above_stacks)
+@jax_linalg.program_of_any_shape
+def pseudoinverse_above(call, a, rtol):
+    """`pseudoinverse` with ``rtol`` in an array (1, 1) of the dtype of ``a``."""
+    rtol = blocks.replicate(rtol, call.layout)[0, 0].real
+    return (pseudoinverse_of(a, Cut(0.0), call.layout, rtol),)
 
 
 @jax_linalg.program_of_any_shape
@@ -39,6 +55,10 @@ class Cut:
     rtol: float
     rank: int | None = None
 
+    def at(self, rtol):
+        """The same with another ``rtol``, which may be traced; None: this one."""
+        return self if rtol is None else dataclasses.replace(self, rtol=rtol)
+
     def counts(self, s, if_nan=False):
         if self.rank is not None:
             return jnp.arange(len(s)) < self.rank
@@ -51,14 +71,15 @@ class Cut:
         return jnp.where(jnp.isnan(s), s, inverse)
 
 
-def pseudoinverse_of(a, cut, layout):
-    """The Moore-Penrose inverse, with its derivative at constant rank."""
+def pseudoinverse_of(a, cut, layout, rtol=None):
+    """The Moore-Penrose inverse, with its derivative at constant rank; ``rtol`` is None or that of
+    ``cut``."""
     if not a.size:
         return jnp.zeros(a.shape[::-1], a.dtype)
 
-    def value(a):
+    def value(a, rtol):
         u, s, vh = svd.decompose(a, layout)
-        inverse = cut.inverse(s).astype(a.dtype)
+        inverse = cut.at(rtol).inverse(s).astype(a.dtype)
         v = svd._adjoint(vh, layout)
         return products.rows_times_adjoint(v * inverse, u, layout)
 
@@ -68,15 +89,38 @@ def pseudoinverse_of(a, cut, layout):
         def times(*matrices):
             return functools.reduce(lambda x, y: products.rows_times_rows(x, y, layout), matrices)
 
-        (a,), (a_dot,) = primals, tangents
-        p = pseudoinverse_of(a, cut, layout)
-        p_adjoint, a_dot_adjoint = svd._adjoint(p, layout), svd._adjoint(a_dot, layout)
-        left = times(p, p_adjoint, a_dot_adjoint)
-        right = times(a_dot_adjoint, p_adjoint, p)
-        p_dot = left - times(left, a, p) + right - times(p, a, right)
-        return p, p_dot - times(p, a_dot, p)
+        (a, rtol), (a_dot, _) = primals, tangents
+        p = pseudoinverse_of(a, cut, layout, rtol)
+        if a_dot is None:
+            return p, derivatives.still(p)
+        return p, _tangent(times, a, a_dot, p, svd._adjoint(p, layout), svd._adjoint(a_dot, layout))
 
-    return derivatives.differentiable(value, rule, a)
+    return derivatives.differentiable(value, rule, a, rtol)
+
+
+def _tangent(times, a, a_dot, p, p_adjoint, a_dot_adjoint):
+    """That of P, at constant rank."""
+    left = times(p, p_adjoint, a_dot_adjoint)
+    right = times(a_dot_adjoint, p_adjoint, p)
+    p_dot = left - times(left, a, p) + right - times(p, a, right)
+    return p_dot - times(p, a_dot, p)
+
+
+@jax.custom_jvp
+def _of_stack(a, rtol):
+    """The Moore-Penrose inverses of a (count, m, n) with ``rtol`` (count,)."""
+    u, s, vh = library.svd(a, full_matrices=False)
+    counts = s > rtol[:, None] * s[:, :1]
+    inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)[:, None, :].astype(a.dtype)
+    return sections.multiply(sections.adjoint(vh) * inverse, sections.adjoint(u))
+
+
+@_of_stack.defjvp
+@_compat.default_promotion()
+def _(primals, tangents):
+    (a, rtol), (a_dot, _) = primals, tangents
+    p = _of_stack(a, rtol)
+    return p, _tangent(ways.multiply, a, a_dot, p, sections.adjoint(p), sections.adjoint(a_dot))
 
 
 def _of_range(a, cut, layout):

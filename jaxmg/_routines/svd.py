@@ -29,7 +29,7 @@ from jaxmg._routines import (
     tall_qr,
 )
 from jaxmg._stacks import library, ways
-from jaxmg._transform import batching, derivatives, products
+from jaxmg._transform import batching, derivatives, products, rotations
 
 # Up to this order one rank computes the SVD of the square matrix.
 SMALL = 256
@@ -375,28 +375,19 @@ def _real_diagonal(x):
 
 
 def _tangents(u, s, vh, a_dot, layout):
-    """Those of (U, s, V^H), for singular values that differ (J. Townsend, "Differentiating the
-    singular value decomposition", 2016). Of complex matrices the phase is that of JAX's rule."""
+    """Those of (U, s, V^H)."""
     (m, k), n = u.shape, vh.shape[1]
     inner = _inner(u, vh, a_dot, layout)
-    adjoint = products.adjoint(inner, layout)
-    gap = (s[None] - s[:, None]) * (s[None] + s[:, None])
-    weights = jnp.where(jnp.eye(k, dtype=bool), 0, 1 / jnp.where(gap == 0, 1, gap))
-    weights = weights.astype(u.dtype)
-    columns, rows = s[None].astype(u.dtype), s[:, None].astype(u.dtype)
-    inverse = jnp.where(s == 0, 0, 1 / jnp.where(s == 0, 1, s)).astype(u.dtype)
-    phase = jnp.where(jnp.eye(k, dtype=bool), (inner - adjoint) / 2 * inverse, 0)
-
-    of_u = weights * (inner * columns + rows * adjoint) + phase
-    of_v = weights * (rows * inner + adjoint * columns)
+    of_u, of_v = rotations.of_vectors(inner, products.adjoint(inner, layout), s)
     u_dot = products.rows_times_rows(u, of_u, layout)
     vh_dot = products.rows_times_rows(products.adjoint(of_v, layout), vh, layout)
     if m > k:
         moved = products.rows_times_adjoint(a_dot, vh, layout)
-        u_dot += (moved - products.rows_times_rows(u, inner, layout)) * inverse
+        u_dot += rotations.divide(moved - products.rows_times_rows(u, inner, layout), s)
     if n > k:
         moved = products.adjoint_times_rows(u, a_dot, layout)
-        vh_dot += inverse[:, None] * (moved - products.rows_times_rows(inner, vh, layout))
+        moved = moved - products.rows_times_rows(inner, vh, layout)
+        vh_dot += rotations.divide(moved, s[:, None])
     return u_dot, _real_diagonal(inner), vh_dot
 
 
@@ -456,17 +447,16 @@ def _polar_tangents(a, u, side, a_dot, layout):
     w, s, vh = decompose(a, layout)
     (m, k), n = w.shape, vh.shape[1]
     inner = _inner(w, vh, a_dot, layout)
-    total = s[None] + s[:, None]
-    skew = (inner - products.adjoint(inner, layout)) / jnp.where(total == 0, 1, total)
-    inverse = jnp.where(s == 0, 0, 1 / jnp.where(s == 0, 1, s)).astype(w.dtype)
+    skew = rotations.of_unitary_factor(inner, products.adjoint(inner, layout), s)
     u_dot = products.rows_times_rows(w, products.rows_times_rows(skew, vh, layout), layout)
     if m > k:
         moved = products.rows_times_adjoint(a_dot, vh, layout)
-        moved = (moved - products.rows_times_rows(w, inner, layout)) * inverse
+        moved = rotations.divide(moved - products.rows_times_rows(w, inner, layout), s)
         u_dot += products.rows_times_rows(moved, vh, layout)
     if n > k:
         moved = products.adjoint_times_rows(w, a_dot, layout)
-        moved = inverse[:, None] * (moved - products.rows_times_rows(inner, vh, layout))
+        moved = moved - products.rows_times_rows(inner, vh, layout)
+        moved = rotations.divide(moved, s[:, None])
         u_dot += products.rows_times_rows(w, moved, layout)
     if side == "right":
         p_dot = products.adjoint_times_rows(u_dot, a, layout)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._routines.polar import times_power
 from jaxmg._stacks import householder, sections, tridiagonal
+from jaxmg._transform import rotations
 
 
 @jax.custom_jvp
@@ -41,11 +42,12 @@ def decompose_lower(a):
 @decompose.defjvp
 @_compat.default_promotion()
 def _jvp(primals, tangents):
-    """For eigenvalues that differ: J. R. Magnus, Econometric Theory 1, 1985."""
+    """As `jaxmg._transform.eigen_rules`: J. R. Magnus, Econometric Theory 1, 1985."""
     (a,), (a_dot,) = primals, tangents
     w, v = decompose(a)
     multiply, adjoint = sections.multiply, sections.adjoint
     inner = multiply(adjoint(v), multiply(a_dot, v))
     gap = w[:, None, :] - w[:, :, None]
-    turn = jnp.where(gap == 0, 0, inner / jnp.where(gap == 0, 1, gap))
+    eye = jnp.eye(a.shape[-1], dtype=bool)
+    turn = rotations.divide(jnp.where(eye, 0, inner), jnp.where(eye, 1, gap))
     return (w, v), (jnp.diagonal(inner, axis1=-2, axis2=-1), multiply(v, turn))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks import library, polar, qr, sections
+from jaxmg._transform import rotations
 
 _multiply, _adjoint = sections.multiply, sections.adjoint
 
@@ -49,34 +50,24 @@ def _decompose(eigh, a):
 
 
 def _differentiable_svd(function):
-    """With the derivative of JAX's `svd`, for singular values that differ."""
+    """With the derivative that `rotations` describes."""
     value = jax.custom_jvp(function)
 
     @value.defjvp
     @_compat.default_promotion()
     def rule(primals, tangents):
-        """J. Townsend, "Differentiating the singular value decomposition", 2016. Of complex
-        matrices the phase is that of JAX's rule."""
         (a_dot,) = tangents
         u, s, vh = value(*primals)
         k = s.shape[-1]
         inner = _multiply(_multiply(_adjoint(u), a_dot), _adjoint(vh))
-        outer = _adjoint(inner)
-        columns, rows = s[:, None, :], s[:, :, None]
-        gap = (columns - rows) * (columns + rows)
-        eye = jnp.eye(k, dtype=bool)
-        weights = jnp.where(eye, 0, 1 / jnp.where(gap == 0, 1, gap)).astype(u.dtype)
-        inverse = jnp.where(columns == 0, 0, 1 / jnp.where(columns == 0, 1, columns))
-        columns, rows, inverse = (x.astype(u.dtype) for x in (columns, rows, inverse))
-        phase = jnp.where(eye, (inner - outer) / 2 * inverse, 0)
-        u_dot = _multiply(u, weights * (inner * columns + rows * outer) + phase)
-        vh_dot = _multiply(_adjoint(weights * (rows * inner + outer * columns)), vh)
+        of_u, of_v = rotations.of_vectors(inner, _adjoint(inner), s)
+        u_dot, vh_dot = _multiply(u, of_u), _multiply(_adjoint(of_v), vh)
         if u.shape[-2] > k:
-            moved = _multiply(a_dot, _adjoint(vh))
-            u_dot += (moved - _multiply(u, inner)) * inverse
+            moved = _multiply(a_dot, _adjoint(vh)) - _multiply(u, inner)
+            u_dot += rotations.divide(moved, s[..., None, :])
         if vh.shape[-1] > k:
-            moved = _multiply(_adjoint(u), a_dot)
-            vh_dot += jnp.swapaxes(inverse, -1, -2) * (moved - _multiply(inner, vh))
+            moved = _multiply(_adjoint(u), a_dot) - _multiply(inner, vh)
+            vh_dot += rotations.divide(moved, s[..., :, None])
         s_dot = jnp.diagonal(inner, axis1=-2, axis2=-1).real
         return (u, s, vh), (u_dot, s_dot, vh_dot)
 
@@ -96,25 +87,44 @@ def _differentiable_unitary(function, svd):
         w, s, vh = svd(a)
         (m, n), k = a.shape[-2:], s.shape[-1]
         inner = _multiply(_multiply(_adjoint(w), a_dot), _adjoint(vh))
-        columns = s[:, None, :]
-        total = columns + s[:, :, None]
-        skew = (inner - _adjoint(inner)) / jnp.where(total == 0, 1, total)
-        inverse = jnp.where(columns == 0, 0, 1 / jnp.where(columns == 0, 1, columns))
+        skew = rotations.of_unitary_factor(inner, _adjoint(inner), s)
         u_dot = _multiply(w, _multiply(skew, vh))
         if m > k:
-            moved = _multiply(a_dot, _adjoint(vh))
-            u_dot += _multiply((moved - _multiply(w, inner)) * inverse, vh)
+            moved = _multiply(a_dot, _adjoint(vh)) - _multiply(w, inner)
+            u_dot += _multiply(rotations.divide(moved, s[..., None, :]), vh)
         if n > k:
             moved = _multiply(_adjoint(w), a_dot) - _multiply(inner, vh)
-            u_dot += _multiply(w, jnp.swapaxes(inverse, -1, -2) * moved)
+            u_dot += _multiply(w, rotations.divide(moved, s[..., :, None]))
         return value(a), u_dot.astype(a.dtype)
 
     return value
+
+
+def _differentiable_values(function, svd):
+    """With the derivative of singular values, which needs the vectors."""
+    value = jax.custom_jvp(function)
+
+    @value.defjvp
+    @_compat.default_promotion()
+    def rule(primals, tangents):
+        (a,), (a_dot,) = primals, tangents
+        u, _, vh = svd(a)
+        moved = _multiply(a_dot, _adjoint(vh))
+        return value(a), jnp.sum((u.conj() * moved).real, axis=-2)
+
+    return value
+
+
+@_compat.default_promotion()
+def _values_by_jax(a):
+    return library.svdvals(a)
 
 
 decompose = _differentiable_svd(
     functools.partial(_decompose, functools.partial(library.eigh, symmetrize_input=False))
 )
 decompose_by_stages = _differentiable_svd(functools.partial(_decompose, stages.decompose))
+decompose_by_jax = _differentiable_svd(_svd_by_jax)
+values_by_jax = _differentiable_values(_values_by_jax, decompose_by_jax)
 unitary = _differentiable_unitary(_unitary, decompose)
-unitary_by_jax = _differentiable_unitary(_unitary_by_jax, _svd_by_jax)
+unitary_by_jax = _differentiable_unitary(_unitary_by_jax, decompose_by_jax)

@@ -51,7 +51,7 @@ _EIGH: _Ways = {
     "stages": stages.decompose_lower,
 }
 _SVD: _Ways = {
-    JAX: functools.partial(library.svd, full_matrices=False),
+    JAX: polar_svd.decompose_by_jax,
     "polar": polar_svd.decompose,
     "polar and stages": polar_svd.decompose_by_stages,
 }
@@ -95,7 +95,7 @@ def svd(platform, a):
 def singular_values(platform, a):
     """The singular values alone."""
     if choice.choose(platform, "svd", a) == JAX:
-        return library.svdvals(a)
+        return polar_svd.values_by_jax(a)
     return svd(platform, a)[1]
 
 

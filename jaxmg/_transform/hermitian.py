@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, ffi, layouts, local_layouts, results
-from jaxmg._transform import products
+from jaxmg._transform import products, rotations
 
 
 def on_mesh(function):
@@ -281,14 +281,9 @@ def quotients(layout, c, w, diagonal=None):
 
     def local(rank, c, w, *diagonal):
         row, column = _indices(rank, c)
-        gap = jnp.where(row == column, 1, w - own_rows(layout, rank, w[:, None])).astype(c.dtype)
+        gap = jnp.where(row == column, 1, w - own_rows(layout, rank, w[:, None]))
         gap = _compat.vary(gap, _compat.varying_axes(c))
-        off_diagonal = jax.lax.custom_linear_solve(
-            lambda x: gap * x,
-            jnp.where(row == column, 0, c),
-            lambda _, c: jnp.where(c == 0, 0, c / gap),
-            symmetric=True,
-        )
+        off_diagonal = rotations.divide(jnp.where(row == column, 0, c), gap)
         return off_diagonal + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
 
     return over_ranks(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))

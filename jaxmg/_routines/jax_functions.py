@@ -16,7 +16,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, layouts
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._routines import exponential, jax_eigh, jax_linalg
-from jaxmg._transform import batching, derivatives, hermitian, products
+from jaxmg._transform import batching, derivatives, hermitian, products, rotations
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 
@@ -73,7 +73,8 @@ def sqrtm(
     Args:
         A: (n, n), Hermitian. Real, it has to be positive semidefinite: make it complex for a root
             of a matrix with negative eigenvalues. Negative ones within rounding of 0, which is
-            n eps times the largest, are taken for 0.
+            n eps times the largest, are taken for 0. The derivative is infinite or NaN where A is
+            singular, but for what A's null space has no part in.
         blocksize: does nothing.
         mesh, matrix_specs: as for `jaxmg.syevd`.
 
@@ -84,12 +85,7 @@ def sqrtm(
     Cost and errors are as for `funm`.
     """
 
-    def root(w: Array) -> Array:
-        rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
-        zero = (w.real <= 0) & (w.real >= -rounding)
-        return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
-
-    return _function(A, root, "sqrtm", mesh, matrix_specs)
+    return _function(A, _root, "sqrtm", mesh, matrix_specs)
 
 
 @_compat.api_boundary
@@ -188,6 +184,24 @@ def logm(
             "linalg.logm: disp=False asks for an estimate of the error, which there isn't"
         )
     return _function(A, jnp.log, "logm", mesh, matrix_specs)
+
+
+@jax.custom_jvp
+def _root(w):
+    """The square roots of eigenvalues, 0 of what is below 0 by rounding."""
+    rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
+    zero = (w.real <= 0) & (w.real >= -rounding)
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
+
+
+@_root.defjvp
+def _root_jvp(primals, tangents):
+    """Infinite at 0, but where the tangent is 0."""
+    (w_dot,), root = tangents, _root(*primals)
+    zero = root == 0
+    slopes = jnp.where(zero, 0, 0.5 / jnp.where(zero, 1, root))
+    at_zero = jnp.where(zero, w_dot, 0)
+    return root, w_dot * slopes + rotations.divide(at_zero, jnp.where(zero, 0, 1))
 
 
 def _function(a, func, name, mesh, spec) -> Any:

@@ -76,8 +76,10 @@ def svd(
         ``a`` has NaN or infinity.
 
     The error of S is of the size of rounding times the largest, as LAPACK's gesdd has it; U and Vh
-    are orthonormal to rounding, also where singular values are 0. The derivative is that of JAX,
-    for singular values that differ; that of S alone has no such limit. As in JAX there is none of
+    are orthonormal to rounding, also where singular values are 0. S has a derivative always. U and Vh
+    have that of JAX where singular values differ. Where some are equal up to rounding, it is
+    infinite or NaN, also in functions of U and Vh that have a derivative: `polar` has it of U V^H,
+    ``a`` itself that of U S V^H, and `funm` that of V f(W) V^H. As in JAX there is none of
     ``full_matrices`` with m != n.
 
     Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 3 n^3 more
@@ -205,7 +207,8 @@ def polar(
         infinity.
 
     Both factors are backward stable: U is orthonormal and A - U P small to rounding. They have
-    derivatives, where ``a`` has full rank.
+    derivatives where ``a`` has full rank, also with equal singular values; elsewhere these are
+    infinite or NaN.
 
     Cost, n x n: 4 to 7 steps of an inverse and 2 n^3 multiplications and additions over all ranks.
     The first takes 5 n^3 where the condition of ``a`` is above some 1e3, and as many as three do

@@ -9,6 +9,7 @@ rank takes JAX's own SVD of it for all, which compiles in half the time, and cor
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -378,7 +379,8 @@ def _tangents(u, s, vh, a_dot, layout):
     """Those of (U, s, V^H)."""
     (m, k), n = u.shape, vh.shape[1]
     inner = _inner(u, vh, a_dot, layout)
-    of_u, of_v = rotations.of_vectors(inner, products.adjoint(inner, layout), s)
+    adjoint = functools.partial(products.adjoint, layout=layout)
+    of_u, of_v = rotations.of_vectors(inner, adjoint, s)
     u_dot = products.rows_times_rows(u, of_u, layout)
     vh_dot = products.rows_times_rows(products.adjoint(of_v, layout), vh, layout)
     if m > k:
@@ -447,7 +449,8 @@ def _polar_tangents(a, u, side, a_dot, layout):
     w, s, vh = decompose(a, layout)
     (m, k), n = w.shape, vh.shape[1]
     inner = _inner(w, vh, a_dot, layout)
-    skew = rotations.of_unitary_factor(inner, products.adjoint(inner, layout), s)
+    adjoint = functools.partial(products.adjoint, layout=layout)
+    skew = rotations.of_unitary_factor(inner, adjoint, s)
     u_dot = products.rows_times_rows(w, products.rows_times_rows(skew, vh, layout), layout)
     if m > k:
         moved = products.rows_times_adjoint(a_dot, vh, layout)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._factors import scaling
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks import library, polar, qr, sections
 from jaxmg._transform import rotations
@@ -16,7 +17,9 @@ _multiply, _adjoint = sections.multiply, sections.adjoint
 
 @_compat.default_promotion()
 def _svd_by_jax(a):
-    return tuple(library.svd(a, full_matrices=False))
+    a, exponent = _scaled(a)
+    u, s, vh = library.svd(a, full_matrices=False)
+    return u, scaling.multiplied(s, exponent), vh
 
 
 @_compat.default_promotion()
@@ -60,7 +63,7 @@ def _differentiable_svd(function):
         u, s, vh = value(*primals)
         k = s.shape[-1]
         inner = _multiply(_multiply(_adjoint(u), a_dot), _adjoint(vh))
-        of_u, of_v = rotations.of_vectors(inner, _adjoint(inner), s)
+        of_u, of_v = rotations.of_vectors(inner, _adjoint, s)
         u_dot, vh_dot = _multiply(u, of_u), _multiply(_adjoint(of_v), vh)
         if u.shape[-2] > k:
             moved = _multiply(a_dot, _adjoint(vh)) - _multiply(u, inner)
@@ -87,7 +90,7 @@ def _differentiable_unitary(function, svd):
         w, s, vh = svd(a)
         (m, n), k = a.shape[-2:], s.shape[-1]
         inner = _multiply(_multiply(_adjoint(w), a_dot), _adjoint(vh))
-        skew = rotations.of_unitary_factor(inner, _adjoint(inner), s)
+        skew = rotations.of_unitary_factor(inner, _adjoint, s)
         u_dot = _multiply(w, _multiply(skew, vh))
         if m > k:
             moved = _multiply(a_dot, _adjoint(vh)) - _multiply(w, inner)
@@ -117,7 +120,15 @@ def _differentiable_values(function, svd):
 
 @_compat.default_promotion()
 def _values_by_jax(a):
-    return library.svdvals(a)
+    a, exponent = _scaled(a)
+    return scaling.multiplied(library.svdvals(a), exponent)
+
+
+def _scaled(a):
+    """(``a`` times powers of two, the exponents that undo it, (count, 1)). LAPACK scales by other
+    numbers, which round."""
+    exponent = scaling.exponent_of(a, (-2, -1), keepdims=True)
+    return scaling.multiplied(a, -exponent), exponent[..., 0]
 
 
 decompose = _differentiable_svd(

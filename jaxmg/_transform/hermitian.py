@@ -295,7 +295,8 @@ def divided(layout, c, w, values, slopes, diagonal):
     on the diagonal.
 
     If w_i and w_j are so close that rounding dominates their divided difference, the mean of the
-    two slopes replaces it: it is closer to the exact value.
+    two slopes replaces it: it is closer to the exact value. Where a slope is infinite, as that of
+    a root at 0, so is the product, unless C_ij is 0.
     """
     unit = jnp.finfo(w.dtype).eps
 
@@ -311,7 +312,10 @@ def divided(layout, c, w, values, slopes, diagonal):
         mean = (slopes + own_slopes) / 2
         rounding = 4 * unit * (jnp.abs(values) + jnp.abs(own_values)) / jnp.abs(gap)
         close = equal | (jnp.abs(mean - quotient) <= rounding)
-        divided = c * jnp.where(close, mean, quotient)
+        factor = jnp.where(close, mean, quotient)
+        infinite = ~jnp.isfinite(factor) & jnp.isfinite(values) & jnp.isfinite(own_values)
+        divided = c * jnp.where(infinite, 0, factor)
+        divided += rotations.divide(jnp.where(infinite, c, 0), jnp.where(infinite, 0, 1))
         return jnp.where(row == column, diagonal, divided)
 
     return over_ranks(layout, local, (c,), (w, values, slopes, diagonal))

@@ -43,21 +43,24 @@ def divide(c, by):
 
 
 def of_vectors(inner, adjoint, s):
-    """(U^H dU, V^H dV), (..., k, k), of E and its adjoint and the singular values (..., k). The
-    phase of complex vectors is that of JAX's rule: dV has none."""
+    """(U^H dU, V^H dV), (..., k, k), of E, a function that gives adjoints, and the singular values
+    (..., k). The phase of complex vectors is that of JAX's rule: dV has none."""
     pairs = _Pairs(s)
+    # Each part is a call, of which JAX adds up the cotangent by itself: what of that of H is large
+    # cancels then, before that of K is added.
+    hermitian = jax.jit(lambda x: x / 2 + adjoint(x) / 2)(inner)
+    skew = jax.jit(lambda x: x / 2 - adjoint(x) / 2)(inner)
     # Divided twice: the cotangents of U and V may cancel each other where a quotient by 0 has to
     # be seen.
-    half = inner / 2 + adjoint / 2
-    of_u, of_v = pairs.by_difference(half), pairs.by_difference(half)
-    skew = pairs.by_sum(inner / 2 - adjoint / 2)
+    of_u, of_v = pairs.by_difference(hermitian), pairs.by_difference(hermitian)
+    skew = pairs.by_sum(skew)
     phase = jnp.where(pairs.diagonal, skew, 0)
     return of_u + skew + phase, of_v - skew + phase
 
 
 def of_unitary_factor(inner, adjoint, s):
     """U^H d(U V^H) V, (..., k, k), likewise."""
-    return _Pairs(s).by_sum(inner - adjoint)
+    return _Pairs(s).by_sum(inner - adjoint(inner))
 
 
 class _Pairs:

@@ -1,0 +1,173 @@
+"""Derivatives of singular vectors and of functions of matrices where singular values or eigenvalues
+are equal, nearly equal, zero or of any scale: right, or infinite or NaN."""
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmg import linalg
+
+pytestmark = cases.needs_transformations
+
+
+def _unitary(n, dtype, seed):
+    return np.linalg.qr(cases.normal(cases.rng(seed), (n, n), dtype))[0]
+
+
+def _equal(kind, dtype):
+    """Matrices with equal singular values, exactly or but for rounding."""
+    return {
+        "identity": np.eye(3),
+        "tall": np.eye(5, 3),
+        "wide": np.eye(3, 5),
+        "orthogonal": _unitary(2, dtype, 1),
+        "large orthogonal": _unitary(6, dtype, 2),
+    }[kind].astype(dtype)
+
+
+def _total(u, s, vh):
+    return jnp.sum(((u * s.astype(u.dtype)[..., None, :]) @ vh).real)
+
+
+_OF_VECTORS = {
+    "U S Vh": _total,
+    "U Vh": lambda u, s, vh: jnp.sum((u @ vh).real),
+    "U": lambda u, s, vh: jnp.sum(u.real),
+    "Vh": lambda u, s, vh: jnp.sum(vh.real),
+}
+
+
+@pytest.mark.parametrize(
+    "kind, dtype, name, batch",
+    cases.broad(
+        [
+            (kind, dtype, name, batch)
+            for i, kind in enumerate(("identity", "tall", "wide", "orthogonal", "large orthogonal"))
+            for j, dtype in enumerate(("float64", "complex64"))
+            for k, name in enumerate(_OF_VECTORS)
+            for batch in (False, True)
+            if (i + j + k + batch) % 4 == 0
+        ],
+        lambda kind, dtype, name, batch: (kind, name) == ("identity", "U S Vh"),
+    ),
+)
+def test_vectors_of_equal_singular_values_have_no_derivative(kind, dtype, name, batch):
+    a = _equal(kind, dtype)
+    along = cases.normal(cases.rng(3), a.shape, dtype)
+    if batch:
+        a, along = np.stack([a] * 2), np.stack([along] * 2)
+
+    def function(a):
+        return _OF_VECTORS[name](*linalg.svd(a, full_matrices=False, mesh=cases.line(2)))
+
+    def both(a, along):
+        return jax.jvp(function, (a,), (along,))[1], jax.grad(function)(a)
+
+    for derivative in jax.jit(both)(a, along):
+        assert not np.isfinite(derivative).any() if batch else not np.isfinite(derivative).all()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("batch", [False, True])
+def test_vectors_of_other_singular_values_have_derivatives(batch):
+    """That of the largest one, where the others are equal."""
+    a, along = np.diag([3.0, 1, 1]), cases.normal(cases.rng(4), (3, 3), "float64")
+
+    def function(a):
+        u = linalg.svd(a, mesh=cases.line(2)).U
+        return (u[..., 1, 0] * jnp.sign(u[..., 0, 0])).sum()
+
+    expected = (along[1, 0] * 3 + along[0, 1]) / 8
+    if batch:
+        a, along, expected = np.stack([a] * 2), np.stack([along] * 2), 2 * expected
+    found = jax.jvp(function, (a,), (along,))[1], np.vdot(jax.grad(function)(a), along)
+    np.testing.assert_allclose(found, [expected] * 2, rtol=1e-13)
+
+
+@pytest.mark.parametrize("batch", [pytest.param(False, marks=pytest.mark.extended), True])
+def test_nearly_equal_singular_values_take_no_digits_of_the_unitary_factor(batch):
+    """A e^(tK) with a skew K has the factor U V^H e^(tK)."""
+    left, right = _unitary(3, "float64", 5), _unitary(3, "float64", 6)
+    a = (left * [1, 1 + 1e-9, 2]) @ right
+    skew = cases.normal(cases.rng(7), (3, 3), "float64")
+    skew = skew - skew.T
+
+    def function(a):
+        u, _, vh = linalg.svd(a, mesh=cases.line(2))
+        return u @ vh
+
+    point, along = (np.stack([x] * 2) if batch else x for x in (a, a @ skew))
+    found = jax.jit(lambda a, d: jax.jvp(function, (a,), (d,))[1])(point, along)
+    # The rounding of A K has a Hermitian part, which is divided by 1e-9 and cancels to 1e-16.
+    np.testing.assert_allclose(found, np.broadcast_to(left @ right @ skew, found.shape), atol=1e-13)
+    gradient = jax.jit(jax.grad(lambda a: jnp.sum(function(a) * np.eye(3))))(point)
+    inner = left.T @ np.reshape(gradient, (-1, 3, 3))[0] @ right.T
+    cotangent = left.T @ right.T
+    total = np.add.outer([1, 1 + 1e-9, 2], [1, 1 + 1e-9, 2])
+    np.testing.assert_allclose(inner - inner.T, 2 * (cotangent - cotangent.T) / total, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("complex128", marks=pytest.mark.extended)]
+)
+@pytest.mark.parametrize("batch", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_derivatives_of_any_scale(dtype, batch):
+    """Where squares of singular values under- and overflow: those of U, S and V^H, and of a
+    gradient by S, bit for bit."""
+    a, along = (cases.normal(cases.rng(i), (2, 4, 4) if batch else (4, 4), dtype) for i in (8, 9))
+
+    @jax.jit
+    def derivatives(a, along):
+        def svd(a):
+            return tuple(linalg.svd(a, mesh=cases.line(2)))
+
+        def slope(a):
+            return jax.grad(lambda a: linalg.svdvals(a, mesh=cases.line(2)).sum())(a)
+
+        return *jax.jvp(svd, (a,), (along,))[1], jax.jvp(slope, (a,), (along,))[1]
+
+    u, s, vh, slope = derivatives(a, along)
+    far = 2.0**-90, 2.0**110
+    for scale in far if dtype == "float32" else (2.0**-900, 2.0**900):
+        scale = np.finfo(dtype).dtype.type(scale)
+        found = derivatives(a * scale, along * scale)
+        for x, y in zip(found, (u, s * scale, vh, slope), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+_SINGULAR = {
+    "diagonal": (lambda root: jnp.trace(root), np.diag([1.0, 0])),
+    "ones": (lambda root: root[0, 0], np.ones((2, 2))),
+    "zeros": (lambda root: jnp.trace(root), np.zeros((2, 2))),
+    "scalar": (lambda root: root[0, 0], np.zeros((1, 1))),
+}
+_ROOTS = {
+    "sqrtm": linalg.sqrtm,
+    "funm": lambda a, **where: linalg.funm(a, jnp.sqrt, **where),
+    "logm": linalg.logm,
+}
+
+
+@pytest.mark.parametrize(
+    "kind, name, dtype",
+    cases.broad(
+        [(k, n, d) for k in _SINGULAR for n in _ROOTS for d in ("float64", "complex64")],
+        lambda kind, name, dtype: (kind, name, dtype) == ("ones", "sqrtm", "float64"),
+    ),
+)
+def test_roots_of_singular_matrices_have_infinite_derivatives(kind, name, dtype):
+    of_root, a = _SINGULAR[kind]
+    root = _ROOTS[name]
+    gradient = jax.grad(lambda a: of_root(root(a, mesh=cases.line(2))).real)(a.astype(dtype))
+    assert not np.isfinite(gradient).all()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_roots_have_derivatives_that_leave_the_null_space_alone(dtype):
+    a, along = np.diag([4, 0, 0]).astype(dtype), np.diag([2, 0, 0]).astype(dtype)
+    root = lambda a: linalg.sqrtm(a, mesh=cases.line(2))  # noqa: E731
+    np.testing.assert_allclose(jax.jvp(root, (a,), (along,))[1], along / 4)
+    np.testing.assert_allclose(jax.grad(lambda a: root(a)[0, 0].real)(a), along / 8)

@@ -76,9 +76,9 @@ def svd(
         ``a`` has NaN or infinity.
 
     The error of S is of the size of rounding times the largest, as LAPACK's gesdd has it; U and Vh
-    are orthonormal to rounding, also where singular values are 0. S has a derivative always. U and Vh
-    have that of JAX where singular values differ. Where some are equal up to rounding, it is
-    infinite or NaN, also in functions of U and Vh that have a derivative: `polar` has it of U V^H,
+    are orthonormal to rounding, also where singular values are 0. S always has a derivative. U and
+    Vh have that of JAX where singular values differ. Where some are equal up to rounding it is
+    infinite or NaN, also for functions of U and Vh that have a derivative: `polar` has it of U V^H,
     ``a`` itself that of U S V^H, and `funm` that of V f(W) V^H. As in JAX there is none of
     ``full_matrices`` with m != n.
 

@@ -85,7 +85,7 @@ class _LowRank(batching.Batchable):
             w, *_ = state
             y = scaled_product(tall.times, a, jnp.concatenate([w, probes], axis=1))
             q = tall.factor(y[:, :width], layout)[0]
-            w, r, _ = tall.factor(scaled_product(tall.adjoint_product, a, q), layout)
+            w, r, *_ = tall.factor(scaled_product(tall.adjoint_product, a, q), layout)
             return settled(w, q, r, y[:, width:])
 
         def settled(w, q, r, images):

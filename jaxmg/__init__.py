@@ -15,6 +15,7 @@ Importing this package touches no device, plugin or configuration: the first cal
 
 from typing import TYPE_CHECKING
 
+from jaxmg import _names
 from jaxmg import linalg as linalg
 from jaxmg import tree as tree
 from jaxmg._factors.cholesky_factor import CholeskyFactor
@@ -90,10 +91,4 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
     def __getattr__(name):
-        if name == "__version__":
-            raise AttributeError(
-                "jaxmg has no __version__: released code takes one from 1.0 on for another "
-                "project's package of this name (NetKet 3.22 refuses it). "
-                "importlib.metadata.version('jaxmg') has the version"
-            )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _names.missing(__name__, name)

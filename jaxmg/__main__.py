@@ -10,6 +10,7 @@ The exit code is 1 where a routine is missing, fails or gives a wrong result.
 import argparse
 import importlib.metadata
 import itertools
+import os
 import platform
 import sys
 import traceback
@@ -52,9 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.bench is None:
         if [word for word in words if word != "--distributed"]:
             parser.error("the other options are for --bench n")
-        if args.distributed or rendezvous.launcher_secret:
-            jax.distributed.initialize()
-        return _report()
+        return _report(args.distributed or rendezvous.launcher_secret)
     return 0 if bench.bench(args.bench, args.routine, args.dtype, args.repeat, args.limit) else 1
 
 
@@ -65,13 +64,13 @@ def _positive(text):
     return number
 
 
-def _report():
+def _report(distributed):
     """Prints the report and returns the exit code."""
     _print_versions()
-    devices = jax.devices()
-    _print_devices(devices)
-    plugin = _print_plugins(devices[0].platform)
-    if plugin is None:
+    devices = _start_jax(distributed)
+    plugin = _print_plugins(devices and devices[0].platform)
+    if devices is None or plugin is None:
+        print("\nFAILED")
         return 1
     known = plugin.about()  # its libraries, say
     _print_facts(known)
@@ -101,8 +100,23 @@ def _print_versions():
     output.fact("jax_enable_x64", _compat.x64_enabled())
 
 
-def _print_devices(devices):
+def _start_jax(distributed):
+    """The devices, which it prints; None where JAX can't start."""
     output.section("devices")
+    try:
+        if distributed:
+            jax.distributed.initialize()
+        devices = jax.devices()
+    except Exception as error:
+        output.fact("error", f"JAX can't start: {type(error).__name__}: {error}")
+        for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"):
+            output.fact(name, os.environ.get(name, "not set"))
+        return None
+    _print_devices(devices)
+    return devices
+
+
+def _print_devices(devices):
     count = jax.process_count()
     output.fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
     for device in devices:
@@ -113,6 +127,8 @@ def _print_plugins(name):
     output.section("plugins")
     for point in itertools.chain(*plugins.entry_points().values()):
         output.fact(f"{point.name} (found)", plugins.origin(point))
+    if name is None:
+        return None
     try:
         plugin = plugins.load(name)
     except RuntimeError as error:

@@ -32,6 +32,9 @@ isn't a matrix of float32, float64, complex64 or complex128 then raises.
 nothing, as in JAX.
 """
 
+from typing import TYPE_CHECKING
+
+from jaxmg import _names
 from jaxmg._routines.jax_cholesky import cho_factor, cho_solve, cholesky
 from jaxmg._routines.jax_eigh import EighResult, eigh, eigvalsh
 from jaxmg._routines.jax_functions import expm, funm, logm, sqrtm
@@ -92,3 +95,9 @@ __all__ = [
     "svd_lowrank",
     "svdvals",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+    def __getattr__(name):
+        raise _names.missing(__name__, name)

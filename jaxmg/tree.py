@@ -18,12 +18,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _compat
+from jaxmg import _compat, _names
 from jaxmg._call import checks
 from jaxmg._routines import iterations, of_stacks, trees
 from jaxmg._transform import homes
@@ -405,3 +405,9 @@ def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:
     """As `homes.operations`, of a step of `orthogonalize`."""
     k, larger = sorted(matrix.shape)
     return homes.operations(matrix) * (2 * larger + k) / max(3 * larger, 1)
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+    def __getattr__(name):
+        raise _names.missing(__name__, name)

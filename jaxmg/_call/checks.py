@@ -13,6 +13,10 @@ from jaxmg import _compat
 from jaxmg._call import layouts
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+# The dtypes that `jaxmg.linalg` promotes to these, as JAX does.
+_PROMOTABLE = ("bool", "float16", "bfloat16") + tuple(
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+)
 # What `precision` may be called, by the native code's `products` (Precision in device/blas.h): the
 # name that a factor has, and those of `jax.default_matmul_precision`, `jax.lax.Precision` and
 # `jax.lax.DotAlgorithmPreset`. JAX has no "F16_F16_F32_X3", but names others so.
@@ -53,26 +57,45 @@ _TRANSFORMED = {
 def array(routine, name, value, transformations=(), dtypes=DTYPES):
     """Checks that ``value`` is an array of one of ``dtypes``, and not in a transformation of JAX's
     other than ``transformations``."""
-    if not is_array(value):
-        scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
-        raise TypeError(
-            f"{routine}: {name} must be a JAX or NumPy array; got {scalar}{type(value).__name__}"
-        )
+    is_an_array(routine, name, value)
     usable(routine, name, value)
     transformation = _compat.transformation(value)
     if transformation and transformation not in transformations:
         raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
     if str(value.dtype) not in dtypes:
-        raise TypeError(
-            f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
-            f"{', '.join(dtypes)}. Convert it with {name}.astype(...)"
-        )
+        raise TypeError(_other_dtype(routine, name, value, dtypes))
     if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
         raise ValueError(
             f"{routine}: {name} has dtype {value.dtype}, which JAX only computes with in 64-bit "
             "mode. Switch it on with jax.config.update('jax_enable_x64', True) or the environment "
             f"variable JAX_ENABLE_X64=1, or pass {name} in single precision"
         )
+
+
+def is_an_array(routine, name, value):
+    """Checks that ``value`` is an array, and no list."""
+    if is_array(value):
+        return
+    scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
+    convertible = isinstance(value, (list, tuple, np.generic, complex, float, int))
+    raise TypeError(
+        f"{routine}: {name} must be a JAX or NumPy array; got {scalar}{type(value).__name__}"
+        + (f". Convert it with np.asarray({name})" if convertible else "")
+    )
+
+
+def _other_dtype(routine, name, value, dtypes):
+    return (
+        f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
+        f"{', '.join(dtypes)}. Convert it with {name}.astype(...)"
+    )
+
+
+def promotable(routine, names, arrays):
+    """Raises a TypeError that names the first array whose dtype JAX doesn't promote, if any."""
+    for name, value in zip(names, arrays, strict=False):
+        if str(value.dtype) not in (*DTYPES, *_PROMOTABLE):
+            raise TypeError(_other_dtype(routine, name, value, DTYPES)) from None
 
 
 def usable(routine, name, *arrays):
@@ -149,6 +172,27 @@ def batch(routine, name, value, pad, square=True):
         raise ValueError(
             f"{routine}: {name} must be a square matrix, or a batch of shape (..., n, n); it has "
             f"shape {tuple(value.shape)}"
+        )
+
+
+def batch_of_right_hand_sides(routine, names, arrays, square=True):
+    """Checks that the right-hand sides of a batch fit its matrices, before `jax.vmap` hides the
+    leading dimensions from errors."""
+    (of_a, of_b), (a, b, *_) = names, arrays
+    n = a.shape[-1] if square else a.shape[-2]
+    if b.ndim and b.shape[-2 if b.ndim > 2 else 0] != n:
+        raise ValueError(
+            f"{routine}: {of_b} must have shape ({n},), ({n}, nrhs) or (..., {n}, nrhs) for {of_a} "
+            f"of shape {tuple(a.shape)}; it has shape {tuple(b.shape)}"
+        )
+
+
+def batch_of_second_matrices(routine, a, b):
+    """Checks the second matrices of a batch as `second_matrix` does one."""
+    if a.shape[-2:] != b.shape[-2:]:
+        raise ValueError(
+            f"{routine}: b must have matrices of a's shape, {tuple(a.shape)}; it has shape "
+            f"{tuple(b.shape)}"
         )
 
 

@@ -95,6 +95,8 @@ def _choose(platform, names):
     if any(name in installed for name in names):  # JAX knows which CUDA it runs on, and must start
         names = _for_backend(names)
     points = next((installed[name] for name in names if name in installed), None)
+    if not points and platform == "cpu" and installed and not _has_gpu():
+        raise RuntimeError(_no_gpu(installed))
     if not points:
         raise RuntimeError(
             f"no jaxmg plugin is installed for platform {platform!r} (entry point "
@@ -107,6 +109,26 @@ def _choose(platform, names):
             f"{', '.join(map(origin, points))}; jaxmg needs one of them: `pip uninstall` the others"
         )
     return points[0]
+
+
+def _has_gpu():
+    try:
+        return bool(jax.local_devices(backend="gpu"))
+    except RuntimeError:  # JAX has no such platform
+        return False
+
+
+def _no_gpu(installed):
+    """The error where JAX runs on the CPU and only plugins for GPUs are installed."""
+    there = [f"{p.name!r} ({origin(p)})" for points in installed.values() for p in points]
+    cuda = next((name for name in _PLATFORMS["gpu"][1] if name in installed), "cuda13")
+    return (
+        "JAX found no GPU and runs on the CPU, but the installed plugin of jaxmg is for GPUs: "
+        f"{', '.join(there)}. Check that `nvidia-smi` lists the GPUs (else the driver is missing, "
+        f"or the container has no access to them), that jax[{cuda}] is installed, and that "
+        "JAX_PLATFORMS and CUDA_VISIBLE_DEVICES don't hide the GPUs; `python -m jaxmg` reports "
+        f"what is found. To run on CPU devices, install {_install(['cpu'], _package_version())}"
+    )
 
 
 def _check_jax(point):

@@ -1,7 +1,7 @@
 """Pickles of factors: NumPy arrays, and where on a mesh they were."""
 
 import dataclasses
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxmg import _names
 from jaxmg._call import layouts
 
 # What a pickle holds. Another engine's layout of a factor needs another number.
@@ -28,6 +29,11 @@ class Pickled:
         cls.__module__ = "jaxmg"
 
     layout: layouts.Layout
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name):
+            raise _names.missing_of_factor(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__

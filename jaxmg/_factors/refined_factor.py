@@ -69,7 +69,7 @@ class RefinedFactor(pickling.Pickled):
                     f"(refine={self.refine!r}), and only solutions are refined; call cho_factor "
                     "without refine"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)
 
     @property
     def shape(self) -> tuple[int, int]:

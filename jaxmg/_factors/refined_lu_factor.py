@@ -77,7 +77,7 @@ class RefinedLUFactor(pickling.Pickled):
                     f"(refine={self.refine!r}), and only solutions are refined; call lu_factor "
                     "without refine"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
+from jaxmg._call import checks
 from jaxmg._routines import jax_linalg, syevd
 from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
 
@@ -117,6 +118,13 @@ def eigvalsh(
 
 
 def _part_to_read(name: str, UPLO: Triangle | None, symmetrize_input: bool) -> str:
+    if checks.is_array(UPLO):
+        instead = {"eigh": "jaxmg.eigh", "eigvalsh": "jaxmg.eigvalsh"}[name]
+        raise TypeError(
+            f"linalg.{name}: the second argument is UPLO, as in jax.numpy.linalg, and must be "
+            f"None, 'L' or 'U'; got an array of shape {tuple(UPLO.shape)}. For generalized "
+            f"eigenvalues call {instead}(a, b)"
+        )
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     return jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(UPLO != "U")

@@ -13,7 +13,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import blocks, layouts
+from jaxmg._call import blocks, checks, layouts
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._routines import exponential, jax_eigh, jax_linalg
 from jaxmg._transform import batching, derivatives, hermitian, products, rotations
@@ -206,7 +206,8 @@ def _root_jvp(primals, tangents):
 
 def _function(a, func, name, mesh, spec) -> Any:
     """A function of a Hermitian matrix, by that of its eigenvalues."""
-    (a,) = jax_linalg.promote(a)
+    checks.is_an_array(f"linalg.{name}", "a", a)
+    (a,) = jax_linalg.promote(name, a)
     if batching.is_batch(a):
         where = jax_linalg.where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
         return jax_linalg.over_leading(name, lambda a: _function(a, func, name, *where), (a,))

@@ -48,9 +48,10 @@ def run(arrays, name, program, results, mesh, spec, *options):
     """
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
+        checks.is_an_array(f"linalg.{name}", argument, array)
         checks.usable(f"linalg.{name}", argument, array)
     if not _is_product(program, options):
-        arrays = (*promote(*arrays[:2]), *arrays[2:])
+        arrays = (*promote(name, *arrays[:2]), *arrays[2:])
     if any(map(batching.is_batch, arrays)):
         mesh, spec = where_each_is(name, arrays[0], mesh, spec)
         return _jit_batch(name, program, results, mesh, spec, *options)(*arrays)
@@ -91,7 +92,8 @@ def _jit_batch(name, program, results, mesh, spec, *options):
         return _one(arrays, name, program, results, mesh, spec, *options)
 
     dtypes, square = _dtypes(program, options), not _any_shape(program)
-    return jax.jit(lambda *arrays: over_leading(name, each, arrays, dtypes, square))
+    with_b = _takes_b(program, results)
+    return jax.jit(lambda *arrays: over_leading(name, each, arrays, dtypes, square, with_b))
 
 
 def _is_product(program, options):
@@ -105,15 +107,19 @@ def _any_shape(program):
     return getattr(program, "any_shape", False)
 
 
+def _takes_b(program, results):
+    """Whether a program takes right-hand sides."""
+    like_b = not callable(results) and "like b" in results
+    return like_b or getattr(program, "with_b", False)
+
+
 def _dtypes(program, options):
     """The dtypes of the arrays that a program takes."""
     return checks.DTYPES + (_INTEGERS if _is_product(program, options) else ())
 
 
-def promote(*arrays):
-    """The arrays as JAX promotes them to one inexact dtype; what is no array as it is."""
-    if not all(checks.is_array(array) for array in arrays):
-        return arrays
+def promote(name, *arrays, names=("a", "b")):
+    """The arrays of a function of this name, as JAX promotes them to one inexact dtype."""
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
         return arrays
@@ -122,7 +128,11 @@ def promote(*arrays):
         for array in arrays
     ]
     # Functions of one and of two arrays that promote them so.
-    dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
+    try:
+        dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
+    except (TypeError, ValueError):
+        checks.promotable(f"linalg.{name}", names, arrays)
+        raise
     return tuple(_convert(array, dtype) for array in arrays)
 
 
@@ -133,7 +143,7 @@ def _convert(array, dtype):
     return array.astype(dtype)
 
 
-def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True):
+def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with_b=False):
     """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
     broadcast against each other's as in NumPy."""
     called = f"linalg.{name}"
@@ -141,6 +151,8 @@ def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True):
         checks.array(called, argument, array, checks.ALL, dtypes)
     a, *b = arrays
     checks.batch(called, "a", a, True, square)
+    if with_b:
+        checks.batch_of_right_hand_sides(called, ("a", "b"), arrays, square)
     if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
         return batching.over_leading(
             called, ("a", "b"), function, arrays, dtypes=dtypes, square=square
@@ -219,7 +231,7 @@ def _check(arrays, name, program, results, options):
     called, a = f"linalg.{name}", arrays[0]
     square = not _any_shape(program)
     checks.matrix(called, "a", a, True, checks.ALL, _dtypes(program, options), square=square)
-    if (not callable(results) and "like b" in results) or getattr(program, "with_b", False):
+    if _takes_b(program, results):
         checks.right_hand_side(called, a, arrays[1], checks.ALL, square=square)
 
 

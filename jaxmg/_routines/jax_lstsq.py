@@ -132,7 +132,9 @@ def _run(a, b, damp, name, results, mesh, spec, rcond):
     scalars = {"damp": damp, "rcond": rcond if cutoff is _IN_ARRAY else None}
     scalars = {key: value for key, value in scalars.items() if value is not None}
     if scalars:
-        a, b = jax_linalg.promote(a, b)
+        for argument, array in (("a", a), ("b", b)):
+            checks.is_an_array(f"linalg.{name}", argument, array)
+        a, b = jax_linalg.promote(name, a, b)
         checks.usable(f"linalg.{name}", "a", a)
     arrays = a, b, *(_real_scalar(name, a, *scalar) for scalar in scalars.items())
     cutoff = cutoff if cutoff is None or cutoff is _IN_ARRAY else float(cutoff)

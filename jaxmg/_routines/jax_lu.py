@@ -197,7 +197,9 @@ def solve_triangular(
 def _solve_again(lu, pivots, b, trans, mesh, spec):
     """With L, U and LAPACK's pivots."""
     how = _checked(trans, "lu_solve")
-    lu, b = jax_linalg.promote(lu, b)
+    checks.is_an_array("linalg.lu_solve", "lu", lu)
+    checks.is_an_array("linalg.lu_solve", "b", b)
+    lu, b = jax_linalg.promote("lu_solve", lu, b, names=("lu", "b"))
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
     pivots = kept_lu.check_pivots("linalg.lu_solve", pivots, lu.shape[-1])
 

@@ -314,7 +314,13 @@ def norm(
         not isinstance(ord, str | None) and ord in (2, -2)
     )
     if not (of_values and isinstance(axes, tuple) and len(axes) == 2):
-        (x,) = jax_linalg.promote(jnp.asarray(x))
+        try:
+            x = jnp.asarray(x)
+        except TypeError:
+            checks.is_an_array("linalg.norm", "x", x)
+            checks.promotable("linalg.norm", ("x",), (x,))
+            raise
+        (x,) = jax_linalg.promote("norm", x, names=("x",))
         return norms.norm(x, ord, axis, keepdims)
     row, column = (operator.index(each) % rank if -rank <= each < rank else rank for each in axes)
     if row == column or rank in (row, column):

@@ -75,6 +75,7 @@ def svd_lowrank(
     Examples:
         >>> u, s, vh, error = jaxmg.linalg.svd_lowrank(a, 100)
     """
+    checks.is_an_array("linalg.svd_lowrank", "a", a)
     checks.usable("linalg.svd_lowrank", "a", a)
     checks.array("linalg.svd_lowrank", "a", a, checks.ALL, (*checks.DTYPES, str(a.dtype)))
     if a.ndim < 2:
@@ -83,7 +84,7 @@ def svd_lowrank(
     k = _integer("k", k, 1, min(m, n))
     width = min(k + _integer("oversample", oversample, 0), m, n)
     iterations = _integer("iterations", iterations, 0)
-    (a,) = jax_linalg.promote(a)
+    (a,) = jax_linalg.promote("svd_lowrank", a)
     dtype = a.dtype if jnp.issubdtype(a.dtype, jnp.inexact) else float
     key = jax.random.key(0) if key is None else key
     omega: Any = jax.random.normal(key, (n, width + lowrank.PROBES), dtype)

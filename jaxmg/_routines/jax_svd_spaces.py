@@ -12,6 +12,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
+from jaxmg._call import checks
 from jaxmg._routines import jax_linalg, jax_svd, svd_spaces
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -85,7 +86,7 @@ def null_space(
 def _basis(name, program, a, rcond, rank, mesh, spec):
     """(The columns of which some are zeros, how many of them are for singular values that count)"""
     m, n = jax_svd.shape_of(name, a)
-    rtol = max(m, n) * float(_eps(a)) if rcond is None else float(rcond)
+    rtol = max(m, n) * float(_eps(name, a)) if rcond is None else float(rcond)
     if rank is not None:
         rank = operator.index(rank)
         if not 0 <= rank <= min(m, n):
@@ -111,9 +112,10 @@ def _basis(name, program, a, rcond, rank, mesh, spec):
         ) from None
 
 
-def _eps(a):
+def _eps(name, a):
     """The eps of the dtype that an array is promoted to."""
-    a, *_ = jax_linalg.promote(a)
+    checks.is_an_array(f"linalg.{name}", "A", a)
+    (a,) = jax_linalg.promote(name, a, names=("A",))
     return jnp.finfo(a.dtype).eps if jnp.issubdtype(a.dtype, jnp.inexact) else 0
 
 

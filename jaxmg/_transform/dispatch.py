@@ -35,6 +35,7 @@ def _plan(arrays, routine, rule, check, pack, *values):
     caller = arguments.caller
     if batching.is_batch(arrays[0]):
         each = arguments._replace(donate=False)
+        _check_batch(routine, arrays, caller)
         return lambda *arrays: batching.over_leading(
             caller,
             routine.operands,
@@ -56,6 +57,17 @@ def _plan(arrays, routine, rule, check, pack, *values):
         return transform(routine, arrays, arguments, rule, pack)
 
     return run
+
+
+def _check_batch(routine, arrays, caller):
+    """Checks the shapes of a batch before `jax.vmap` hides its leading dimensions from errors."""
+    a, *others = arrays
+    for name, array in zip(routine.operands, arrays, strict=False):
+        checks.array(caller, name, array, checks.ALL)
+    for b in others[: routine.matrices - 1]:
+        checks.batch_of_second_matrices(caller, a, b)
+    for b in others[routine.matrices - 1 :]:
+        checks.batch_of_right_hand_sides(caller, routine.operands, (a, b), routine.square)
 
 
 def _resolve(routine, arrays, arguments, pack):

@@ -179,6 +179,21 @@ def test_command_lines_that_are_wrong(words, monkeypatch, capsys):
     assert stop.value.code == 2 and "usage: python -m jaxmg" in capsys.readouterr().err
 
 
+def test_report_where_jax_does_not_start(monkeypatch, capsys):
+    """It goes on with the plugins, and fails."""
+
+    def fail():
+        raise RuntimeError("Unable to initialize backend 'cuda'")
+
+    monkeypatch.setattr(jax, "devices", fail)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert __main__.main([]) == 1
+    out = capsys.readouterr().out
+    assert "error: JAX can't start: RuntimeError: Unable to initialize backend 'cuda'" in out
+    assert "JAX_PLATFORMS: cuda" in out
+    assert "\nplugins\n" in out[out.index("can't start") :] and out.endswith("\nFAILED\n")
+
+
 @pytest.mark.extended
 def test_report_without_a_plugin():
     """It says which extra to install, and fails."""

@@ -116,6 +116,26 @@ def test_plugin_that_does_not_fit(monkeypatch, name):
     assert not registered
 
 
+def test_only_a_plugin_for_gpus_where_jax_finds_none(monkeypatch):
+    """The message doesn't send users with a broken driver to the plugin for CPU devices."""
+    monkeypatch.setattr(plugins, "_has_gpu", lambda: False)
+    _install(monkeypatch, Point("cuda13", "jaxmg-plugin-cuda13"))
+    with pytest.raises(RuntimeError) as caught:
+        plugins.load("cpu")
+    message = str(caught.value)
+    assert message.startswith(
+        "JAX found no GPU and runs on the CPU, but the installed plugin of jaxmg is for GPUs: "
+        "'cuda13' (a_module of jaxmg-plugin-cuda13 2.0.0). Check that `nvidia-smi`"
+    )
+    for word in ("jax[cuda13]", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "python -m jaxmg"):
+        assert word in message
+    assert message.endswith("To run on CPU devices, install " + _how("[cpu]==2.0.0"))
+    # CPU devices beside a GPU: the plugin for them is what is missing.
+    monkeypatch.setattr(plugins, "_has_gpu", lambda: True)
+    with pytest.raises(RuntimeError, match="^no jaxmg plugin is installed for platform 'cpu'"):
+        plugins.load("cpu")
+
+
 @pytest.mark.parametrize(
     "points, versions",
     [

@@ -1,0 +1,152 @@
+"""What errors say of values that are no arrays, odd dtypes, batches and names that aren't here."""
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jaxmg
+from jaxmg import linalg
+
+_EYE = np.eye(4, dtype=np.float32)
+_B = np.ones(4, np.float32)
+_LIST = _EYE.tolist()
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    {
+        "a": (lambda: linalg.solve(_LIST, _B), r"linalg.solve: a .* list. .* np.asarray\(a\)"),
+        "b": (lambda: jaxmg.potrs(_EYE, _LIST), r"potrs: b .* got list. .* np.asarray\(b\)"),
+        "b, integers": (
+            lambda: linalg.solve(_EYE.astype(int), [1.0] * 4),
+            r"linalg.solve: b must be a JAX or NumPy array; got list. .* np.asarray\(b\)",
+        ),
+        "null_space": (lambda: linalg.null_space(_LIST), r"null_space: A .*; got list"),
+        "sqrtm": (lambda: linalg.sqrtm(_LIST), r"sqrtm: a .*; got list"),
+        "svd_lowrank": (lambda: linalg.svd_lowrank(_LIST, 1), r"svd_lowrank: a .*; got list"),
+        "lu_solve": (lambda: linalg.lu_solve((_LIST, [0]), _B), r"lu_solve: lu .*; got list"),
+        "lstsq": (lambda: linalg.lstsq(_LIST, _B, damp=0.1), r"lstsq: a .*; got list"),
+        "None": (
+            lambda: linalg.det(None),
+            "linalg.det: a must be .* array; got NoneType(?!.*asarray)",
+        ),
+    }.values(),
+)
+def test_no_array(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+_DTYPES = {
+    "text": _EYE.astype(str),
+    "object": _EYE.astype(object),
+    "long": _EYE.astype(np.longdouble),
+    "8 bits": _EYE.astype(ml_dtypes.float8_e4m3fn),
+    "time": _EYE.astype("m8[s]"),
+    "record": np.zeros((4, 4), [("x", "f4")]),
+    "4 bits": _EYE.astype(ml_dtypes.int4),
+}
+
+
+@pytest.mark.parametrize("kind", _DTYPES)
+def test_dtypes_that_jax_does_not_promote(kind):
+    odd = _DTYPES[kind]
+    for name, call in {
+        "solve: a": lambda: linalg.solve(odd, _B),
+        "solve: b": lambda: linalg.solve(_EYE, odd),
+        "lstsq: a": lambda: linalg.lstsq(odd, _B),
+        "lstsq: b": lambda: linalg.lstsq(_EYE, odd, damp=0.5),
+        "svd: a": lambda: linalg.svd(odd),
+        "norm: x": lambda: linalg.norm(odd),
+    }.items():
+        if (kind, name) in (("4 bits", "svd: a"), ("4 bits", "norm: x"), ("8 bits", "norm: x")):
+            continue  # which JAX promotes, or takes
+        with pytest.raises(TypeError, match=f"^linalg.{name} has dtype .*; the supported dtypes"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bool", "float16"])
+def test_dtypes_that_jax_promotes(dtype):
+    x = linalg.solve(_EYE.astype(dtype), _B)
+    assert x.dtype == np.float32 and (x == 1).all()
+
+
+_STACK = np.broadcast_to(_EYE, (2, 3, 4, 4))
+
+
+@pytest.mark.parametrize("b", [(2, 3, 5, 1), (5,), (3, 5), (3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "function", [jaxmg.potrs, jaxmg.gesv, jaxmg.least_squares, linalg.solve, linalg.lstsq]
+)
+def test_shapes_of_batches(function, b):
+    """Errors have the shapes that were passed."""
+    with pytest.raises(ValueError, match="b must have shape") as caught:
+        function(_STACK, np.ones(b, np.float32))
+    assert str(caught.value).endswith(f"for a of shape (2, 3, 4, 4); it has shape {b}")
+
+
+def test_shapes_of_batches_of_two_matrices():
+    message = r"a's shape, \(2, 3, 4, 4\); it has shape \(2, 3, 5, 5\)"
+    with pytest.raises(ValueError, match=message):
+        jaxmg.sygvd(_STACK, np.ones((2, 3, 5, 5), np.float32))
+
+
+@pytest.mark.parametrize("name", ["eigh", "eigvalsh"])
+def test_second_matrix_by_position(name):
+    message = rf"UPLO.*; got an array of shape \(4, 4\). .* jaxmg.{name}\(a, b\)"
+    with pytest.raises(TypeError, match=message):
+        getattr(linalg, name)(_EYE, _EYE)
+
+
+@pytest.mark.parametrize(
+    "of, name, hint",
+    [
+        (jaxmg, "svd", "it is jaxmg.linalg.svd"),
+        (jaxmg, "orthogonalize", "it is jaxmg.tree.orthogonalize"),
+        (jaxmg, "lineax", "import it first, with `import jaxmg.lineax`"),
+        (jaxmg, "getrf", "jaxmg.lu_factor does this"),
+        (linalg, "eig", "eigenvalues of matrices that aren't Hermitian are not supported; .*"),
+        (linalg, "potrs", "it is jaxmg.potrs"),
+        (jaxmg.tree, "svdvals", "it is jaxmg.linalg.svdvals"),
+    ],
+)
+def test_names_that_a_module_does_not_have(of, name, hint):
+    if name == "lineax" and hasattr(jaxmg, name):
+        pytest.skip("jaxmg.lineax is imported")
+    message = f"^module '{of.__name__}' has no attribute '{name}': {hint}$"
+    with pytest.raises(AttributeError, match=message) as caught:
+        getattr(of, name)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("of", [jaxmg, linalg, jaxmg.tree])
+def test_names_that_nobody_has(of):
+    assert not hasattr(of, "__version__") and getattr(of, "_missing", None) is None
+    with pytest.raises(AttributeError, match=f"^module '{of.__name__}' has no attribute 'xyz'$"):
+        of.xyz  # noqa: B018
+    assert set(of.__all__) <= set(dir(of))
+
+
+@pytest.mark.parametrize(
+    "make, name, hint",
+    [
+        (jaxmg.cho_factor, "L", r"upper\(\) gives U"),
+        (jaxmg.lu_factor, "piv", r"packed\(\) gives"),
+        (jaxmg.geqrf, "Q", r"q\(\) gives Q"),
+    ],
+)
+def test_names_that_a_factor_does_not_have(make, name, hint):
+    factor = make(_EYE)
+    message = f"^'{type(factor).__name__}' object has no attribute '{name}': {hint}"
+    with pytest.raises(AttributeError, match=message):
+        getattr(factor, name)
+    assert not hasattr(factor, "xyz") and name not in dir(factor)
+    with pytest.raises(AttributeError, match="has no attribute 'xyz'$"):
+        factor.xyz  # noqa: B018
+    for again in (copy.copy(factor), copy.deepcopy(factor), pickle.loads(pickle.dumps(factor))):
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, factor, again))

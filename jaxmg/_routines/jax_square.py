@@ -28,7 +28,7 @@ from jaxmg._routines import (
     structure,
 )
 from jaxmg._routines.jax_svd import condition_of_values
-from jaxmg._stacks import library, ways
+from jaxmg._stacks import determinants, ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 
@@ -314,7 +314,7 @@ def _invert_general(call, a):
     return getri.getri(a, **jax_linalg.where(call))
 
 
-@shares.on_shares(lambda platform, options, a: library.slogdet(a))
+@shares.on_shares(lambda platform, options, a: determinants.log_det(a))
 @jax_linalg.program
 def log_det(call, a):
     return _by_structure(call, _log_det_definite, _log_det_general)(a)
@@ -329,7 +329,7 @@ def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **jax_linalg.where(call)).slogdet()
 
 
-@shares.on_shares(lambda platform, options, a: (library.det(a),))
+@shares.on_shares(lambda platform, options, a: (determinants.det(a),))
 @jax_linalg.program
 def determinant(call, a):
     return (_by_structure(call, _determinant_definite, _determinant_general)(a),)

@@ -171,3 +171,37 @@ def test_roots_have_derivatives_that_leave_the_null_space_alone(dtype):
     root = lambda a: linalg.sqrtm(a, mesh=cases.line(2))  # noqa: E731
     np.testing.assert_allclose(jax.jvp(root, (a,), (along,))[1], along / 4)
     np.testing.assert_allclose(jax.grad(lambda a: root(a)[0, 0].real)(a), along / 8)
+
+
+def _adjugate(a):
+    n = len(a)
+    minors = [
+        [np.linalg.det(np.delete(np.delete(a, i, 0), j, 1)) for j in range(n)] for i in range(n)
+    ]
+    return np.array(minors) * (-1.0) ** np.add.outer(range(n), range(n))
+
+
+@pytest.mark.parametrize(
+    "n, dtype",
+    cases.broad(
+        [(n, dtype) for n in (2, 3, 5) for dtype in ("float64", "complex128")],
+        lambda n, dtype: (n, dtype) == (5, "float64"),
+    ),
+)
+def test_determinants_of_singular_matrices_of_a_batch_have_cofactors(n, dtype):
+    regular, zero_row = (cases.normal(cases.rng(i), (n, n), dtype) for i in (10, 11))
+    zero_row[0] = 0
+    batch = np.stack([regular, zero_row, np.eye(n, k=1), np.ones((n, n))]).astype(dtype)
+    det = lambda a: linalg.det(a, mesh=cases.line(2)).sum()  # noqa: E731
+    found = jax.jit(jax.grad(det, holomorphic=dtype == "complex128"))(batch)
+    expected = np.stack([_adjugate(a) for a in batch])
+    np.testing.assert_allclose(found, expected, atol=1e-11)
+
+
+@pytest.mark.extended
+def test_log_determinants_of_order_two_do_not_overflow():
+    scale = np.array([1e200, 1e-200, -3])
+    batch = scale[:, None, None] * np.array([[2.0, 1], [0, 1]])
+    sign, log = linalg.slogdet(batch, mesh=cases.line(2))
+    np.testing.assert_array_equal(sign, 1)
+    np.testing.assert_allclose(log, np.log(2) + 2 * np.log(np.abs(scale)), rtol=1e-15)

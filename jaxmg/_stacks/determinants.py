@@ -1,0 +1,53 @@
+"""Determinants of each matrix of a stack, with the derivatives that those of single matrices have."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._stacks import library, polar_svd, sections
+
+
+@_compat.default_promotion()
+def log_det(a):
+    """(signs, logarithms of the absolute values). JAX takes the logarithm of the determinant itself
+    for order 2, and LU for 3."""
+    if a.shape[-1] != 2:
+        return tuple(library.slogdet(a))
+    larger = sections.pad(a, 3, 3) + jnp.diag(jnp.array([0, 0, 1], a.dtype))
+    return tuple(library.slogdet(larger))
+
+
+@jax.custom_jvp
+@_compat.default_promotion()
+def det(a):
+    """The determinants. The derivative where one is 0 is by cofactors, of any rank."""
+    return library.det(a)
+
+
+@det.defjvp
+@_compat.default_promotion()
+def _(primals, tangents):
+    """d det(A) = trace(adj(A) dA); JAX has adj(A) where the last pivot alone is 0."""
+    (a,), (a_dot,) = primals, tangents
+    value = det(a)
+    singular = (value == 0)[..., None, None]
+    regular = jnp.where(singular, jnp.eye(a.shape[-1], dtype=a.dtype), a)
+    slope = jax.jvp(library.det, (regular,), (a_dot,))[1]
+    adjugate = jax.lax.cond(
+        jnp.any(singular), _adjugates, lambda a: jnp.zeros_like(a), jnp.where(singular, a, 1)
+    )
+    by_cofactors = jnp.sum(jnp.swapaxes(adjugate, -1, -2) * a_dot, axis=(-2, -1))
+    return value, jnp.where(singular[..., 0, 0], by_cofactors, slope)
+
+
+def _adjugates(a):
+    """det(U V^H) V D U^H, D_ii = the product of the other singular values (G. W. Stewart, Linear
+    Algebra Appl. 283, 1998)."""
+    u, s, vh = polar_svd.decompose_by_jax(a)
+    sign = library.slogdet(sections.multiply(u, vh))[0]
+    ones = jnp.ones_like(s[..., :1])
+    before = jnp.cumprod(jnp.concatenate([ones, s[..., :-1]], -1), -1)
+    after = jnp.cumprod(jnp.concatenate([ones, s[..., :0:-1]], -1), -1)[..., ::-1]
+    others = (before * after).astype(a.dtype)
+    v = sections.adjoint(vh) * others[..., None, :]
+    return sign[..., None, None] * sections.multiply(v, sections.adjoint(u))

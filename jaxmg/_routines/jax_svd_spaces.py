@@ -153,7 +153,8 @@ def pinv(
     if hermitian and m != n:
         raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
     if isinstance(rtol, jax.Array) or np.ndim(rtol):
-        (a,) = jax_linalg.promote(a)
+        checks.is_an_array("linalg.pinv", "a", a)
+        (a,) = jax_linalg.promote("pinv", a)
         arrays = a, _cutoffs(rtol, a)
         return jax_linalg.run(
             arrays, "pinv", svd_spaces.pseudoinverse_above, ((n, m),), mesh, matrix_specs

@@ -4,8 +4,11 @@
 
 N. J. Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix
 Anal. Appl. 26, 2005: the order of r is the lowest that is accurate for the 1-norm of A, and s is 0
-but for the highest order. p and q share their even powers, and commute, so that p q^-1 is a solve
-of rows as they lie, with the LU factor of q.
+but for the highest order. There it is chosen by the norms of powers, and of a triangular matrix the
+diagonal and the one beside it are computed as such (A. H. Al-Mohy and N. J. Higham, "A new scaling
+and squaring algorithm for the matrix exponential", SIAM J. Matrix Anal. Appl. 31, 2009). p and q
+share their even powers, and commute, so that p q^-1 is a solve of rows as they lie, with the LU
+factor of q.
 
 The k-th derivative in the directions E_1 ... E_k is that of the program itself, forward. Reverse
 ones are the same of A^H: the adjoint of E -> D exp(A)[E] is D exp(A^H) (A. H. Al-Mohy and N. J.
@@ -21,7 +24,7 @@ import jax.numpy as jnp
 
 from jaxmg._call import layouts
 from jaxmg._factors import scaling
-from jaxmg._routines import lu_factor
+from jaxmg._routines import exponential_bands, lu_factor, norms
 from jaxmg._transform import batching, derivatives, hermitian, products
 
 # Orders of the approximants, and up to which 1-norm each is accurate to the rounding: table 2.3 of
@@ -34,6 +37,10 @@ _DOUBLE = (
     (13, 5.371920351148152),
 )
 _SINGLE = ((3, 4.258730016922831e-1), (5, 1.880152677804762), (7, 3.925724783138660))
+# The same of the highest order for the norms of powers, where Al-Mohy and Higham have another.
+_LIMIT_OF_POWERS = {13: 4.25}
+# From how many squarings on two higher powers are worth their products.
+_MANY = 8
 
 
 def exponential(a, layout, squarings):
@@ -115,28 +122,138 @@ def _compute(of, a):
     """exp(A), by rows within."""
     layout = of.on
     table = _DOUBLE if jnp.finfo(a.dtype).eps < 1e-10 else _SINGLE
-    size = jnp.max(jnp.sum(jnp.abs(jax.lax.stop_gradient(a)), axis=0))
-    squarings = jnp.ceil(jnp.log2(size / table[-1][1]))
-    fails = ~(squarings <= of.squarings)
-    squarings = jnp.where(fails, 0, jnp.maximum(squarings, 0)).astype(jnp.int32)
-    shrink = scaling.power(-squarings, size.dtype)
+    rows = hermitian.rows(layout, a)
+    size = norms.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(a)), axis=0))
     order = sum(size > limit for _, limit in table[:-1])
-    rows = hermitian.rows(layout, a) * shrink.astype(a.dtype)
-    p, q = _numerator_and_denominator(layout, rows, order, [m for m, _ in table])
+    powers = _even_powers(layout, rows, order, highest=len(table) - 1)
+    squarings = _squarings(layout, rows, size, order, powers, table)
+    fails = ~(squarings <= of.squarings)
+    squarings = jnp.where(fails, 0, squarings).astype(jnp.int32)
+    scaled = scaling.multiplied(rows, -squarings)
+    powers = [x.times(-k * squarings) for k, x in zip((2, 4, 6), powers, strict=True)]
+    p, q = _numerator_and_denominator(layout, scaled, powers, order, [m for m, _ in table])
     factor = lu_factor.lu_factor(
         hermitian.with_padding(layout, q, a.shape[0]),
         mesh=layout.mesh,
         matrix_specs=layout.row_spec,
     )
-    result = jax.lax.fori_loop(
-        0, squarings, lambda _, x: hermitian.times(layout, x, x), factor._divide_rows(p)
-    )
+    exact = exponential_bands.make(layout, rows)
+
+    def square(i, x):
+        return exact(hermitian.times(layout, x, x), i + 1 - squarings)
+
+    result = exact(factor._divide_rows(p), -squarings)
+    result = jax.lax.fori_loop(0, squarings, square, result)
     return hermitian.with_padding(layout, jnp.where(fails, jnp.nan, result), a.shape[0])
 
 
-def _numerator_and_denominator(layout, a, order, orders):
-    """p(A) and q(A) by rows, of the order with this index among ``orders``. Products that the order
-    doesn't need aren't computed."""
+@dataclasses.dataclass(frozen=True)
+class _Power:
+    """A power of A, ``mantissa`` 2^exponent, of which no entry overflows."""
+
+    mantissa: jax.Array
+    exponent: jax.Array
+
+    def times(self, exponent):
+        """The matrix 2^exponent."""
+        return scaling.multiplied(self.mantissa, self.exponent + exponent)
+
+    def log_of_norm(self):
+        """log2 of its 1-norm."""
+        return _log_of_norm(self.mantissa) + self.exponent
+
+
+def _log_of_norm(x):
+    return jnp.log2(norms.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(x)), axis=0)))
+
+
+def _product(layout, x, y):
+    value = hermitian.times(layout, x.mantissa, y.mantissa)
+    exponent = scaling.exponent_of(value)
+    return _Power(scaling.multiplied(value, -exponent), x.exponent + y.exponent + exponent)
+
+
+def _even_powers(layout, a, order, highest):
+    """A^2, A^4 and A^6; zeros for those that this order doesn't need."""
+    exponent = scaling.exponent_of(a)
+    one = _Power(scaling.multiplied(a, -exponent), exponent)
+    second = _product(layout, one, one)
+    fourth = _product_if(order >= min(1, highest), layout, second, second)
+    sixth = _product_if(order >= min(2, highest), layout, fourth, second)
+    return second, fourth, sixth
+
+
+def _product_if(needed, layout, x, y):
+    def product(x, y):
+        value = _product(layout, _Power(*x), _Power(*y))
+        return value.mantissa, value.exponent
+
+    def zero(x, y):
+        return 0 * x[0], 0 * x[1]
+
+    pairs = [(z.mantissa, z.exponent) for z in (x, y)]
+    return _Power(*jax.lax.cond(needed, product, zero, *pairs))
+
+
+def _squarings(layout, a, size, order, powers, table):
+    """How often the result of A 2^-s is squared, of the highest order; 0 of a lower one.
+
+    By the norms of powers, which may be far smaller than the powers of the norm where entries
+    differ in size; so that no more digits are lost than needed (A. H. Al-Mohy, N. J. Higham, SIAM
+    J. Matrix Anal. Appl. 31, 2009). Never more than by the norm.
+    """
+    m, limit = table[-1]
+    by_norm = jnp.maximum(jnp.ceil(jnp.log2(size / limit)), 0)
+    _, fourth, sixth = powers
+    d4, d6 = fourth.log_of_norm() / 4, sixth.log_of_norm() / 6
+    least = _squarings_for(jnp.maximum(d4, d6), table)
+
+    def with_higher_powers(fourth, sixth):
+        fourth, sixth = _Power(*fourth), _Power(*sixth)
+        d8 = _product(layout, fourth, fourth).log_of_norm() / 8
+        d10 = _product(layout, fourth, sixth).log_of_norm() / 10
+        eta = jnp.minimum(jnp.maximum(d6, d8), jnp.maximum(d8, d10))
+        return jnp.minimum(_squarings_for(eta, table), least)
+
+    pairs = [(jax.lax.stop_gradient(x.mantissa), x.exponent) for x in (fourth, sixth)]
+    far = (order == len(table) - 1) & (least > _MANY)
+    least = jax.lax.cond(far, with_higher_powers, lambda *_: least, *pairs)
+    # The first term of the backward error is that of |A|, to the power of 2 m + 1.
+    needed = (order == len(table) - 1) & (least < by_norm)
+    power = _log_of_absolute_power(layout, a, jnp.where(needed, 2 * m + 1, 0))
+    f = math.factorial
+    error = -math.log2(f(2 * m) // (f(m) * f(m)) * f(2 * m + 1)) + power - jnp.log2(size)
+    unit = math.log2(float(jnp.finfo(a.dtype).eps)) - 1
+    more = jnp.ceil((error - 2 * m * least - unit) / (2 * m))
+    by_powers = least + jnp.maximum(more, 0)
+    found = jnp.where(needed & (by_powers < by_norm), by_powers, by_norm)
+    return jnp.where(size <= table[-2][1], 0, found)  # not of NaN
+
+
+def _squarings_for(log_of_eta, table):
+    _, limit = table[-1]
+    limit = _LIMIT_OF_POWERS.get(table[-1][0], limit)
+    return jnp.maximum(jnp.ceil(log_of_eta - math.log2(limit)), 0)
+
+
+def _log_of_absolute_power(layout, a, count):
+    """log2 of the 1-norm of |A|^count, by as many products with a vector."""
+    absolute = jnp.abs(jax.lax.stop_gradient(a))
+    sums = jnp.ones((a.shape[1], 1), absolute.dtype)
+
+    def step(_, state):
+        sums, log = state
+        sums = hermitian.general_adjoint_product(layout, absolute, sums)
+        exponent = scaling.exponent_of(sums)
+        return scaling.multiplied(sums, -exponent), log + exponent
+
+    sums, log = jax.lax.fori_loop(0, count, step, (sums, jnp.zeros((), jnp.int32)))
+    return jnp.log2(norms.largest(sums)) + log
+
+
+def _numerator_and_denominator(layout, a, powers, order, orders):
+    """p(A) and q(A) by rows, by A's even powers, of the order with this index among ``orders``.
+    Products that the order doesn't need aren't computed."""
     eye = jnp.eye(len(a), a.shape[1], dtype=a.dtype)
     rows = [_coefficients(m, max(orders)) for m in orders]
     c = [jnp.asarray(column, a.dtype)[order] for column in zip(*rows, strict=True)]
@@ -152,9 +269,7 @@ def _numerator_and_denominator(layout, a, order, orders):
             y,
         )
 
-    a2 = hermitian.times(layout, a, a)
-    a4 = times(a2, a2, 1)
-    a6 = times(a4, a2, 2)
+    a2, a4, a6 = powers
     odd = c[1] * eye + c[3] * a2 + c[5] * a4 + c[7] * a6
     even = eye + c[2] * a2 + c[4] * a4 + c[6] * a6
     if max(orders) > 7:

@@ -103,8 +103,9 @@ def expm(
     Args:
         A: (n, n).
         upper_triangular: read the upper triangle of A alone. It saves nothing.
-        max_squarings: how many squarings there may be, at most: about log2 of the 1-norm of A, less
-            2.4, and 2 in single precision.
+        max_squarings: the most squarings there may be. A takes about log2 of its 1-norm, less 2.4,
+            and 2 in single precision; fewer if the norms of its powers are smaller, as where
+            entries differ in size.
         assume_a: "her" or "hermitian": A is Hermitian, and its eigenvalues give the result, however
             large they are. None, "gen" or "general": scaling and squaring with Padé approximants.
         mesh, matrix_specs: as for `jaxmg.lu_factor`, or as for `jaxmg.syevd`.
@@ -113,10 +114,13 @@ def expm(
         (n, n), of A's dtype and sharding; NaN where it would take more squarings, and with "her"
         where A isn't Hermitian.
 
-    Cost: 2 to 6 products of 2 n^3 operations over all ranks and one for each squaring, a
-    factorization of 2 n^3 / 3 and 2 n^3 for the solve with it (N. J. Higham, SIAM J. Matrix Anal.
-    Appl. 26, 2005); a gradient has three times as many, and as many as the result again. Memory:
-    A's nine times. With "her" as for `funm`.
+    If A is triangular, upper or lower, the diagonal and the one beside it are exact to rounding,
+    and the other triangle is zero, however much entries differ in size.
+
+    Cost: 2 to 8 products of 2 n^3 operations over all ranks and one for each squaring, a
+    factorization of 2 n^3 / 3 and 2 n^3 for the solve with it (A. H. Al-Mohy and N. J. Higham,
+    SIAM J. Matrix Anal. Appl. 31, 2009); a gradient has three times as many, and as many as the
+    result again. Memory: about ten times A. With "her" as for `funm`.
 
     Raises:
         ValueError: another ``assume_a``; ``upper_triangular`` with "her".

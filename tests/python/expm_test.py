@@ -69,7 +69,7 @@ def test_triangles_and_squarings():
 @pytest.mark.breadth
 def test_too_many_squarings():
     matrix = _matrix(6, "float64", 90.0)
-    assert np.isnan(linalg.expm(matrix, max_squarings=4, mesh=cases.line(2))).all()
+    assert np.isnan(linalg.expm(matrix, max_squarings=2, mesh=cases.line(2))).all()
     assert linalg.expm(np.zeros((0, 0))).shape == (0, 0)
 
 
@@ -182,3 +182,64 @@ def test_of_a_hermitian_matrix():
     large = np.diag([-1e9, -1.0]).astype("float64")
     found = linalg.expm(large, assume_a="her", mesh=mesh)
     np.testing.assert_allclose(found, np.diag([0, np.exp(-1)]), rtol=0, atol=1e-14)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("dtype", [cases.breadth("float32"), "complex128"])
+def test_of_triangular_matrices(dtype):
+    """Found to be triangular or said to be: each entry is right where they differ in size."""
+    mesh, n = cases.line(3), 5
+    matrix = np.triu(cases.normal(cases.rng(5), (n, n), dtype)) * 10.0 ** np.tri(n, k=-1).T
+    for scale in (1, 1e5):
+        upper = np.where(np.eye(n), matrix, matrix * np.dtype(dtype).type(scale)).astype(dtype)
+        exact = scipy.linalg.expm(cases.wide(upper))
+        for found in (
+            linalg.expm(upper, mesh=mesh),
+            linalg.expm(upper + np.tri(n, k=-1, dtype=dtype), upper_triangular=True, mesh=mesh),
+            linalg.expm(upper.T, mesh=mesh).T,
+            linalg.expm(upper[None], mesh=mesh)[0],
+        ):
+            found = np.asarray(found)
+            assert (np.tril(found, -1) == 0).all()
+            for band in (0, 1):
+                np.testing.assert_allclose(
+                    np.diagonal(found, band), np.diagonal(exact, band), rtol=20 * cases.eps(dtype)
+                )
+            error = np.abs(found - exact).max() / np.abs(exact).max()
+            assert error <= 100 * cases.eps(dtype)
+
+
+@pytest.mark.extended
+@cases.needs_transformations
+@pytest.mark.parametrize("lower", [cases.breadth(False), True])
+def test_derivatives_at_a_triangular_matrix(lower):
+    """In a direction that isn't triangular."""
+    a, along = np.triu(_matrix(5, "float64", 9.0)), _matrix(5, "float64", 1.0)
+    a = a.T.copy() if lower else a
+    mesh = cases.line(2)
+    exact, moved = scipy.linalg.expm_frechet(a, along)
+    found = jax.jvp(lambda a: linalg.expm(a, mesh=mesh), (a,), (along,))
+    np.testing.assert_allclose(found[0], exact, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found[1], moved, rtol=1e-11, atol=1e-11)
+    gradient = jax.grad(lambda a: jnp.vdot(along, linalg.expm(a, mesh=mesh)))(a)
+    adjoint = scipy.linalg.expm_frechet(a.T, along, compute_expm=False)
+    np.testing.assert_allclose(gradient, adjoint, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.extended
+def test_of_badly_scaled_matrices():
+    """Powers of the first are small although it is large; the second isn't triangular but for the
+    order of its rows."""
+    mesh, matrix = cases.line(2), np.zeros((4, 4))
+    matrix[0] = -6e-2, -1.37e9, -1.17e19, 1e-12
+    matrix[1, 0] = matrix[2, 1] = 1e-12
+    # By mpmath with 120 digits.
+    row = [0.9411045099874178, -1335139667.3814385, -1.1353317781704958e19, 9.703690411713645e-13]
+    np.testing.assert_allclose(linalg.expm(matrix, mesh=mesh)[0], row, rtol=1e-13)
+    single = linalg.expm(matrix.astype(np.float32), mesh=mesh)
+    np.testing.assert_allclose(single[0], row, rtol=1e-3)
+    order = [2, 0, 1]
+    matrix = np.array([[-1, 1e5, 1e9], [0, -2, 1e4], [0, 0, -3]])[np.ix_(order, order)]
+    exact = scipy.linalg.expm(matrix)
+    error = np.abs(linalg.expm(matrix, mesh=mesh) - exact).max() / np.abs(exact).max()
+    assert error <= 1e-11

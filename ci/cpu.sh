@@ -87,9 +87,9 @@ workspace() { timeout 1800 ci/same_bytes.sh; }
 # The oldest and the newest JAX that we support, and one between; one plugin serves them all.
 py311() { timeout 1800 ci/installed_wheels.sh 3.11 tests/python jax==0.6.2; }
 py312() { timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2; }
-py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
-# On a Python that may have to come from Debian's packages.
-py314() { timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax; }
+py313() { PAGES='README or start' timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
+# On a Python that may have to come from Debian's packages; with all pages on the newest JAX.
+py314() { PAGES=md timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax optax; }
 # As JAX's own tests run and lineax's: no promotion of dtypes or of ranks, no tracers that leak.
 strict() {
   JAXMG_TEST_STRICT=1 PYTEST_ADDOPTS="-m 'not breadth and not slow'" \

@@ -7,6 +7,7 @@
 #   ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4
 #
 # WHEELS=FOLDER takes the wheels from there, as ci/wheels.sh leaves them, and builds none.
+# PAGES=EXPRESSION, for pytest's -k, also runs the code blocks of README and of the pages it names.
 #
 # Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
 set -euo pipefail
@@ -37,7 +38,7 @@ tools/retry.sh "${pip[@]}" install -q "$(echo "$wheels"/jaxmg-*.whl)[cpu,plot]" 
 "${pip[@]}" check
 "${pip[@]}" list | grep -iE '^(jax|netket|numpy|scipy)'
 
-cp -r tests examples "$work"
+cp -r tests examples docs README.md "$work"
 mkdir "$work/benchmarks" && cp benchmarks/records.py "$work/benchmarks"
 cd "$work"
 if [ ! -d "$tests" ]; then
@@ -56,4 +57,7 @@ for ((i = 0; i < parts; ++i)); do
   wait "${started[i]}" || failed=1
   cat "part$i.log"
 done
+if [ -n "${PAGES:-}" ]; then
+  venv/bin/python -m pytest -q docs/pages_test.py -k "$PAGES" || failed=1
+fi
 exit $failed

@@ -17,6 +17,7 @@ from jax._src import core as _core
 from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
+from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
 
 _F = typing.TypeVar("_F")
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import layouts, local_layouts
+from jaxmg._call import exits, layouts, local_layouts
 
 
 def call(
@@ -92,6 +92,7 @@ def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callabl
 
     The coordinates are data, because axes have no index if the mesh isn't the context's.
     """
+    exits.wait_at_exit(layout.platform)
     if layout.explicit and _compat.mapped_axes():
         # A shard_map can't map over the axes of a batch.
         function = over_ranks(layout.automatic, function, in_specs, out_specs)

@@ -15,6 +15,8 @@ import types
 
 import jax
 
+from jaxmg._call import exits
+
 GROUP = "jaxmg_plugins"
 
 # JAX's name of a platform -> (XLA's name for it, entry points that serve it, newest first).
@@ -56,6 +58,7 @@ def load(platform):
     with _lock:
         if platform not in _loaded:
             _loaded[platform] = _register(platform)
+            exits.wait_at_exit(platform)
         return _loaded[platform]
 
 

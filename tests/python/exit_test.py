@@ -8,11 +8,16 @@ for its programs. JAXMG_TEST_EXITS is how many processes are tried.
 import itertools
 import os
 import random
+import time
 
+import cases
+import jax
+import numpy as np
 import pytest
 from processes import run
 
-from jaxmg._call import plugins
+import jaxmg
+from jaxmg._call import exits, plugins
 
 _PROGRAM = """
 import sys
@@ -60,3 +65,70 @@ def test_end_with_calls_under_way(number):
     )  # fmt: skip
     assert result.returncode == _ENDS[end], result.stderr
     assert result.stdout == "under way\n"
+
+
+_WAITS = """
+import atexit, sys, time
+import jax, numpy as np
+at_end = []  # called after the handlers that were registered later
+atexit.register(lambda: print(*(f() for f in at_end), flush=True))
+import jaxmg
+from jaxmg._call import exits
+from jax.sharding import Mesh
+assert not exits._platforms
+a = 800 * np.eye(800) + 1
+mesh = Mesh(np.array(jax.devices()), ("r",))
+exits._LIMIT = float(sys.argv[1])
+w, v = jaxmg.syevd(a, mesh=mesh)
+before = v.is_ready()
+at_end.append(lambda: (before, v.is_ready()))
+"""
+
+
+@pytest.mark.parametrize("limit, ready", [("10", True), ("0", False)])
+def test_the_end_waits_for_results_up_to_a_limit(limit, ready):
+    result = run(
+        "-c", _WAITS, limit, timeout=60, JAX_PLATFORMS="cpu",
+        JAX_ENABLE_X64="1", XLA_FLAGS="--xla_force_host_platform_device_count=4",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"(False, {ready})\n"
+
+
+class _Never:
+    """An array of a call whose peer is gone."""
+
+    def is_deleted(self):
+        return False
+
+    def is_ready(self):
+        return False
+
+
+class _Failed(_Never):
+    def is_ready(self):
+        raise RuntimeError("a peer is gone")
+
+
+def test_the_wait_has_an_end(monkeypatch):
+    monkeypatch.setattr(exits, "_LIMIT", 0.2)
+    monkeypatch.setattr(exits, "_platforms", {"cpu"})
+    monkeypatch.setattr(exits.jax, "live_arrays", lambda platform: [_Failed(), _Never(), _Never()])
+    start = time.monotonic()
+    exits._wait()
+    assert 0.2 <= time.monotonic() - start < 2
+
+    def fail(platform):
+        raise RuntimeError("no such platform")
+
+    monkeypatch.setattr(exits.jax, "live_arrays", fail)
+    exits._wait()
+
+
+@cases.one_process("the devices are those of this process")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+def test_a_sum_over_devices_comes_after_what_was_called_before():
+    mesh = cases.line(4)
+    v = jaxmg.syevd(800 * np.eye(800) + 1, mesh=mesh)[1]
+    exits._sum_over_devices().block_until_ready()
+    assert v.is_ready()

@@ -56,6 +56,11 @@ def test_trace_state_clean():
         assert states == [False]
 
 
+def test_backends_are_initialized():
+    with canary("jax._src.xla_bridge.backends_are_initialized"):
+        assert jax.devices() and _internals.backends_are_initialized()
+
+
 def test_context_mesh():
     mesh = cases.line(2)
     with canary("jax._src.mesh.get_concrete_mesh"):

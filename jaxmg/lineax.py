@@ -1,4 +1,4 @@
-"""`Cholesky`, a solver of lineax for matrices spread over several devices.
+"""`Cholesky`, `LU` and `QR`: solvers of lineax for matrices spread over several devices.
 
 It needs lineax (``pip install jaxmg[lineax]``), which nothing else in this package imports.
 """
@@ -9,15 +9,33 @@ import dataclasses
 from typing import Any, SupportsIndex
 
 import equinox
+import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import lineax
 from jax.sharding import PartitionSpec
 
-from jaxmg import CholeskyFactor, cho_factor, cho_solve
+from jaxmg import CholeskyFactor, LUFactor, QRFactor, cho_factor, cho_solve, geqrf, lu_factor
 from jaxmg._types import MeshLike, PrecisionLike
 
-__all__ = ["Cholesky"]
+__all__ = ["LU", "QR", "Cholesky"]
+
+
+class _OnMesh(equinox.Module):
+    """Where and how a solver factors a matrix."""
+
+    mesh: MeshLike | None = equinox.field(default=None, static=True)
+    matrix_specs: PartitionSpec | None = equinox.field(default=None, static=True)
+    T_A: SupportsIndex | None = equinox.field(default=None, static=True)
+    precision: PrecisionLike | None = equinox.field(default=None, static=True)
+
+    def _factor(self, make, matrix):
+        return make(matrix, self.T_A, self.mesh, self.matrix_specs, precision=self.precision)
+
+
+def _result(is_regular):
+    results = lineax.RESULTS
+    return results.where(is_regular, results.successful, results.singular)
 
 
 class _State(equinox.Module):
@@ -27,7 +45,7 @@ class _State(equinox.Module):
     negative: bool = equinox.field(static=True)
 
 
-class Cholesky(lineax.AbstractLinearSolver):
+class Cholesky(_OnMesh, lineax.Cholesky):
     """`lineax.Cholesky` on the devices that hold the operator's matrix: `jaxmg.cho_factor`.
 
     The operator is square and tagged as positive or as negative semidefinite, and definite. Its
@@ -52,11 +70,6 @@ class Cholesky(lineax.AbstractLinearSolver):
         >>> x = lineax.linear_solve(operator, b, jaxmg.lineax.Cholesky(mesh)).value
     """
 
-    mesh: MeshLike | None = equinox.field(default=None, static=True)
-    matrix_specs: PartitionSpec | None = equinox.field(default=None, static=True)
-    T_A: SupportsIndex | None = equinox.field(default=None, static=True)
-    precision: PrecisionLike | None = equinox.field(default=None, static=True)
-
     def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> _State:
         """Factors the operator's matrix; ``options`` has none."""
         del options
@@ -67,10 +80,7 @@ class Cholesky(lineax.AbstractLinearSolver):
                 "with lineax.positive_semidefinite_tag or lineax.negative_semidefinite_tag"
             )
         matrix = operator.as_matrix()
-        factor = cho_factor(
-            -matrix if negative else matrix, self.T_A, self.mesh, self.matrix_specs,
-            precision=self.precision,
-        )  # fmt: skip
+        factor = self._factor(cho_factor, -matrix if negative else matrix)
         return _State(factor, bool(negative))
 
     def compute(
@@ -80,10 +90,7 @@ class Cholesky(lineax.AbstractLinearSolver):
         del options
         b, restore = jax.flatten_util.ravel_pytree(vector)
         x = cho_solve(state.factor, b)
-        definite = state.factor.status == 0
-        results = lineax.RESULTS
-        result = results.where(definite, results.successful, results.singular)
-        return restore(-x if state.negative else x), result, {}
+        return restore(-x if state.negative else x), _result(state.factor.status == 0), {}
 
     def transpose(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
         """Of a Hermitian operator the transpose is the conjugate."""
@@ -99,3 +106,122 @@ class Cholesky(lineax.AbstractLinearSolver):
     def assume_full_rank(self) -> bool:
         """Yes: of a definite operator."""
         return True
+
+
+class _GeneralState(equinox.Module):
+    """A factor of a matrix, which is the operator's, its transpose, its conjugate or its adjoint.
+
+    Attributes:
+        is_regular: whether solutions are finite, as far as the factor tells.
+        structures: (in, out), the operator's.
+    """
+
+    factor: LUFactor | QRFactor
+    is_regular: jax.Array
+    structures: tuple[Any, Any] = equinox.field(static=True)
+    transposed: bool = equinox.field(default=False, static=True)
+    conjugated: bool = equinox.field(default=False, static=True)
+
+
+class _General(_OnMesh):
+    """What `LU` and `QR` have alike."""
+
+    def compute(
+        self, state: _GeneralState, vector: Any, options: dict[str, Any]
+    ) -> tuple[Any, lineax.RESULTS, dict[str, Any]]:
+        """Solves with the factor; ``options`` has none."""
+        del options
+        b, _ = jax.flatten_util.ravel_pytree(vector)
+        b = b.astype(state.factor.dtype)
+        if state.conjugated and not state.transposed:
+            x = jnp.conj(state.factor.solve(jnp.conj(b)))
+        else:
+            x = state.factor.solve(b, _OPERATIONS[state.transposed, state.conjugated])
+        of_x, _ = state.structures
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), of_x)
+        _, restore = jax.flatten_util.ravel_pytree(zeros)
+        return restore(x), _result(state.is_regular), {}
+
+    def transpose(
+        self, state: _GeneralState, options: dict[str, Any]
+    ) -> tuple[_GeneralState, dict[str, Any]]:
+        """The state of the transposed operator, with the same factor."""
+        state = dataclasses.replace(
+            state, transposed=not state.transposed, structures=state.structures[::-1]
+        )
+        return state, options
+
+    def conj(
+        self, state: _GeneralState, options: dict[str, Any]
+    ) -> tuple[_GeneralState, dict[str, Any]]:
+        """The state of the conjugate operator, with the same factor."""
+        return dataclasses.replace(state, conjugated=not state.conjugated), options
+
+    def assume_full_rank(self) -> bool:
+        """Yes."""
+        return True
+
+
+# (transposed, conjugated) -> ``trans`` of `solve`.
+_OPERATIONS = {(False, False): "N", (True, False): "T", (True, True): "C"}
+
+
+def _structures(operator):
+    return operator.in_structure(), operator.out_structure()
+
+
+class LU(_General, lineax.LU):
+    """`lineax.LU` on the devices that hold the operator's matrix: `jaxmg.lu_factor`.
+
+    The operator is square. Its matrix may be sharded in any way, and the factor stays spread over
+    the devices, in the state too. How the mesh is found, and the attributes, are as for `Cholesky`.
+
+    Failure: where the matrix is singular the result is ``lineax.RESULTS.singular``.
+
+    Raises:
+        ValueError: the operator isn't square; and all that `jaxmg.lu_factor` raises.
+
+    Examples:
+        >>> operator = lineax.MatrixLinearOperator(a)
+        >>> x = lineax.linear_solve(operator, b, jaxmg.lineax.LU(mesh)).value
+    """
+
+    def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> Any:
+        """Factors the operator's matrix; ``options`` has none."""
+        del options
+        if operator.in_size() != operator.out_size():
+            raise ValueError(
+                "jaxmg.lineax.LU: the operator must be square; it takes vectors of "
+                f"{operator.in_size()} entries to {operator.out_size()}. jaxmg.lineax.QR solves "
+                "least squares"
+            )
+        factor = self._factor(lu_factor, operator.as_matrix())
+        return _GeneralState(factor, factor.status == 0, _structures(operator))
+
+
+class QR(_General, lineax.QR):
+    """`lineax.QR` on the devices that hold the operator's matrix: `jaxmg.geqrf`.
+
+    The operator may have any shape and has full rank. The solution is that of least squares, or the
+    one of least norm if the operator has more columns than rows; a wide matrix is transposed, which
+    all devices do together. How the mesh is found, and the attributes, are as for `Cholesky`.
+
+    Failure: where a diagonal entry of R is 0, or the matrix has NaN or infinity, the result is
+    ``lineax.RESULTS.singular``.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `jaxmg.geqrf`.
+
+    Examples:
+        >>> operator = lineax.MatrixLinearOperator(a)
+        >>> x = lineax.linear_solve(operator, b, jaxmg.lineax.QR(mesh)).value
+    """
+
+    def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> Any:
+        """Factors the operator's matrix, or its transpose; ``options`` has none."""
+        del options
+        matrix = operator.as_matrix()
+        is_wide = matrix.shape[0] < matrix.shape[1]
+        factor = self._factor(geqrf, matrix.T if is_wide else matrix)
+        is_regular = (factor.status == 0) & jnp.all(factor.diagonal() != 0)
+        return _GeneralState(factor, is_regular, _structures(operator), is_wide)

@@ -1,4 +1,4 @@
-"""jaxmg.lineax.Cholesky, in the way that lineax tests its own solvers: operators of every kind that
+"""The solvers of jaxmg.lineax, in the way that lineax tests its own: operators of every kind that
 hold a known matrix, solved with, transposed, and differentiated, against jax.numpy on one device.
 
 The step `lineax` of ci/cpu.sh.
@@ -185,3 +185,115 @@ def test_operators_that_it_is_not_for(solver):
 def test_nothing_else_imports_lineax():
     command = "import jaxmg, jaxmg.linalg, sys; assert 'lineax' not in sys.modules"
     subprocess.run([sys.executable, "-c", command], check=True)
+
+
+def _on_all_devices(kind):
+    return kind(Mesh(np.array(jax.devices()), ("r",)))
+
+
+_every_shape = pytest.mark.parametrize(
+    "kind, shape",
+    [
+        (jaxmg.lineax.LU, (_N, _N)),
+        (jaxmg.lineax.QR, (_N, _N)),
+        (jaxmg.lineax.QR, (9, 5)),
+        (jaxmg.lineax.QR, (5, 9)),
+    ],
+    ids=["LU", "QR", "QR-tall", "QR-wide"],
+)
+
+
+def _least_squares(matrix, b):
+    """The x of least norm(b - A x), or of least norm."""
+    adjoint = matrix.conj().T
+    if matrix.shape[0] >= matrix.shape[1]:
+        return jnp.linalg.solve(adjoint @ matrix, adjoint @ b)
+    return adjoint @ jnp.linalg.solve(matrix @ adjoint, b)
+
+
+@_every_dtype
+@_every_shape
+def test_general_solvers_and_their_states(kind, shape, dtype):
+    """Solved with, with the states of the transpose, of the conjugate and of the adjoint."""
+    solver, matrix = _on_all_devices(kind), _numbers(1, shape, dtype)
+    state = solver.init(_matrix(matrix, ()), {})
+    transposed, _ = solver.transpose(state, {})
+    states = {
+        "A": (state, matrix),
+        "T": (transposed, matrix.T),
+        "conj": (solver.conj(state, {})[0], matrix.conj()),
+        "H": (solver.conj(transposed, {})[0], matrix.conj().T),
+    }
+    for changed, of in states.values():
+        b = _numbers(2, of.shape[0], dtype)
+        x, result, _ = solver.compute(changed, b, {})
+        assert result == lineax.RESULTS.successful
+        _close(x, _least_squares(of, b))
+
+
+@_every_dtype
+@_every_shape
+def test_derivatives_of_general_solvers(kind, shape, dtype):
+    solver = _on_all_devices(kind)
+    primals = _numbers(1, shape, dtype), _numbers(2, shape[0], dtype)
+    tangents = _numbers(3, shape, dtype), _numbers(4, shape[0], dtype)
+
+    def ours(matrix, b):
+        return lineax.linear_solve(_matrix(matrix, ()), b, solver).value
+
+    def derivatives(solve):
+        def loss(matrix, b):
+            return jnp.sum(jnp.abs(solve(matrix, b)) ** 2)
+
+        @jax.jit
+        def both(primals, tangents):
+            return jax.jvp(solve, primals, tangents), jax.grad(loss, argnums=(0, 1))(*primals)
+
+        return both(primals, tangents)
+
+    _close(derivatives(ours), derivatives(_least_squares))
+
+
+def test_pytrees_of_a_tall_operator():
+    structure = jax.eval_shape(lambda: {"x": jnp.zeros(2), "y": [jnp.zeros((1, 3))]})
+    matrix = _numbers(1, (8, 5), "float64")
+
+    def times(x):
+        return tuple(jnp.split(matrix @ jnp.concatenate([x["x"], x["y"][0].ravel()]), 2))
+
+    operator = lineax.FunctionLinearOperator(times, structure)
+    b = _numbers(2, 8, "float64")
+    solver = _on_all_devices(jaxmg.lineax.QR)
+    x = lineax.linear_solve(operator, tuple(np.split(b, 2)), solver).value
+    assert jax.tree.map(jnp.shape, x) == {"x": (2,), "y": [(1, 3)]}
+    flat = np.concatenate([x["x"], x["y"][0].ravel()])
+    _close(flat, np.linalg.lstsq(matrix, b)[0])
+
+
+@_every_shape
+def test_singular_operators(kind, shape):
+    operator = _matrix(np.zeros(shape), ())
+    solver, b = _on_all_devices(kind), np.ones(shape[0])
+    solution = lineax.linear_solve(operator, b, solver, throw=False)
+    assert solution.result == lineax.RESULTS.singular
+
+
+def test_lu_of_an_operator_that_is_not_square():
+    with pytest.raises(ValueError, match=r"LU: .* 5 entries to 9. jaxmg.lineax.QR solves least"):
+        jaxmg.lineax.LU().init(_matrix(np.ones((9, 5)), ()), {})
+
+
+@pytest.mark.parametrize("shape", [(9, 5), (5, 9)], ids=str)
+def test_normal_equations(shape, solver):
+    """`lineax.Normal` treats ours as its own `Cholesky`: it materialises the operator first."""
+    assert isinstance(solver, lineax.Cholesky)
+    matrix, b = _numbers(1, shape, "float64"), _numbers(2, shape[0], "float64")
+    operator = _function(matrix, ())
+    normal = lineax.Normal(solver)
+    _close(lineax.linear_solve(operator, b, normal).value, _least_squares(matrix, b))
+    assert "FunctionLinearOperator" not in repr(normal.init(operator, {}))
+
+
+@pytest.mark.parametrize("name", jaxmg.lineax.__all__)
+def test_names_are_those_of_lineax(name):
+    assert issubclass(getattr(jaxmg.lineax, name), getattr(lineax, name))

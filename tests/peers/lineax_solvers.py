@@ -1,11 +1,12 @@
-"""lineax's own tests of its solvers, with `jaxmg.lineax.Cholesky` in the place of its `Cholesky`.
+"""lineax's own tests of its solvers, with those of `jaxmg.lineax` in the place of its own.
 
-    python tests/peers/lineax_solvers.py FOLDER [--axes explicit] [arguments of pytest]
+    python tests/peers/lineax_solvers.py FOLDER [--axes explicit] [--solvers LU QR]
+        [arguments of pytest]
 
 FOLDER has lineax's tests, of about the lineax that is installed; nothing is fetched. They run in
 the context of a mesh of four CPU devices, in their own settings: 64 bits, strict promotion of
-dtypes, no promotion of ranks. Of tests with a solver as parameter those with this one are run,
-alone and in ``lineax.Normal``, and of the others those whose code names it. The exit status is
+dtypes, no promotion of ranks. Of tests with a solver as parameter those with one of ours are run,
+alone and in ``lineax.Normal``, and of the others those whose code names one. The exit status is
 pytest's.
 """
 
@@ -28,38 +29,44 @@ import jaxmg.lineax
 
 
 class _Selection:
-    """The plugin that picks the tests."""
+    """The plugin that picks the tests of some solvers."""
+
+    def __init__(self, names):
+        self._names = names
 
     def pytest_collection_modifyitems(self, config, items):
         kept, others = [], []
         for item in items:
-            (kept if _has_solver(item) else others).append(item)
+            (kept if _has_solver(item, self._names) else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = kept
 
 
-def _has_solver(item):
+def _has_solver(item, names):
     parameters = getattr(item, "callspec", None)
     values = parameters.params.values() if parameters else ()
     solvers = [x for x in values if isinstance(x, lineax.AbstractLinearSolver)]
     if solvers:
-        return any(
-            isinstance(getattr(x, "inner_solver", x), jaxmg.lineax.Cholesky) for x in solvers
-        )
-    return "lx.Cholesky" in inspect.getsource(item.function)
+        ours = tuple(getattr(jaxmg.lineax, name) for name in names)
+        return any(isinstance(getattr(x, "inner_solver", x), ours) for x in solvers)
+    source = inspect.getsource(item.function)
+    return any(f"lx.{name}(" in source for name in names)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=pathlib.Path)
     arguments.add_argument("--axes", choices=("automatic", "explicit"), default="automatic")
+    arguments.add_argument("--solvers", nargs="+", default=jaxmg.lineax.__all__)
     options, others = arguments.parse_known_args()
     kind = AxisType.Explicit if options.axes == "explicit" else AxisType.Auto
-    lineax.Cholesky = jaxmg.lineax.Cholesky
+    for name in options.solvers:
+        setattr(lineax, name, getattr(jaxmg.lineax, name))
     with jax.set_mesh(jax.make_mesh((4,), ("rank",), axis_types=(kind,))):
         return pytest.main(
-            [str(options.folder), "-q", "-rs", "-p", "no:cacheprovider", *others],
-            plugins=[_Selection()],
+            # Without lineax's own options of pytest, which name plugins.
+            [str(options.folder), "-q", "-rs", "-p", "no:cacheprovider", "-o", "addopts=", *others],
+            plugins=[_Selection(options.solvers)],
         )
 
 

@@ -31,6 +31,12 @@ from jaxmg._routines.gels import least_squares
 from jaxmg._routines.geqrf import geqrf
 from jaxmg._routines.gesv import gesv, gesv_jit_ctx, gesv_shardmap_ctx
 from jaxmg._routines.getri import getri, getri_jit_ctx, getri_shardmap_ctx
+from jaxmg._routines.jaxmg_1_4 import device_supports_vmm, gesvd, polar
+from jaxmg._routines.jaxmg_1_4 import gesvd_shardmap_ctx as gesvd_shardmap_ctx
+from jaxmg._routines.jaxmg_1_4 import least_squares_shardmap_ctx as least_squares_shardmap_ctx
+from jaxmg._routines.jaxmg_1_4 import lu_solve_shardmap_ctx as lu_solve_shardmap_ctx
+from jaxmg._routines.jaxmg_1_4 import polar_shardmap_ctx as polar_shardmap_ctx
+from jaxmg._routines.jaxmg_1_4 import qr_shardmap_ctx as qr_shardmap_ctx
 from jaxmg._routines.lu_factor import lu_factor
 from jaxmg._routines.lu_solve import lu_solve
 from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows
@@ -52,12 +58,14 @@ __all__ = [
     "cho_factor",
     "cho_solve",
     "cyclic_1d",
+    "device_supports_vmm",
     "eigh",
     "eigvalsh",
     "geqrf",
     "gesv",
     "gesv_jit_ctx",
     "gesv_shardmap_ctx",
+    "gesvd",
     "get_cols_cyclic",
     "getri",
     "getri_jit_ctx",
@@ -68,6 +76,7 @@ __all__ = [
     "pad_rows",
     "plan",
     "plot_block_to_cyclic",
+    "polar",
     "potri",
     "potri_jit_ctx",
     "potri_shardmap_ctx",

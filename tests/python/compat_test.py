@@ -195,3 +195,109 @@ def test_an_editor_sees_every_argument(name):
     anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     assert not [parameter for parameter in parameters if parameter.kind in anything]
     assert inspect.getdoc(getattr(jaxmg, name))
+
+
+_RECTANGLE = np.random.default_rng(1).standard_normal((12, 8))
+
+
+def _check_gesvd(u, s, vh):
+    np.testing.assert_allclose(u[:, :8] * s @ vh, _RECTANGLE, atol=1e-12)
+
+
+@pytest.mark.extended
+def test_1_4_1_gesvd_and_polar():
+    mesh, specs = cases.line(2), P("r", None)
+    a = cases.shard(_RECTANGLE, mesh, "r", None)
+
+    def run(a):
+        return {
+            "both": jaxmg.gesvd(a, 3, mesh, specs, return_status=True),
+            "full": jaxmg.gesvd(a, 3, mesh, in_specs=specs, full_matrices=True),
+            "u": jaxmg.gesvd(a, 3, mesh, specs, compute_vh=False),
+            "vh": jaxmg.gesvd(a, 3, mesh, specs, compute_u=False, return_status=True),
+            "s": jaxmg.gesvd(a, 3, mesh, specs, compute_u=False, compute_vh=False),
+            "polar": jaxmg.polar(a, 3, mesh, specs, return_status=True),
+            "unitary": jaxmg.polar(a, 3, mesh, in_specs=specs, compute_h=False),
+        }
+
+    results = jax.jit(run)(a)
+    u, s, vh, status = results["both"]
+    _check_gesvd(u, s, vh)
+    assert status.dtype == np.int32 and status[0] == 0
+    assert results["full"][0].shape == (12, 12)
+    _check_gesvd(*results["full"])
+    _check_gesvd(*results["u"], vh)
+    _check_gesvd(u, *results["vh"][:2])
+    np.testing.assert_allclose(results["s"], s, rtol=1e-12)
+    unitary, h, status = results["polar"]
+    np.testing.assert_allclose(unitary @ h, _RECTANGLE, atol=1e-12)
+    np.testing.assert_allclose(unitary, results["unitary"], atol=1e-12)
+    assert status[0] == 0
+
+
+@pytest.mark.extended
+def test_1_4_1_status_and_donation():
+    a = jnp.asarray(_RECTANGLE).at[0, 0].set(np.nan)
+    u, s, vh, status = jaxmg.gesvd(a, return_status=True, donate=True)
+    assert a.is_deleted() and status[0] == -1 and np.isnan(s).all()
+    with pytest.raises(TypeError, match="^polar: a must be .* list"):
+        jaxmg.polar([[1.0]])
+    with pytest.raises(ValueError, match="^gesvd: T_A, the tile width"):
+        jaxmg.gesvd(_RECTANGLE, 0)
+
+
+@pytest.mark.extended
+def test_1_4_1_global_contract_of_other_routines():
+    mesh, specs = cases.line(2), P("r", None)
+    square, b = cases.shard(_MATRIX, mesh, "r", None), jnp.asarray(_B)
+    tall, c = cases.shard(_RECTANGLE, mesh, "r", None), jnp.ones(12)
+
+    def run(square, b, tall, c):
+        return (
+            jaxmg.lu_solve_shardmap_ctx(square, b, 3, mesh, specs),
+            jaxmg.least_squares_shardmap_ctx(tall, c, 3, mesh, in_specs=specs),
+            jaxmg.qr_shardmap_ctx(tall, 3, mesh, specs),
+            jaxmg.polar_shardmap_ctx(tall, 3, mesh, specs),
+            jaxmg.gesvd_shardmap_ctx(tall, 3, mesh, specs),
+        )
+
+    results = jax.jit(run)(square, b, tall, c)
+    solved, minimized, (q, r, _), (u, h, _), (work, *svd, _) = results
+    cases.check_potrs(_MATRIX, solved[1], _B)
+    x = np.linalg.lstsq(_RECTANGLE, np.ones(12))[0]
+    np.testing.assert_allclose(minimized[2], x, atol=1e-12)
+    np.testing.assert_allclose(minimized[1][:8], x, atol=1e-12)
+    assert minimized[1].shape == (12,) and work.shape == (12, 8)
+    np.testing.assert_allclose(q @ r, _RECTANGLE, atol=1e-12)
+    np.testing.assert_allclose(u @ h, _RECTANGLE, atol=1e-12)
+    _check_gesvd(*svd)
+    assert all(each[-1][0] == 0 for each in results)
+
+
+class _Driver:
+    """A stand-in for CUDA's driver: a GPU 0 that has virtual memory management."""
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGet(self, number, ordinal):
+        number._obj.value = ordinal
+        return 0 if ordinal == 0 else 101
+
+    def cuDeviceGetAttribute(self, value, attribute, number):
+        value._obj.value = attribute == 102
+        return 0
+
+
+def test_1_4_1_device_supports_vmm(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: _Driver())
+    assert jaxmg.device_supports_vmm() is True
+    with pytest.raises(RuntimeError, match="cuDeviceGet fails with CUDA's error 101 for GPU 3"):
+        jaxmg.device_supports_vmm(3)
+
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    with pytest.raises(RuntimeError, match="there is no CUDA driver: libcuda.so.1"):
+        jaxmg.device_supports_vmm()

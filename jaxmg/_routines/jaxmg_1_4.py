@@ -1,0 +1,187 @@
+"""Calls of JAXMg 1.4.1 that have another name or form here: `gesvd`, `polar`, the functions for
+global arrays inside ``jit`` that it names ``*_shardmap_ctx``, and `device_supports_vmm`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import SupportsIndex
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import checks, layouts
+from jaxmg._call.arguments import matrix_spec
+from jaxmg._routines import gels, gesv, jax_svd, qr
+from jaxmg._types import MatrixLike, MeshLike, Specs
+
+# CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED of cuda.h.
+_VIRTUAL_MEMORY = 102
+
+
+@_compat.api_boundary
+def gesvd(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    compute_u: bool = True,
+    compute_vh: bool = True,
+    full_matrices: bool = False,
+    return_status: bool = False,
+    pad: bool = True,
+    donate: bool = False,
+) -> Array | tuple[Array, ...]:
+    """The singular value decomposition, by the arguments of JAXMg 1.4.1: `jaxmg.linalg.svd`.
+
+    Args:
+        a: (m, n), float32, float64, complex64 or complex128; sharded by rows.
+        mesh, matrix_specs, in_specs: as for `geqrf`.
+        compute_u, compute_vh: whether to return U, and V^H. One of them costs as much as both.
+        full_matrices: return all m columns of U and n rows of V^H, as in `jaxmg.linalg.svd`.
+        return_status: also return the status.
+        T_A, pad: for JAXMg's callers; the tile width is chosen, and any shape will do.
+        donate: delete ``a`` after an eager call. In JAXMg it is True unless one says otherwise.
+
+    Returns:
+        (U, s, V^H) | (U, s) | (s, V^H) | s, with the status behind them. The status is int32 of
+        shape (1,): 0, or -1 where ``a`` has NaN or infinity.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.linalg.svd`.
+
+    Examples:
+        >>> u, s = jaxmg.gesvd(a, 256, compute_vh=False)
+    """
+    where = _check("gesvd", a, T_A, mesh, matrix_specs, in_specs)
+    u = vh = None
+    if compute_u or compute_vh:
+        u, s, vh = jax_svd.svd(a, bool(full_matrices), **where)
+    else:
+        s = jax_svd.svdvals(a, **where)
+    vectors = (compute_u, u), (True, s), (compute_vh, vh)
+    results = tuple(value for wanted, value in vectors if wanted and value is not None)
+    return _finish(a, results, _status(s), return_status, donate)
+
+
+@_compat.api_boundary
+def polar(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    compute_h: bool = True,
+    return_status: bool = False,
+    pad: bool = True,
+    donate: bool = False,
+) -> Array | tuple[Array, ...]:
+    """The polar decomposition A = U H, by the arguments of JAXMg 1.4.1: `jaxmg.linalg.polar`.
+
+    Args:
+        a, T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: as for `gesvd`.
+        compute_h: whether to return H.
+
+    Returns:
+        (U, H) | U, with the status behind them, as of `gesvd`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.linalg.polar`.
+    """
+    where = _check("polar", a, T_A, mesh, matrix_specs, in_specs)
+    u, h = jax_svd.polar(a, **where)
+    results = (u, h) if compute_h else (u,)
+    return _finish(a, results, _status(u), return_status, donate)
+
+
+def _check(name, a, T_A, mesh, matrix_specs, in_specs):
+    """Checks the arguments of a call; returns those that say where the matrix is."""
+    checks.array(name, "a", a, checks.ALL)
+    if a.ndim < 2:
+        raise ValueError(f"{name}: a must be a matrix of shape (m, n); it has shape {a.shape}")
+    checks.tile(name, T_A)
+    return {"mesh": mesh, "matrix_specs": matrix_spec(name, matrix_specs, in_specs)}
+
+
+def _status(result):
+    is_finite = jnp.all(jnp.isfinite(result))
+    return jnp.where(is_finite, 0, -1).astype(jnp.int32).reshape(1)
+
+
+def _finish(a, results, status, return_status, donate):
+    if return_status:
+        results = (*results, status)
+    if donate and isinstance(a, jax.Array) and not layouts.traced((a,)):
+        jax.block_until_ready(results)
+        a.delete()
+    return results if len(results) > 1 else results[0]
+
+
+def gesvd_shardmap_ctx(a, T_A=None, mesh=None, matrix_specs=None, **options):
+    """`gesvd` on global arrays inside ``jit``: (a_work, ..., status). ``a_work`` is ``a``."""
+    return a, *gesvd(a, T_A, mesh, matrix_specs, return_status=True, **options)
+
+
+def polar_shardmap_ctx(a, T_A=None, mesh=None, matrix_specs=None, **options):
+    """`polar` on global arrays inside ``jit``: (U, H, status) or (U, status)."""
+    return polar(a, T_A, mesh, matrix_specs, return_status=True, **options)
+
+
+def qr_shardmap_ctx(a, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True):
+    """`qr` on global arrays inside ``jit``: (Q, R, status)."""
+    q, r, status = qr.qr(a, T_A, mesh, matrix_specs, in_specs=in_specs, return_status=True)
+    return q, r, status.reshape(1)
+
+
+def lu_solve_shardmap_ctx(a, b, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True):
+    """`lu_solve` on global arrays inside ``jit``: (a_work, x, status)."""
+    work, x, status = gesv.gesv_jit_ctx(a, b, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad)
+    return work, x, status.reshape(1)
+
+
+def least_squares_shardmap_ctx(
+    a, b, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True
+):
+    """`least_squares` on global arrays inside ``jit``: (a_work, b_work, x, status). ``a_work`` is
+    ``a``; the first rows of ``b_work``, of b's shape, are those of x if ``a`` is tall."""
+    x, status = gels.least_squares(
+        a, b, T_A, mesh, matrix_specs, in_specs=in_specs, return_status=True
+    )
+    m, n = a.shape
+    below = ((0, max(m - n, 0)),) + ((0, 0),) * (x.ndim - 1)
+    return a, jnp.pad(x, below)[:m], x, status.reshape(1)
+
+
+def device_supports_vmm(device: SupportsIndex = 0) -> bool:
+    """Whether a GPU has virtual memory management, which JAX's allocator "vmm" needs.
+
+    It asks the CUDA driver, and starts neither JAX nor a context on the GPU. Nothing in this
+    package depends on it; JAXMg 1.x has this function.
+
+    Args:
+        device: the number that CUDA has for the GPU.
+
+    Raises:
+        RuntimeError: there is no CUDA driver, or no such GPU.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise RuntimeError(f"device_supports_vmm: there is no CUDA driver: {error}") from error
+    number, value = ctypes.c_int(), ctypes.c_int()
+    ordinal = checks.index(device)
+    for name, arguments in {
+        "cuInit": (0,),
+        "cuDeviceGet": (ctypes.byref(number), ordinal),
+        "cuDeviceGetAttribute": (ctypes.byref(value), _VIRTUAL_MEMORY, number),
+    }.items():
+        if error := getattr(driver, name)(*arguments):
+            raise RuntimeError(
+                f"device_supports_vmm: {name} fails with CUDA's error {error} for GPU {ordinal}; "
+                "check that nvidia-smi lists it"
+            )
+    return bool(value.value)

@@ -125,6 +125,11 @@ fuzz() {
   FUZZ_SECONDS=${FUZZ_SECONDS:-1200} \
     timeout 1800 ci/installed_wheels.sh 3.12 tests/fuzz/transformations.py jax==0.11.2
 }
+# Functions at random scales, for SCALES_SECONDS.
+scales() {
+  SCALES_SECONDS=${SCALES_SECONDS:-1200} \
+    timeout 1800 ci/installed_wheels.sh 3.12 tests/fuzz/scales.py jax==0.11.2
+}
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
 # MUTANTS_OUT is a file for a record of it.
 mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANTS_OUT"}; }
@@ -137,7 +142,7 @@ exits() {
 default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 py313 processes types
   py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 types312 workspace commands
+also=(asan tsan faults fuzz scales strict cuda netket322 netket323 lineax types311 types312 workspace commands
   topologies aarch64 wheels release py312 py314)
 # CI's own run, which has half an hour, leaves to GitHub's jobs the tests that are marked `breadth` or
 # `slow`, and most of what `processes` repeats; it has fewer processes end. Those marked `extended`,

@@ -398,7 +398,7 @@ def _orthogonal(method: str, steps: int, dtype: Any) -> Callable[[Any], Any]:
 def _inverse_root(method: str, p: int, epsilon: float) -> Callable[[Any], Any]:
     """The function of `inverse_pth_root`: the same object each time."""
     by = iterations.root_by_newton if method == "newton" else iterations.root_by_eigenvalues
-    return functools.partial(by, p=p, epsilon=epsilon)
+    return functools.partial(iterations.inverse_root, p=p, epsilon=epsilon, by=by)
 
 
 def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:

@@ -97,6 +97,43 @@ def scaled(x, axis=None):
     return multiplied(x, -exponent_of(x, axis, keepdims=True))
 
 
+def homogeneous(function, *degrees, reads=None):
+    """Computes a homogeneous ``function(a, *others, **options)`` on scaled matrices (..., m, n).
+
+    Each matrix is multiplied by the power of two that brings its largest entry to [1, 2), and each
+    result by the power that undoes it.
+
+    Args:
+        degrees: of the results. A single result has the degree that isn't 0.
+        reads: of ``a`` and the options, what the function reads of ``a``; None: everything.
+    """
+
+    @functools.wraps(function)
+    def scaled_function(a, *others, **options):
+        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1))
+        results = function(multiplied(a, -exponent[..., None, None]), *others, **options)
+        leaves, tree = jax.tree.flatten(results)
+        of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
+        return tree.unflatten(
+            multiplied(x, degree * exponent.reshape(exponent.shape + (1,) * (x.ndim - a.ndim + 2)))
+            if degree
+            else x
+            for x, degree in zip(leaves, of_each, strict=True)
+        )
+
+    return scaled_function
+
+
+def log_det_of_scaled(function, a):
+    """(sign, logarithm) of determinants by ``function``, of matrices (..., n, n) that are scaled if
+    their factors might overflow or underflow."""
+    exponent = exponent_of(a, (-2, -1))
+    far = jnp.abs(exponent) > _Format(jnp.finfo(a.dtype).dtype).bias // 2
+    exponent = jnp.where(far, exponent, 0)
+    sign, log = function(multiplied(a, -exponent[..., None, None]))
+    return sign, log + a.shape[-1] * exponent.astype(log.dtype) * np.log(2).astype(log.dtype)
+
+
 def multiplied(x, exponent):
     """x 2^exponent of normal numbers, by two products, which JAX may differentiate and which take
     less time than `times_power`."""

@@ -4,6 +4,7 @@ roots. For `jaxmg.tree`, which gives each matrix a device."""
 import jax
 import jax.numpy as jnp
 
+from jaxmg._factors import scaling
 from jaxmg._routines import polar
 from jaxmg._stacks import library
 
@@ -56,8 +57,18 @@ def _unit(g):
     return x / jnp.where(norm == 0, 1, norm)
 
 
+def inverse_root(a, p, epsilon, by):
+    """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A, by the function ``by`` of a scaled A:
+    times a power of 2^p, if p is small, so that all digits stay."""
+    exponent = scaling.exponent_of(a)
+    exponent -= exponent % p if p <= 32 else 0
+    root = by(scaling.multiplied(a, -exponent), p, epsilon)
+    rest = (exponent % p).astype(jnp.finfo(a.dtype).dtype) / p
+    return scaling.multiplied(root * jnp.exp2(-rest).astype(a.dtype), -(exponent // p))
+
+
 def root_by_eigenvalues(a, p, epsilon):
-    """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A."""
+    """`inverse_root` by eigenvalues and eigenvectors."""
     if not a.size:
         return a
     w, v = library.eigh(a)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, NamedTuple, overload
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
+from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, syevd
 from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
 
@@ -137,11 +140,15 @@ def eigenpairs(a, name, mesh, spec, read=jax_linalg.HERMITIAN):
 
 @jax_linalg.program
 def eigenvectors(call, a):
-    return syevd.syevd(jax_linalg.upper(call, a), **jax_linalg.where(call))
+    return _scaled(call, 1, 0)(jax_linalg.upper(call, a))
 
 
 @jax_linalg.program
 def eigenvalues(call, a):
-    return (
-        syevd.syevd(jax_linalg.upper(call, a), return_eigenvectors=False, **jax_linalg.where(call)),
-    )
+    return (_scaled(call, 1, return_eigenvectors=False)(jax_linalg.upper(call, a)),)
+
+
+def _scaled(call, *degrees, **options):
+    """`jaxmg.syevd` of the upper triangle times a power of two."""
+    function = functools.partial(syevd.syevd, **options, **jax_linalg.where(call))
+    return scaling.homogeneous(function, *degrees, reads=jnp.triu)

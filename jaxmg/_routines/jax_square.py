@@ -314,10 +314,11 @@ def _invert_general(call, a):
     return getri.getri(a, **jax_linalg.where(call))
 
 
-@shares.on_shares(lambda platform, options, a: determinants.log_det(a))
+@shares.on_shares(lambda platform, options, a: scaling.log_det_of_scaled(determinants.log_det, a))
 @jax_linalg.program
 def log_det(call, a):
-    return _by_structure(call, _log_det_definite, _log_det_general)(a)
+    function = _by_structure(call, _log_det_definite, _log_det_general)
+    return scaling.log_det_of_scaled(function, a)
 
 
 def _log_det_definite(call, a):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._call import blocks
+from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, polar, shares, svd
 from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import derivatives, products
@@ -19,7 +20,8 @@ from jaxmg._transform import derivatives, products
 def pseudoinverse(call, a):
     (rtol,) = call.attributes
     rtol = 10 * max(call.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
-    return (pseudoinverse_of(a, Cut(rtol), call.layout),)
+    inverse = functools.partial(pseudoinverse_of, cut=Cut(rtol), layout=call.layout)
+    return (scaling.homogeneous(inverse, -1)(a),)
 
 
 def _above_stacks(platform, options, a, rtol):
@@ -38,14 +40,14 @@ def pseudoinverse_above(call, a, rtol):
 @jax_linalg.program_of_any_shape
 def range_basis(call, a):
     """(the left singular vectors of which singular values count, among zeros; their number)"""
-    return _of_range(a, Cut(*call.attributes), call.layout)
+    return _of_range(scaling.scaled(a), Cut(*call.attributes), call.layout)
 
 
 @jax_linalg.program_of_any_shape
 def null_basis(call, a):
     """(all right singular vectors, with zeros for those of which singular values count; the number
     of these)"""
-    return _of_null_space(a, Cut(*call.attributes), call.layout)
+    return _of_null_space(scaling.scaled(a), Cut(*call.attributes), call.layout)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._factors import scaling
 
 
 def guarded(function, reads=None):
@@ -92,9 +93,21 @@ def _(primals, tangents):
     return _with_nan(*primals), _tangent(tangents[0], primals[1])
 
 
-def _of_jax(name, reads=None):
-    """The function of `jax.numpy.linalg` of this name, guarded."""
-    return guarded(lambda *arrays, **options: getattr(jnp.linalg, name)(*arrays, **options), reads)
+def _call_jax(name):
+    return lambda *arrays, **options: getattr(jnp.linalg, name)(*arrays, **options)
+
+
+def _of_jax(name, reads=None, degrees=()):
+    """The function of `jax.numpy.linalg` of this name, guarded.
+
+    Args:
+        degrees: of the results, if they are homogeneous. The matrices are then scaled: LAPACK
+            scales by other numbers than powers of two, and not in every routine.
+    """
+    function = _call_jax(name)
+    if degrees:
+        function = scaling.homogeneous(function, *degrees, reads=reads)
+    return guarded(function, reads)
 
 
 def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
@@ -103,13 +116,13 @@ def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
     return jnp.triu(a) if UPLO == "U" else jnp.tril(a)
 
 
-svd = _of_jax("svd")
-pinv = _of_jax("pinv")
-eigh = _of_jax("eigh", _read_by_eigh)
-eigvalsh = _of_jax("eigvalsh", _read_by_eigh)
-qr = _of_jax("qr")
-inv = _of_jax("inv")
-solve = _of_jax("solve")
+svd = _of_jax("svd", degrees=(0, 1, 0))
+pinv = _of_jax("pinv", degrees=(-1,))
+eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
+eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
+qr = _of_jax("qr", degrees=(0, 1))
+inv = _of_jax("inv", degrees=(-1,))
+solve = _of_jax("solve", degrees=(-1,))
 slogdet = _of_jax("slogdet")
 det = _of_jax("det")
 

@@ -1,6 +1,6 @@
 """Values at extreme scales: a function that is homogeneous of degree d gives 2^(dk) f(A) of 2^k A.
 
-tests/fuzz/scales.py has all functions and random scales.
+scale_cases.py has all functions, and tests/fuzz/scales.py random scales of them.
 """
 
 import itertools
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scale_cases
 import scipy.linalg
 
 import jaxmg
@@ -129,6 +130,15 @@ def test_matrix_rank():
         assert linalg.matrix_rank(jnp.asarray(_times(a, k)), 1e-9, mesh=cases.line(2)) == 2
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("exponent", [-25, -21, 18, 30])
+def test_inverse_root_by_newton(exponent):
+    a = (np.diag([1.0, 2, 3]) * 10.0**exponent).astype(np.float32)
+    (root,) = jaxmg.tree.inverse_pth_root([a], 4, method="newton", mesh=cases.line(2))
+    exact = (np.array([1, 2, 3]) + 3e-6) ** -0.25
+    np.testing.assert_allclose(np.diagonal(root) * 10.0 ** (exponent / 4), exact, rtol=1e-5)
+
+
 _LEAST_SQUARES = {
     "linalg.least_squares": lambda a, b, **o: linalg.least_squares(a, b, **o),
     "linalg.lstsq": lambda a, b, **o: linalg.lstsq(a, b, **o)[0],
@@ -228,3 +238,23 @@ def test_qr_of_columns_far_apart(batch):
     far = np.stack([_times(a[:, i], k) for i, k in enumerate((110, 0, -110))], axis=1)
     q, found = (linalg.qr(x[None] if batch else x, mesh=mesh)[0] for x in (a, far))
     np.testing.assert_array_equal(found, q)
+
+
+def _all_functions():
+    """Three in the core; all of them in one dtype and on one mesh else."""
+    core = {("norm fro", "tall", False), ("svdvals", "square", False), ("eigh", "definite", False)}
+    cases_ = [
+        (name, kind, gradient)
+        for name, function in scale_cases.FUNCTIONS.items()
+        for kind in function.kinds
+        for gradient in (False, True)[: 1 + function.differentiable]
+    ]
+    return cases.broad(cases_, lambda *case: case in core)
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(("name", "kind", "gradient"), _all_functions())
+def test_two_scales(name, kind, gradient):
+    """The least and the largest power of two with which no number leaves the normal range."""
+    wrong = scale_cases.find_wrong(name, kind, "float32", 2, False, gradient, 0, ks=())
+    assert wrong is None, wrong

@@ -1,0 +1,237 @@
+"""Functions of `jaxmg.linalg` and `jaxmg.tree` by their degree: f(2^k A) = 2^(dk) f(A) bit for bit
+while no entry of A or of the result leaves the normal range. For scales_test.py and
+tests/fuzz/scales.py."""
+
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxmg import linalg, tree
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SHAPES = {"square": (6, 6), "definite": (6, 6), "tall": (24, 3), "wide": (3, 24)}
+
+
+class Function(typing.NamedTuple):
+    """A function of (a, b, where).
+
+    Attributes:
+        call: gives an array, or several.
+        degrees: of each result, in A, and in b where there is one. A fraction's denominator divides
+            k.
+        kinds: of the matrices.
+        differentiable: whether the gradient is compared, too.
+        batches: whether it takes a batch.
+        step: what divides k.
+    """
+
+    call: typing.Callable
+    degrees: tuple
+    kinds: tuple = ("square", "tall", "wide")
+    differentiable: bool = True
+    batches: bool = True
+    step: int = 1
+
+
+_SQUARE, _DEFINITE, _TALL = ("square",), ("definite",), ("tall",)
+
+
+def _tree(name, *arguments, **options):
+    return lambda a, b, o: getattr(tree, name)([a], *arguments, **options, **o)[0]
+
+
+def _norms():
+    for order in ("fro", 1, -1, np.inf, -np.inf, 2, -2, "nuc"):
+        yield (
+            f"norm {order}",
+            Function(lambda a, b, o, order=order: linalg.norm(a, order, (-2, -1), **o), (1,)),
+        )
+    for order in (None, 1, 2, 3, 0.5, -1, -2, np.inf, -np.inf):
+        yield (
+            f"vectors' norm {order}",
+            Function(lambda a, b, o, order=order: linalg.norm(a, order, -1), (1,)),
+        )
+
+
+def _conditions():
+    for p in (None, -2, 1, -1, np.inf, -np.inf, "fro", "nuc"):
+        call = lambda a, b, o, p=p: linalg.cond(a, p, **o)  # noqa: E731
+        kinds = ("square", "tall") if p in (None, -2) else _SQUARE
+        yield f"cond {p}", Function(call, (0,), kinds, p not in (1, np.inf))
+
+
+FUNCTIONS = {
+    **dict(_norms()),
+    **dict(_conditions()),
+    "cholesky": Function(lambda a, b, o: linalg.cholesky(a, **o), (0.5,), _DEFINITE, step=2),
+    "cho_solve": Function(
+        lambda a, b, o: linalg.cho_solve(linalg.cho_factor(a, **o), b, **o),
+        (-1,), _DEFINITE, False, False, 2,
+    ),
+    "det": Function(lambda a, b, o: linalg.det(a, **o), ("n",), _SQUARE),
+    "eigh": Function(lambda a, b, o: linalg.eigh(a, **o), (1, 0), _DEFINITE),
+    "eigvalsh": Function(lambda a, b, o: linalg.eigvalsh(a, **o), (1,), _DEFINITE),
+    "inv": Function(lambda a, b, o: linalg.inv(a, **o), (-1,), _SQUARE),
+    "inv of definite": Function(lambda a, b, o: linalg.inv(a, **o), (-1,), _DEFINITE, step=2),
+    "least_squares": Function(lambda a, b, o: linalg.least_squares(a, b, **o), (-1,)),
+    "lstsq": Function(lambda a, b, o: linalg.lstsq(a, b, **o)[::3], (-1, 1), ("tall", "wide")),
+    "lu": Function(lambda a, b, o: linalg.lu(a, **o)[1:], (0, 1), _SQUARE),
+    "lu_solve": Function(
+        lambda a, b, o: linalg.lu_solve(linalg.lu_factor(a, **o), b, **o), (-1,), _SQUARE,
+        False, False,
+    ),
+    "matrix_power 2": Function(lambda a, b, o: linalg.matrix_power(a, 2, **o), (2,), _SQUARE),
+    "matrix_power -2": Function(lambda a, b, o: linalg.matrix_power(a, -2, **o), (-2,), _SQUARE),
+    "matrix_rank": Function(
+        lambda a, b, o: linalg.matrix_rank(a, **o).astype(float), (0,), differentiable=False
+    ),
+    "null_space": Function(lambda a, b, o: linalg.null_space(a, rank=3, **o), (0,), ("wide",)),
+    "orth": Function(lambda a, b, o: linalg.orth(a, rank=3, **o), (0,), _TALL),
+    "pinv": Function(lambda a, b, o: linalg.pinv(a, **o), (-1,)),
+    "polar": Function(lambda a, b, o: linalg.polar(a, **o), (0, 1)),
+    "qr": Function(lambda a, b, o: linalg.qr(a, **o), (0, 1), ("square", "tall")),
+    "qr pivoting": Function(
+        lambda a, b, o: linalg.qr(a, pivoting=True, **o)[:2], (0, 1), _TALL, batches=False
+    ),
+    "qr complete": Function(
+        lambda a, b, o: linalg.qr(a, "complete", **o), (0, 1), _TALL, False
+    ),
+    "qr_multiply": Function(
+        lambda a, b, o: linalg.qr_multiply(a, b, "left", **o), (0, 1), _SQUARE, batches=False
+    ),
+    "slogdet": Function(lambda a, b, o: linalg.slogdet(a, **o)[0], (0,), _SQUARE, False),
+    "solve": Function(lambda a, b, o: linalg.solve(a, b, **o), (-1,), _SQUARE),
+    "solve pos": Function(
+        lambda a, b, o: linalg.solve(a, b, assume_a="pos", **o), (-1,), _DEFINITE, step=2
+    ),
+    "solve_triangular": Function(
+        lambda a, b, o: linalg.solve_triangular(a, b, **o), (-1,), _DEFINITE, batches=False
+    ),
+    "sqrtm": Function(lambda a, b, o: linalg.sqrtm(a, **o), (0.5,), _DEFINITE, step=2),
+    "svd": Function(lambda a, b, o: linalg.svd(a, False, **o), (0, 1, 0)),
+    "svdvals": Function(lambda a, b, o: linalg.svdvals(a, **o), (1,)),
+    "svd_lowrank": Function(
+        lambda a, b, o: linalg.svd_lowrank(a, 2, oversample=1, **o)[:3], (0, 1, 0),
+        differentiable=False,
+    ),
+    "tree.cholesky": Function(_tree("cholesky"), (0.5,), _DEFINITE, step=2),
+    "tree.eigh": Function(_tree("eigh"), (1, 0), _DEFINITE),
+    "tree.inv": Function(_tree("inv"), (-1,), _SQUARE),
+    "tree.qr": Function(_tree("qr"), (0, 1), ("square", "tall")),
+    "tree.svd": Function(_tree("svd", False), (0, 1, 0)),
+    "tree.orthogonalize": Function(_tree("orthogonalize"), (0,)),
+    "tree.orthogonalize exact": Function(_tree("orthogonalize", method="exact"), (0,)),
+    "tree.inverse_pth_root": Function(_tree("inverse_pth_root", 4), (-0.25,), _DEFINITE, step=4),
+    "tree.inverse_pth_root newton": Function(
+        _tree("inverse_pth_root", 4, method="newton"), (-0.25,), _DEFINITE, False, step=4
+    ),
+    "tree.orthogonal_iteration": Function(
+        lambda a, b, o: tree.orthogonal_iteration([a], [b], **o)[0], (0,), _DEFINITE
+    ),
+}  # fmt: skip
+
+
+def times_power(x, k):
+    """x 2^k, exactly."""
+    x = np.asarray(x)
+    if x.dtype.kind == "c":
+        parts = np.ldexp(x.real, k), np.ldexp(x.imag, k)
+        return np.stack(parts, -1).view(x.dtype)[..., 0]
+    return np.ldexp(x, k)
+
+
+def _exponents(x):
+    """The exponents of the entries that aren't 0, of parts of complex ones."""
+    x = np.asarray(x)
+    parts = np.stack([x.real, x.imag]) if x.dtype.kind == "c" else x
+    return np.frexp(parts[parts != 0])[1]
+
+
+def _matrices(random, function, kind, dtype, batch):
+    def normal(*shape):
+        value = random.standard_normal(shape)
+        return value + 1j * random.standard_normal(shape) if np.dtype(dtype).kind == "c" else value
+
+    lead, (m, n) = (3,) * batch, SHAPES[kind]
+    a = normal(*lead, m, n)
+    if kind == "definite":
+        a = a @ a.conj().swapaxes(-1, -2) / n + np.eye(n)
+    return a.astype(dtype), normal(*lead, m, m if function == "tree.orthogonal_iteration" else 2)
+
+
+def _degree(degree, n):
+    return n if degree == "n" else degree
+
+
+def _gradient(function, weights, o):
+    """Of the sum of the results' parts with these weights, by A: each result has one."""
+
+    def gradients(a, b):
+        def part(a, i):
+            result = jax.tree.leaves(function.call(a, b, o))[i]
+            return jnp.sum((result * weights[i]).real)
+
+        return [jax.grad(part)(a, i) for i in range(len(function.degrees))]
+
+    return gradients
+
+
+def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, ks=None):
+    """None, or how a function isn't what it has to be at another scale."""
+    random = np.random.default_rng(seed)
+    function = FUNCTIONS[name]
+    a, b = _matrices(random, name, kind, dtype, batch)
+    b = b.astype(dtype)
+    where = {"mesh": Mesh(np.array(jax.devices()[:ranks]), ("r",))}
+    degrees = [_degree(d, a.shape[-1]) for d in function.degrees]
+
+    def values(a, b):
+        return jax.tree.leaves(function.call(a, b, where))
+
+    if gradient:
+        shapes = jax.eval_shape(values, a, b)
+        weights = [random.standard_normal(x.shape).astype(np.finfo(x.dtype).dtype) for x in shapes]
+        values = _gradient(function, weights, where)
+        degrees = [d - 1 for d in degrees]
+    values = jax.jit(values)
+    results = [np.asarray(x) for x in values(a, b)]
+    info = np.finfo(dtype)
+    # Cotangents are multiplied by powers of two, too, of which small entries may become denormal.
+    margin = 2 * info.nmant if gradient else 0
+    least, most = info.minexp + 1 + margin, info.maxexp - margin
+    limits = [(1, _exponents(a))]
+    for degree, x in zip(degrees, results, strict=True):
+        if not np.isfinite(x).all():
+            return f"{x} at scale 1"
+        # Entries that are rounding errors don't count.
+        significant = np.abs(x) > 10 * info.eps * np.abs(x).max(initial=0)
+        limits.append((degree, _exponents(np.where(significant, x, 0))))
+    low, high = -(10**6), 10**6
+    for degree, of in limits:
+        if degree and of.size:
+            ends = (least - of.min()) / degree, (most - 1 - of.max()) / degree
+            low, high = max(low, min(ends)), min(high, max(ends))
+    step = function.step
+    low, high = int(np.ceil(low / step)), int(np.floor(high / step))
+    if ks is None:
+        ks = {low, high, *random.integers(low, high + 1, 2)}
+    else:
+        ks = {low, high}
+    for k in (int(k) * step for k in ks):
+        for i, (x, degree) in enumerate(zip(values(times_power(a, k), b), degrees, strict=True)):
+            expected = times_power(results[i], round(degree * k))
+            same = np.asarray(x) == expected
+            normal = np.abs(expected) >= info.tiny
+            if expected.dtype.kind == "c":
+                normal = (np.abs(expected.real) >= info.tiny) & (np.abs(expected.imag) >= info.tiny)
+            same |= ~normal & (np.abs(np.asarray(x) - expected) <= info.tiny)
+            if not same.all():
+                with np.errstate(all="ignore"):
+                    off = np.abs(np.asarray(x, np.clongdouble) - expected.astype(np.clongdouble))
+                    off = off.max() / np.abs(expected.astype(np.clongdouble)).max()
+                    off = off / info.eps
+                return f"result {i} of 2^{k} A is {off:.3g} eps of the largest off"
+    return None

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
+from jaxmg._call import exporting
 from jaxmg._processes import rendezvous
 
 # From this order on several devices are faster than one.
@@ -157,6 +158,7 @@ def resolve_mesh(routine, arrays, mesh):
     explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
     NumPy arrays all devices of this process.
     """
+    exporting.register_if_imported()
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
         raise TypeError(
             f"{routine}: mesh must be a jax.sharding.Mesh or AbstractMesh; got "

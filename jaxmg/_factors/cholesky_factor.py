@@ -11,13 +11,14 @@ import numpy as np
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts
+from jaxmg._call import checks, exporting, layouts
 from jaxmg._call.arguments import collect
 from jaxmg._factors import cholesky_operations, pickling, transposed, upper_factor
 from jaxmg._transform import dispatch
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 
 
+@exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["tiles", "overflow", "_log_det", "status"],

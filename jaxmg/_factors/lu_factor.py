@@ -12,13 +12,14 @@ import numpy as np
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts
+from jaxmg._call import checks, exporting, layouts
 from jaxmg._call.arguments import collect
 from jaxmg._factors import condition, lu_operations, packed_lu, pickling, transposed
 from jaxmg._transform import at_once, derivatives, dispatch, hermitian
 from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Specs, Trans
 
 
+@exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["tiles", "overflow", "pivots", "_sign", "_log_det", "status"],

@@ -12,13 +12,14 @@ import numpy as np
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts, programs
+from jaxmg._call import checks, exporting, layouts, programs
 from jaxmg._call.arguments import collect
 from jaxmg._factors import packed_qr, pickling, qr_operations, transposed
 from jaxmg._transform import dispatch, rectangular
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 
 
+@exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["tiles", "overflow", "taus", "_factors", "status"],

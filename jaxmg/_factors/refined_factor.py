@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import layouts, record, results
+from jaxmg._call import exporting, layouts, record, results
 from jaxmg._factors import pickling, refined, refinement
 from jaxmg._transform import hermitian
 from jaxmg._types import MatrixLike, MeshLike
@@ -20,6 +20,7 @@ from jaxmg._types import MatrixLike, MeshLike
 _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
 
 
+@exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["rows", "tiles", "overflow", "scale", "size", "status"],

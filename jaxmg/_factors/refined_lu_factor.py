@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts, record, results
+from jaxmg._call import checks, exporting, layouts, record, results
 from jaxmg._factors import lu_refinement, pickling, refined, refinement, transposed
 from jaxmg._transform import hermitian
 from jaxmg._types import MatrixLike, MeshLike, Trans
@@ -21,6 +21,7 @@ from jaxmg._types import MatrixLike, MeshLike, Trans
 _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "inv")
 
 
+@exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=[

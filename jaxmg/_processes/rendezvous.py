@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import plugins
+from jaxmg._call import exporting, plugins
 
 _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
@@ -39,6 +39,8 @@ def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) 
 
     A program that `jax.export` has serialized, or an executable that was deserialized, calls them
     by name. They are registered when a jaxmg function is first called, or here. Safe to call again.
+    It also registers the types of results and factors (``jaxmg.linalg.QRResult``, ...) with
+    `jax.export`, which `jax.export.deserialize` looks up by name: call it before that.
 
     Args:
         platform: "cpu" or "gpu"; None: that of the mesh, or of JAX's default backend.
@@ -56,6 +58,7 @@ def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) 
     if platform is None:
         platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     plugins.load(platform)
+    exporting.register()
     if mesh is not None:
         processes = {device.process_index for device in mesh.devices.flat}
         meet("register_handlers", platform, processes if len(processes) > 1 else ())

@@ -11,12 +11,13 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks
+from jaxmg._call import checks, exporting
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, syevd
 from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
 
 
+@exporting.named_tuple
 class EighResult(NamedTuple):
     """What `eigh` gives."""
 

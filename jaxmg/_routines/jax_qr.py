@@ -12,7 +12,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._call import exporting, layouts
 from jaxmg._factors import scaling
 from jaxmg._routines import geqrf, jax_linalg, shares, tall, tall_qr
 from jaxmg._stacks import library, ways
@@ -32,6 +32,7 @@ _LEAST_BY_TILES = 512
 _Reduced: TypeAlias = Literal["reduced", "economic", "complete", "full"]
 
 
+@exporting.named_tuple
 class QRResult(NamedTuple):
     """What `qr` gives."""
 

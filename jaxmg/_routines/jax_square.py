@@ -13,7 +13,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks
+from jaxmg._call import checks, exporting
 from jaxmg._factors import condition, scaling
 from jaxmg._routines import (
     cho_factor,
@@ -36,6 +36,7 @@ from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 _ESTIMATED = (1, np.inf)
 
 
+@exporting.named_tuple
 class SlogdetResult(NamedTuple):
     """What `slogdet` gives."""
 

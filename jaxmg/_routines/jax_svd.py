@@ -11,12 +11,13 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks
+from jaxmg._call import checks, exporting
 from jaxmg._routines import jax_eigh, jax_linalg, norms
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
 
+@exporting.named_tuple
 class SVDResult(NamedTuple):
     """What `svd` gives."""
 

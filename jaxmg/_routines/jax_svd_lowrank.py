@@ -11,12 +11,13 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks
+from jaxmg._call import checks, exporting
 from jaxmg._routines import jax_linalg
 from jaxmg._routines import svd_lowrank as lowrank
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 
+@exporting.named_tuple
 class SVDLowRankResult(NamedTuple):
     """What `svd_lowrank` gives."""
 

@@ -1,0 +1,36 @@
+"""`export_checks`: what `jax.export` has to be told about the native routines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxmg._call import exporting
+from jaxmg._routines import table
+
+if TYPE_CHECKING:
+    from jax.export import DisabledSafetyCheck
+
+# JAX's name for kernels of Pallas, by which a GPU reduces batches of small Hermitian matrices.
+_TRITON = "__gpu$xla.gpu.triton"
+
+
+def export_checks() -> list[DisabledSafetyCheck]:
+    """The safety checks to switch off where `jax.export` exports programs that call this package.
+
+    JAX exports native routines of other packages only where they are named, since it can't know
+    whether they stay compatible. A serialized program runs with the version of jaxmg that made it;
+    other versions raise if their routines differ.
+
+    Returns:
+        A `jax.export.DisabledSafetyCheck` for each native routine, and one for the kernels of
+        Pallas by which GPUs compute with batches. The types of results and factors are also
+        registered with `jax.export`.
+
+    Examples:
+        >>> exported = jax.export.export(solve, disabled_checks=jaxmg.export_checks())(a, b)
+        >>> blob = exported.serialize()
+    """
+    from jax import export
+
+    exporting.register()
+    return [export.DisabledSafetyCheck.custom_call(name) for name in (*table.HANDLERS, _TRITON)]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._call import layouts, places
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 # The dtypes that `jaxmg.linalg` promotes to these, as JAX does.
@@ -99,8 +99,10 @@ def promotable(routine, names, arrays):
 
 
 def usable(routine, name, *arrays):
-    """Checks that none of the arrays has a mask, which would be ignored, or has been deleted."""
+    """Checks that none of the arrays has a mask, which would be ignored, has been deleted, or is
+    where no call can use it (`places.refuse`)."""
     for value in arrays:
+        places.refuse(routine, name, value)
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(
                 f"{routine}: {name} is a masked array, whose mask would be ignored; fill it with "

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._call import layouts, places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,12 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
     # typed: T_A=1 isn't T_A=True
     slots = functools.lru_cache(maxsize=4096, typed=True)(lambda *key, **named: [])
 
+    def plan_on_devices(arrays, *options, **named):
+        if not any(map(places.is_on_host, arrays)):
+            return plan(arrays, *options, **named)
+        planned = plan(places.fetch(arrays), *options, **named)
+        return lambda *arrays: planned(*places.fetch(arrays))
+
     @functools.wraps(plan)
     def run(arrays, *options, **named):
         slot = []
@@ -75,7 +81,7 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
             with contextlib.suppress(TypeError):  # not hashable: planned at each call
                 slot = slots(*circumstances, *options, **named)
         if not slot:
-            slot.append(plan(arrays, *options, **named))
+            slot.append(plan_on_devices(arrays, *options, **named))
         return slot[0](*arrays)
 
     run.cache_clear = slots.cache_clear  # type: ignore

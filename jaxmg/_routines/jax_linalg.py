@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, ffi, layouts, programs, symmetry
+from jaxmg._call import blocks, checks, ffi, layouts, places, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._routines import shares
 from jaxmg._transform import batching, products
@@ -46,6 +46,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
             function of the layout that gives all that.
         options: what the program finds as the call's attributes.
     """
+    arrays = places.fetch(arrays)
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
         checks.is_an_array(f"linalg.{name}", argument, array)

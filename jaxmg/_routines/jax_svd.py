@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks, exporting
+from jaxmg._call import checks, exporting, places
 from jaxmg._routines import jax_eigh, jax_linalg, norms
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
@@ -308,6 +308,7 @@ def norm(
         ValueError: ``ord`` isn't one of these, or there are not one or two axes; and all that
             `svdvals` raises.
     """
+    (x,) = places.fetch((x,))
     checks.usable("linalg.norm", "x", x)
     rank = getattr(x, "ndim", 0)
     axes = tuple(range(rank)) if axis is None else axis
@@ -359,7 +360,8 @@ def condition_of_values(
 
 def shape_of(name: str, a: Any) -> tuple[int, int]:
     """The shape of a matrix, or of each matrix of a batch; (0, 0) of a vector or a scalar."""
-    checks.usable(f"linalg.{name}", "a", a)
+    if not places.is_on_host(a):  # which `jax_linalg.run` copies
+        checks.usable(f"linalg.{name}", "a", a)
     return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
 
 

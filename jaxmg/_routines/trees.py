@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import checks, layouts
+from jaxmg._call import checks, layouts, places
 from jaxmg._transform import exchanges, homes
 
 
@@ -31,7 +31,7 @@ def of_each(
     layouts.refuse_manual_axes(caller)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     names = ["tree" + jax.tree_util.keystr(path) for path, _ in paths]
-    arrays = [leaf for _, leaf in paths]
+    arrays = places.fetch([leaf for _, leaf in paths])
     for path, array in zip(names, arrays, strict=True):
         _check_leaf(caller, path, array, dtypes, square)
     if not arrays:

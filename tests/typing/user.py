@@ -319,6 +319,7 @@ def _layout(a: Array, mesh: Mesh) -> None:
     rows: NDArray[np.float64] = np.ones((3, 2))
     assert_type(jaxmg.pad_rows(rows, 1), Array | NDArray[Any])
     jaxmg.register_handlers("cpu")
+    assert_type(len(jaxmg.export_checks()), int)
 
 
 def accepted(a: Array, b: Array, mesh: Mesh) -> None:

@@ -1,0 +1,70 @@
+"""Arrays that calls don't compute with as they are: in host memory, unreduced, of symbolic sizes.
+
+Each is looked for once, at the entrance of a call: `refuse` raises for traced arrays, and `fetch`
+copies those with values from host memory to their devices.
+"""
+
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+_HOST = "pinned_host"
+
+
+def refuse(routine, name, value):
+    """Raises if ``value`` is traced and in host memory or of symbolic sizes, or is unreduced."""
+    if not isinstance(value, jax.Array):
+        return
+    traced = isinstance(value, Tracer)
+    kind: Any = jax.typeof(value) if traced else value
+    spec = getattr(getattr(kind, "sharding", None), "spec", None)
+    if axes := getattr(spec, "unreduced", None):
+        raise ValueError(
+            f"{routine}: {name}, of shape {tuple(value.shape)}, is unreduced over "
+            f"{', '.join(map(repr, sorted(axes)))}: its values are sums that JAX hasn't taken yet; "
+            "reduce it first, with jax.reshard to a PartitionSpec without unreduced axes"
+        )
+    if not traced:
+        return
+    if not all(isinstance(size, int) for size in value.shape):
+        raise ValueError(
+            f"{routine}: {name} has the symbolic shape ({', '.join(map(str, value.shape))}); the "
+            "native routines need sizes that are known when they are traced: export one program "
+            "for each size, or pad to one of a few sizes"
+        )
+    if _space(kind) == "Host":
+        raise ValueError(
+            f"{routine}: {name}, of shape {tuple(value.shape)}, is traced in host memory "
+            f"({_HOST!r}); copy it to the devices first, with jax.device_put(..., "
+            "jax.memory.Space.Device) inside jit, or to a sharding with memory_kind='device' before"
+        )
+
+
+def is_on_host(array):
+    """Whether an array is in host memory that its devices don't compute with."""
+    if isinstance(array, Tracer):
+        return _space(jax.typeof(array)) == "Host"
+    return isinstance(array, jax.Array) and array.sharding.memory_kind == _HOST
+
+
+def fetch(arrays):
+    """``arrays``, of which those in host memory are copied to their devices."""
+    if not any(map(is_on_host, arrays)):
+        return arrays
+    return tuple(map(_to_device, arrays))
+
+
+def _space(kind):
+    return getattr(getattr(kind, "memory_space", None), "name", "")
+
+
+def _to_device(array):
+    if not is_on_host(array):
+        return array
+    if isinstance(array, Tracer):
+        return jax.device_put(array, jax.memory.Space.Device)
+    if array.is_deleted():
+        return array
+    kind = next(iter(array.devices())).default_memory().kind
+    return jax.device_put(array, array.sharding.with_memory_kind(kind))

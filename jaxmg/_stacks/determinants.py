@@ -1,4 +1,4 @@
-"""Determinants of each matrix of a stack, with the derivatives that those of single matrices have."""
+"""Determinants of each matrix of a stack, with the derivatives of single matrices."""
 
 import jax
 import jax.numpy as jnp

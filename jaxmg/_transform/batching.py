@@ -438,8 +438,15 @@ def _of_none(run, marks, arrays, placement):
         for x, mark in zip(arrays, marks, strict=True)
     )
     one = jax.eval_shape(functools.partial(run, tuple(marks)), *ones)
-    results = jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), one)
-    return results if placement is None else placement.put(results)
+
+    def nothing():
+        return jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), one)
+
+    if placement is None:
+        return nothing()
+    # Only shard_map tells JAX on which devices a program runs whose operands lie elsewhere.
+    mapped = jax.shard_map(nothing, mesh=placement.mesh, in_specs=(), out_specs=P())
+    return placement.put(mapped())
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

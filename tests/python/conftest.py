@@ -6,7 +6,7 @@ _PLATFORM = os.environ.get("JAXMG_TEST_PLATFORM")
 
 # All of this has to be set before JAX starts; BLAS would otherwise start threads for each rank.
 if _PLATFORM:
-    os.environ["JAX_PLATFORMS"] = _PLATFORM
+    os.environ["JAX_PLATFORMS"] = f"{_PLATFORM},cpu"  # callbacks of tests run on a CPU device
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):

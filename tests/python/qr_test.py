@@ -296,7 +296,8 @@ def test_column_pivoting(kind, ranks, dtype):
         np.testing.assert_array_equal(order, expected[2])
     again, same = _run(a, mesh, "r", pivoting=True)
     np.testing.assert_array_equal(same, order)
-    np.testing.assert_allclose(again, r, rtol=1e-3)
+    rounding = cases.eps(dtype) * np.abs(r).max()  # no more is known of what is smaller
+    np.testing.assert_allclose(again, r, rtol=1e-3, atol=10 * rounding)
 
 
 @pytest.mark.parametrize(

@@ -493,7 +493,7 @@ def test_orthogonal_iteration(ranks, dtype, kind):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_large_stacks_are_computed_in_parts(monkeypatch, ranks):
     """The same results by fewer matrices at once; several CPU devices take them in turn."""
-    mesh = jax.make_mesh((ranks,), ("r",), axis_types=(AxisType.Auto,))
+    mesh = cases.line(ranks)
     stacks = np.random.default_rng(1).standard_normal((7, 11, 11))  # compiled by no other test
     expected = np.linalg.qr(stacks)
     monkeypatch.setattr(parts, "LARGEST", 3 * 121)

@@ -3,17 +3,19 @@
 # pyright: reportAttributeAccessIssue=false
 
 import contextlib
+import functools
 import os
 import sys
 import threading
 import time
+import typing
 import warnings
 
 import jax
 
+from jaxmg import _internals
 from jaxmg._internals import (  # noqa: F401
     abstract_platform,
-    api_boundary,
     batched_here,
     below,
     context_mesh,
@@ -28,6 +30,8 @@ from jaxmg._internals import (  # noqa: F401
     use_abstract_mesh,
 )
 
+_F = typing.TypeVar("_F")
+
 if hasattr(jax, "set_mesh"):
     _set_mesh = jax.set_mesh
 else:  # JAX 0.6
@@ -39,6 +43,26 @@ else:  # JAX 0.6
     from jax.experimental import shard
 
     reshard = shard.reshard
+
+
+def compiled(function: _F) -> _F:
+    """``function``, called with JAX's compilation switched on, where the caller has
+    ``jax_disable_jit``. Operation by operation, JAX has no result where this package wants it, and
+    XLA can't compile each native call on its own."""
+
+    @functools.wraps(function)  # type: ignore
+    def run(*args, **named):
+        if not jax.config.jax_disable_jit:
+            return function(*args, **named)  # type: ignore
+        with jax.disable_jit(False):
+            return function(*args, **named)  # type: ignore
+
+    return run  # type: ignore
+
+
+def api_boundary(function: _F) -> _F:
+    """A public function: ``function``, `compiled`, with its frames hidden in tracebacks."""
+    return _internals.api_boundary(compiled(function))
 
 
 def warn_caller(message):

@@ -102,6 +102,9 @@ def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callabl
         function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
         check_vma=False,
     )  # fmt: skip
+    # Where JAX evaluates a trace eagerly, as jax.checkpoint does, it would compile the operations
+    # in a shard_map one by one. XLA of jaxlib 0.11.2 ends the process for those without elements.
+    mapped = _compat.compiled(jax.jit(mapped))
     coordinates = layout.coordinates
     if layout.explicit:
         coordinates = layouts.constrain(jnp.asarray(coordinates), layout, everywhere)

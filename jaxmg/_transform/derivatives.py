@@ -39,6 +39,7 @@ def differentiable(function, rule, *arrays):
     # JAX traces the rule of a function in a jit later, when it has left a vmap around that.
     mapped = _compat.mapped_axes()
 
+    @_compat.compiled
     @_compat.default_promotion()
     def jvp(primals, tangents):
         tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
@@ -147,7 +148,9 @@ def _jaxpr(of, avals, mesh, x64):
 
 
 _linear = Primitive("jaxmg_linear")
-_linear.def_impl(_compat.default_promotion()(lambda *arrays, of, jaxpr: of.run(*arrays)))
+_linear.def_impl(
+    _compat.compiled(_compat.default_promotion()(lambda *arrays, of, jaxpr: of.run(*arrays)))
+)
 _linear.def_abstract_eval(lambda *avals, of, jaxpr: jaxpr.out_avals[0] if of.inside else avals[-1])
 mlir.register_lowering(
     _linear,
@@ -157,11 +160,13 @@ mlir.register_lowering(
 )
 
 
+@_compat.compiled
 @_compat.default_promotion()
 def _linear_jvp(primals, tangents, *, of, jaxpr):
     return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
 
 
+@_compat.compiled
 @_compat.default_promotion()
 def _linear_transpose(cotangent, *arrays, of, jaxpr):
     if isinstance(cotangent, ad.Zero):
@@ -171,6 +176,7 @@ def _linear_transpose(cotangent, *arrays, of, jaxpr):
     return *(None for _ in arrays[:-1]), jnp.conj(of.adjoint(*arrays[:-1], cotangent))
 
 
+@_compat.compiled
 @_compat.default_promotion()
 def _linear_batch(arrays, dimensions, *, of, jaxpr):
     size, marks, arrays = batching.in_front(arrays, dimensions)

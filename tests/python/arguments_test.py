@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
 import jaxmg
-from jaxmg import _compat
+from jaxmg import _internals
 
 _N = 6
 _A = cases.positive_definite("well", _N, "float64")
@@ -389,7 +389,7 @@ def _files(call):
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     found = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
-    boundary = inspect.getsourcefile(_compat.api_boundary)
+    boundary = inspect.getsourcefile(_internals.api_boundary)
     return {os.path.dirname(file) for file in found if file != boundary}
 
 

@@ -28,6 +28,7 @@ from jaxmg._routines.cho_factor import cho_factor, cho_solve
 from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
 from jaxmg._routines.eigh import eigh, eigvalsh
 from jaxmg._routines.export_checks import export_checks
+from jaxmg._routines.from_portable import from_portable
 from jaxmg._routines.gels import least_squares
 from jaxmg._routines.geqrf import geqrf
 from jaxmg._routines.gesv import gesv, gesv_jit_ctx, gesv_shardmap_ctx
@@ -63,6 +64,7 @@ __all__ = [
     "eigh",
     "eigvalsh",
     "export_checks",
+    "from_portable",
     "geqrf",
     "gesv",
     "gesv_jit_ctx",

@@ -38,11 +38,11 @@ class CholeskyFactor(pickling.Pickled):
     raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
     tangent is that of A. Where A wasn't positive definite all that they return is NaN.
 
-    To save a factor, pickle it, for as many devices of the same platform in one process; keep its
-    leaves (orbax, onto the same mesh); or save U, for any number of devices:
+    To save a factor, pickle it, for as many devices of the same platform in one process, or save
+    its `portable` form, for any number of devices; its leaves are for this mesh alone:
 
-        >>> numpy.savez(file, u=factor.upper())
-        >>> factor = jaxmg.CholeskyFactor.from_upper(numpy.load(file)["u"], mesh=mesh)
+        >>> numpy.savez(file, **factor.portable())
+        >>> factor = jaxmg.from_portable(dict(numpy.load(file)), mesh=mesh)
 
     Attributes:
         tiles: (P ceil(n / P), n) on P ranks, sharded by rows: the factor as the engine has it.

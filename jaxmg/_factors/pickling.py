@@ -11,16 +11,14 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _names
 from jaxmg._call import layouts
+from jaxmg._factors import portable
 
 # What a pickle holds. Another engine's layout of a factor needs another number.
 _FORMAT = 1
-_INSTEAD = (
-    "the matrix, U of a CholeskyFactor (factor.upper(), CholeskyFactor.from_upper), or L and U of "
-    "an LUFactor (factor.packed(), LUFactor.from_packed)"
-)
+_INSTEAD = "its portable form (factor.portable(), jaxmg.from_portable)"
 
 
-class Pickled:
+class Pickled(portable.Portable):
     """A dataclass of arrays and a ``layout`` that pickle and ``copy`` take. Loaded, it lies on as
     many devices as before: those at the same indices of ``jax.local_devices()`` if they exist,
     else the first ones. A pickle names no module of this package but ``jaxmg``."""
@@ -43,7 +41,7 @@ class Pickled:
         if not all(array.is_fully_addressable for array in arrays.values()):
             raise ValueError(
                 f"{name}: it lies on devices of several processes, which a pickle can't hold; save "
-                f"its leaves with orbax, or {_INSTEAD}"
+                f"{_INSTEAD} with orbax"
             )
         mesh = layout.mesh
         if isinstance(mesh, AbstractMesh):  # of a context: the arrays have its devices

@@ -155,7 +155,7 @@ def test_every_public_function_that_takes_an_array_is_called():
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
         "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan",
-        "QRFactor", "plan", "device_supports_vmm", "export_checks",
+        "QRFactor", "plan", "device_supports_vmm", "export_checks", "from_portable",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
         "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
         "linalg.SVDLowRankResult", "linalg.SlogdetResult",

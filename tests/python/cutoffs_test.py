@@ -37,11 +37,12 @@ def _pinv(a, rtol):
 
 
 @pytest.mark.parametrize("ranks, kind", _MESHES)
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", cases.breadth("complex128")])
 def test_pinv_with_a_traced_rtol(ranks, kind, dtype):
     mesh, a = cases.line(ranks, kind=kind), _matrices((), 6, 3, dtype)
     jitted = jax.jit(lambda a, rtol: linalg.pinv(a, rtol=rtol, mesh=mesh))
-    for rtol in (1e-6, 0.1, 0.6):
+    for rtol in (1e-6, 0.6):
         found = cases.on(mesh, jitted)(a, rtol)
         assert found.dtype == dtype
         _close(found, _pinv(a, rtol), dtype)

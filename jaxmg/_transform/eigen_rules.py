@@ -15,7 +15,7 @@ import functools
 import jax
 
 from jaxmg._call import execute, layouts, record
-from jaxmg._transform import derivatives, dispatch, hermitian
+from jaxmg._transform import derivatives, dispatch, eigenvalue_rules, hermitian
 
 
 @jax.tree_util.register_static
@@ -87,8 +87,12 @@ def _solve(solver, arguments, arrays):
         )
         (w, v, status), where = _solve(solver, with_vectors, primals)
         wanted = len(arguments.outputs) == 3
-        w_dot, v_dot = _tangents(where.layout, w, v, tangents, wanted)
         still = derivatives.still(status)
+        if not wanted and len(primals) == 1 and inside is None:
+            w = eigenvalue_rules.differentiated(where.layout, *primals, w, v)
+            w_dot = eigenvalue_rules.tangents(where.layout, *primals, w, v, *tangents)
+            return ((w, status), where), ((w_dot, still), where)
+        w_dot, v_dot = _tangents(where.layout, w, v, tangents, wanted)
         if v_dot is None:
             return ((w, status), where), ((w_dot, still), where)
         return ((w, v, status), where), ((w_dot, v_dot, still), where)

@@ -205,3 +205,28 @@ def test_log_determinants_of_order_two_do_not_overflow():
     sign, log = linalg.slogdet(batch, mesh=cases.line(2))
     np.testing.assert_array_equal(sign, 1)
     np.testing.assert_allclose(log, np.log(2) + 2 * np.log(np.abs(scale)), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "dtype, batch",
+    cases.broad(
+        [(dtype, batch) for dtype in ("float64", "complex128") for batch in (False, True)],
+        lambda dtype, batch: (dtype, batch) == ("float64", False),
+    ),
+)
+def test_gradients_by_equal_eigenvalues_have_derivatives(dtype, batch):
+    """Those of a sum of logarithms, where eigenvalues are equal exactly or up to rounding."""
+    vectors = _unitary(4, dtype, 12)
+    a = np.stack([3 * np.eye(4), (vectors * [2, 2, 2, 5]) @ vectors.conj().T]).astype(dtype)
+    along = cases.normal(cases.rng(13), a.shape, dtype)
+    along = along + np.swapaxes(along, -1, -2).conj()
+
+    def total(a):
+        a = (a + jnp.swapaxes(a, -1, -2).conj()) / 2
+        return jnp.sum(jnp.log(linalg.eigvalsh(a, mesh=cases.line(2))))
+
+    slope = jax.jit(lambda a, d: jax.jvp(jax.grad(total), (a,), (d,))[1])
+    found = slope(a, along) if batch else [slope(*pair) for pair in zip(a, along, strict=True)]
+    inverse = np.linalg.inv(a)
+    expected = -np.swapaxes(inverse @ along @ inverse, -1, -2)
+    np.testing.assert_allclose(found, expected, atol=1e-12)

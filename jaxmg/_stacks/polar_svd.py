@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._factors import scaling
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks import library, polar, qr, sections
 from jaxmg._transform import rotations
@@ -17,9 +16,7 @@ _multiply, _adjoint = sections.multiply, sections.adjoint
 
 @_compat.default_promotion()
 def _svd_by_jax(a):
-    a, exponent = _scaled(a)
-    u, s, vh = library.svd(a, full_matrices=False)
-    return u, scaling.multiplied(s, exponent), vh
+    return tuple(library.svd(a, full_matrices=False))
 
 
 @_compat.default_promotion()
@@ -120,15 +117,7 @@ def _differentiable_values(function, svd):
 
 @_compat.default_promotion()
 def _values_by_jax(a):
-    a, exponent = _scaled(a)
-    return scaling.multiplied(library.svdvals(a), exponent)
-
-
-def _scaled(a):
-    """(``a`` times powers of two, the exponents that undo it, (count, 1)). LAPACK scales by other
-    numbers, which round."""
-    exponent = scaling.exponent_of(a, (-2, -1), keepdims=True)
-    return scaling.multiplied(a, -exponent), exponent[..., 0]
+    return library.svdvals(a)
 
 
 decompose = _differentiable_svd(

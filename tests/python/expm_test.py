@@ -184,6 +184,7 @@ def test_of_a_hermitian_matrix():
     np.testing.assert_allclose(found, np.diag([0, np.exp(-1)]), rtol=0, atol=1e-14)
 
 
+@cases.needs_transformations
 @pytest.mark.extended
 @pytest.mark.parametrize("dtype", [cases.breadth("float32"), "complex128"])
 def test_of_triangular_matrices(dtype):

@@ -117,10 +117,12 @@ def svd(
             )  # fmt: skip
             return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
         w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
+        shapes = (m, end - start), "small", (end - start, n)
         results = jax_linalg.run(
-            (v, w.astype(v.dtype)[..., None, :]), "svd", programs.of_eigenvectors,
-            ("matrix", "small", "matrix"), mesh, matrix_specs,
+            (v, w.astype(v.dtype)[..., None, :]), "svd", programs.of_eigenvectors, shapes,
+            mesh, matrix_specs, start, end,
         )  # fmt: skip
+        return SVDResult(*results)
     elif not compute_uv:
         s = _values("svd", a, mesh, matrix_specs, backend)
         return s[..., start:end]

@@ -105,7 +105,12 @@ def of_eigenvectors(call, v, w):
     w = w[0].real
     order = jnp.argsort(-jnp.abs(w))
     u, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
-    return u, jnp.abs(w)[order], products.adjoint(u * sign, call.layout)
+    start, end = call.attributes
+    vh = products.adjoint(u * sign, call.layout)
+    if (start, end) == (0, len(vh)):
+        return u, jnp.abs(w)[order], vh
+    vh = blocks.replicate(vh, call.layout)[start:end]
+    return u[:, start:end], jnp.abs(w)[order][start:end], vh
 
 
 def _polar_stacks(platform, options, a):
@@ -170,7 +175,10 @@ def decompose(a, layout, start=0, end=None, backend="native"):
         both = (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
         if subset is None:
             return both
-        return tuple((u[:, start:end], s[start:end], vh[start:end]) for u, s, vh in both)
+        return tuple(
+            (u[:, start:end], s[start:end], blocks.replicate(vh, layout)[start:end])
+            for u, s, vh in both
+        )
 
     return derivatives.differentiable(value, rule, a)
 
@@ -195,7 +203,7 @@ def decompose_square(a, layout, subset=None):
     start, end = subset or (0, n)
     if n <= SMALL or start == end:
         u, s, vh = batching.batchable(_Small(layout), a)
-        return u[:, start:end], s[start:end], vh[start:end]
+        return u[:, start:end], s[start:end], blocks.replicate(vh, layout)[start:end]
     unitary, h = polar.decompose(a, layout)
     # No singular value is negative but by rounding, so that those of a part are a part of them.
     part = None if subset is None else (n - end, n - start)

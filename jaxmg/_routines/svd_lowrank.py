@@ -112,7 +112,7 @@ class _LowRank(batching.Batchable):
         return _BOUND * scale * jnp.sqrt(jnp.max(squares))
 
     def batched(self, settled, size, marks, *arrays):
-        shape = len(arrays[0][0]) if marks[0] else len(arrays[0]), self.k
+        shape = arrays[0].shape[-2], self.k
         specs = self.layout.result_spec(shape), P(), P(), P()
         placement = batching.make_placement(self.layout, arrays, marks, specs)
         return batching.in_turn(self, marks, *arrays, placement=placement)

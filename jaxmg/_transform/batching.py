@@ -387,7 +387,7 @@ def spread(layout, function, size, marks, *arrays, placement=None):
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _spread_explicit(layout, function, size, marks, placement, *arrays):
     run = functools.partial(_spread, layout, function, size, marks)
-    with _compat.entered(layout.mesh):
+    with _compat.entered(layout.mesh), _compat.outside_vmap():
         results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
     return layouts.automatically(placement.mesh, run, placement.of_results(results), *arrays)
 

@@ -44,13 +44,26 @@ def differentiable(function, rule, *arrays):
     def jvp(primals, tangents):
         tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
         with _compat.inside_vmap(mapped):
-            return rule(
+            results, moved = rule(
                 batching.put(arrays, moving, primals),
                 batching.put([None] * len(arrays), moving, tangents),
             )
+            return results, jax.tree.map(_placed_like, moved, results, is_leaf=_is_still)
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run(*values)
+
+
+def _placed_like(tangent, result):
+    """Shards a tangent as its result is sharded over explicit axes: there the sharding is a part of
+    the type, and a result and its tangent have the same type."""
+    if _is_still(tangent) or layouts.explicit_spec(result) == layouts.explicit_spec(tangent):
+        return tangent
+    return layouts.constrain_like(tangent, result)
+
+
+def _is_still(tangent):
+    return isinstance(tangent, SymbolicZero)
 
 
 def still(results):

@@ -167,7 +167,8 @@ class QR(operations.Factor):
 
     def _like(self, square, value):
         m, n = value.shape
-        moved = rectangular.finished(self.layout, square[:, :n], m)
+        square = rectangular.replicated_to_resize(self.layout, square[:, :n], m)
+        moved = rectangular.finished(self.layout, square, m)
         return layouts.constrain_like(moved, value)
 
 

@@ -42,10 +42,18 @@ def exchanged(layout, a):
 def of_shape(layout, a, m, n):
     """The matrix (m, n) with the first rows and columns of ``a``, and zeros behind them."""
     a = jnp.pad(a[:, :n], ((0, 0), (0, max(n - a.shape[1], 0))))
+    a = replicated_to_resize(layout, a, m)
     a = blocks.join_rows(a, layout, m) if len(a) > m else a
     if len(a) < m:
-        a = jnp.pad(blocks.replicate(a, layout), ((0, m - len(a)), (0, 0)))
+        a = jnp.pad(a, ((0, m - len(a)), (0, 0)))
     return blocks.split_rows(a, layout.by_rows)
+
+
+@hermitian.on_mesh_with(2)
+def replicated_to_resize(layout, a, m):
+    """Replicates ``a`` where it does not have m rows. XLA fails to compile some transposed programs
+    in which the number of a sharded matrix's rows changes, as from 4 to 3 on 2 devices."""
+    return a if len(a) == m or not layout.rows else layouts.constrain(a, layout, P())
 
 
 def identity(layout, tiles, m):

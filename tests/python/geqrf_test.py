@@ -451,6 +451,19 @@ def test_derivatives_of_the_factor(shape, dtype, kind):
 
 
 @cases.needs_transformations
+@pytest.mark.parametrize("shape, ranks", [((2, 3), 2), cases.breadth((3, 6), 4)])
+def test_gradients_where_padding_does_not_divide(shape, ranks):
+    mesh, a, moved = cases.line(ranks), _normal(*shape, "float64"), _normal(*shape, "float64", 1)
+
+    def r(a):
+        return jaxmg.geqrf(a, mesh=mesh).r
+
+    found = jax.jit(jax.grad(lambda a: jnp.sum(r(a) ** 3)))(a)
+    expected = jax.grad(lambda a: jnp.sum(jnp.linalg.qr(a)[1] ** 3))(jnp.asarray(a))
+    _close(jnp.vdot(found, moved), np.vdot(expected, moved), "float64", 1e5)
+
+
+@cases.needs_transformations
 @pytest.mark.parametrize(
     "shape, ranks", cases.broad([((6, 4), 3), ((5, 5), 2), ((4, 6), 2)], core=lambda *case: False)
 )

@@ -3,7 +3,9 @@
 Each of them calls ``jax.distributed.initialize()``, without arguments, and has its own devices.
 Lines that they print come out with the number of the process in front. When one fails, by an exit
 code, a signal or an exception that ends the script, the others are ended, and the exit code is that
-of the first that failed. They know each other by a secret that they inherit.
+of the first that failed; one that a signal ended counts as the first. When scripts have ended for
+ten seconds and others haven't, a line names both. Processes know each other by a secret that they
+inherit.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import time
 
 _GRACE = 5  # seconds from SIGTERM, which jax.distributed catches and ignores, to SIGKILL
 _POLL = 0.05
+_SETTLE = 0.5  # seconds for a death by a signal to show, after a failure that it may have caused
+_BEFORE_NOTICE = 10  # seconds for which some scripts have ended and others haven't
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,16 +73,21 @@ def free_port() -> int:
 class _Process(subprocess.Popen):
     printers: list[threading.Thread]  # of what it writes
     failure: int  # a pipe in which it says with what code its script has failed
-    announced = 0  # that code: it ends by itself, but for jax.distributed, which waits for others
+    announced: int | None = None  # that code, before the process has ended: jax.distributed waits
+    ended_at: float | None = None  # when its script had ended
 
     def failed(self):
         """The exit code, or minus the signal, of a process that has failed; else 0 or None."""
-        if self.poll() is None and not self.announced:
+        if self.poll() is None and self.announced is None:
             try:
-                self.announced = int.from_bytes(os.read(self.failure, 1), "big")
+                if told := os.read(self.failure, 1):
+                    self.announced = told[0]
             except BlockingIOError:
                 pass
-        return self.announced if self.returncode is None else self.returncode
+        code = self.announced if self.returncode is None else self.returncode
+        if code is not None and self.ended_at is None:
+            self.ended_at = time.monotonic()
+        return code
 
 
 def _start(index, options, address, secret):
@@ -134,12 +143,12 @@ def _print(source, sink, prefix):
 
 def _wait(processes, stop):
     """Until all have ended, or one has failed; the exit code."""
+    noticed: set[int] = set()
     while True:
         # After a signal that all have got, each ends as it likes.
         codes = [process.poll() if stop.signal else process.failed() for process in processes]
-        if failed := [index for index, code in enumerate(codes) if code]:
-            first = failed[0]
-            code = codes[first]
+        if any(codes):
+            first, code = _first_failure(processes, codes, stop)
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
             if not stop.signal:
                 print(f"[{first}] failed: {how}; ending the others", file=sys.stderr, flush=True)
@@ -148,7 +157,43 @@ def _wait(processes, stop):
             return 128 + stop.signal if stop.signal else 0
         if stop.is_over():
             return 128 + stop.signal
+        _say_who_has_ended(processes, noticed)
         time.sleep(_POLL)
+
+
+def _first_failure(processes, codes, stop):
+    """The index and the code of the process whose failure is the cause of the others'.
+
+    A process that a signal ended has not failed because of the others, which have lost it. The
+    exception is SIGABRT: JAX aborts processes that have lost one.
+    """
+    seen, until = codes, time.monotonic() + _SETTLE
+    while not stop.signal and time.monotonic() < until and not any(map(_is_cause, codes)):
+        time.sleep(_POLL)
+        codes = [code or process.failed() for code, process in zip(codes, processes, strict=True)]
+    failed = [index for index, code in enumerate(codes) if code]
+    first = min(failed, key=lambda i: (not _is_cause(codes[i]), not seen[i], i))
+    return first, codes[first]
+
+
+def _is_cause(code):
+    return code is not None and code < 0 and code != -signal.SIGABRT
+
+
+def _say_who_has_ended(processes, noticed):
+    """Prints once for each process that its script has ended while others still run."""
+    now = time.monotonic()
+    ended = [i for i, process in enumerate(processes) if process.ended_at is not None]
+    late = {i for i in ended if now - processes[i].ended_at > _BEFORE_NOTICE} - noticed
+    if not late or len(ended) == len(processes):
+        return
+    noticed |= late
+    running = sorted({*range(len(processes))} - {*ended})
+    print(
+        f"[{', '.join(map(str, sorted(late)))}] ended {_BEFORE_NOTICE} s ago; "
+        f"still running: [{', '.join(map(str, running))}]",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
 
 
 def _end(processes):

@@ -1,6 +1,6 @@
 """One process of ``python -m jaxmg.launch``: runs the script as Python itself would, but that
 ``jax.distributed.initialize()`` finds what the launcher has chosen, and that the launcher hears at
-once of an exception that ends the script.
+once that the script has ended, with which exit code.
 
 It is run by its path and imports neither jaxmg nor JAX: a script may set environment variables
 before it does so.
@@ -96,9 +96,9 @@ def main():
         _run(kind, target, arguments)
     except BaseException as error:
         # The end of a process of jax.distributed waits until all others end too, for minutes.
-        if code := _exit_code(error):
-            os.write(int(failure), bytes([code]))
+        os.write(int(failure), bytes([_exit_code(error)]))
         raise
+    os.write(int(failure), bytes([0]))
 
 
 def _run(kind, target, arguments):

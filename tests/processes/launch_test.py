@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -101,6 +102,62 @@ def test_one_that_fails_ends_the_others(tmp_path, how, code, said):
     assert f"[1] failed: {said}; ending the others" in result.stderr
     for pid in re.findall(r"\] (\d+)$", result.stdout, re.M):
         assert not _runs(int(pid))
+
+
+_ONE_IS_KILLED = """
+import os, signal, sys, time
+pid = os.path.join(os.path.dirname(__file__), "pid")
+if os.environ["JAX_LOCAL_DEVICE_IDS"] == "1":
+    with open(pid + "~", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(pid + "~", pid)
+    time.sleep(600)
+while not os.path.exists(pid):
+    time.sleep(0.01)
+os.kill(int(open(pid).read()), signal.SIGKILL)
+sys.exit(1)  # at once: the launcher may see this first
+"""
+
+
+def test_one_that_was_killed_is_named_before_those_that_lost_it(tmp_path):
+    result = _launch("-n", 2, _script(tmp_path, _ONE_IS_KILLED))
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "[1] failed: signal SIGKILL; ending the others" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "codes, first",
+    [
+        ([1, -signal.SIGKILL], 1),
+        ([-signal.SIGABRT, -signal.SIGSEGV], 1),  # JAX aborts processes that have lost one
+        ([None, 1, 1], 1),
+        ([-signal.SIGTERM, 1], 0),
+    ],
+)
+def test_the_first_failure(codes, first, monkeypatch):
+    monkeypatch.setattr(launch, "_SETTLE", 0)
+    stop = types.SimpleNamespace(signal=0)
+    assert launch._first_failure([None] * len(codes), codes, stop) == (first, codes[first])
+
+
+def test_the_launcher_says_who_has_ended(tmp_path):
+    """Process 1 waits for the others at its end, as in jax.distributed."""
+    script = _script(
+        tmp_path,
+        "import atexit, os, time\n"
+        "if os.environ['JAX_LOCAL_DEVICE_IDS'] != '1':\n    time.sleep(3)\n"
+        "else:\n    atexit.register(time.sleep, 4)\n",
+    )
+    program = (
+        "import sys; from jaxmg import launch; launch._BEFORE_NOTICE = 1; sys.exit(launch.main())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, "-n", "3", script],
+        env=_environment(), capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("ended 1 s ago") == 1
+    assert "[1] ended 1 s ago; still running: [0, 2]" in result.stderr
 
 
 # As jax.distributed does, whose end of a process waits for all others.

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import exits, layouts, local_layouts
 
+_DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.complex64, np.complex128)))
+
 
 def call(
     target, layout, tile, backend, operands, results, *, in_place=1, differing=1, **attributes
@@ -61,16 +63,17 @@ def all_gather(part, layout, coordinates):
     )[0][:, 0]  # fmt: skip
 
 
-def meet(layout, coordinates):
+def meet(layout, coordinates, array=None):
     """True once all ranks have made this call, where there are several processes; else None.
 
     For `after_meeting`. A collective of XLA's doesn't notice that a process was lost, and may wait
-    for it forever. This call fails on all ranks then.
+    for it forever. This call fails on all ranks then. The ranks compare the dtype of ``array``.
     """
     if len(set(layout.processes)) < 2:
         return None
-    part = coordinates.reshape(2)[:1].astype(jnp.float32)
-    return jnp.all(all_gather(part, layout, coordinates) >= 0)
+    dtype = np.float32 if array is None or array.dtype not in _DTYPES else array.dtype
+    part = coordinates.reshape(2)[:1].astype(dtype)
+    return jnp.all(all_gather(part, layout, coordinates).real >= 0)
 
 
 def after_meeting(met, array):
@@ -82,7 +85,8 @@ def meet_first(layout, *arrays):
     """Global arrays, for collectives that XLA makes of them where there are several processes."""
     if len(set(layout.processes)) < 2:
         return arrays
-    met = over_ranks(layout, lambda coordinates: meet(layout, coordinates), (), P())()
+    one = arrays[0]
+    met = over_ranks(layout, lambda coordinates: meet(layout, coordinates, one), (), P())()
     return tuple(after_meeting(met, array) for array in arrays)
 
 

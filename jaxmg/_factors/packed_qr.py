@@ -20,7 +20,7 @@ def _from_packed(call, coordinates, rows):
     """(tiles, overflow, V^H V of panels, status) of a rank's rows of the packed factor."""
     (m, n), layout = call.shape, call.layout
     rank = coordinates.reshape(2)[0]
-    rows = ffi.after_meeting(ffi.meet(layout, coordinates), rows)
+    rows = ffi.after_meeting(ffi.meet(layout, coordinates, rows), rows)
     columns = blocks.transposed_rows(rows, layout, m, rank)
     finite = jnp.all(jnp.isfinite(columns)).astype(jnp.int32)
     if layout.ranks > 1:

@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 import typing
@@ -26,6 +27,7 @@ from jaxmg._call import exporting, plugins
 _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
 _SHORTEST_SECRET = 16  # characters
+_BEFORE_NOTICE = 10  # seconds of waiting for a process before a line says so
 
 # The secret from ``python -m jaxmg.launch``, the same in all of its processes. child.py sets it
 # when this module is imported. It isn't in the environment, which a script's subprocesses inherit
@@ -180,7 +182,15 @@ class _Job:
         limit = self._plugin.rendezvous_timeout()
         until = time.monotonic() + limit
         others = sorted(needed - self._known.keys())
-        addresses = self._get({index: f"{self._prefix}/{index}" for index in others}, until)
+        keys = {index: f"{self._prefix}/{index}" for index in others}
+        addresses = self._get(keys, min(until, time.monotonic() + _BEFORE_NOTICE))
+        if late := sorted(keys.keys() - addresses.keys()):
+            _say(
+                f"{routine}: process {self._me} waits for {_name_processes(late)}, which have made "
+                f"no call on the mesh, for {_BEFORE_NOTICE} s so far; JAXMG_RENDEZVOUS_TIMEOUT "
+                "sets the limit"
+            )
+            addresses |= self._get({index: keys[index] for index in late}, until)
         self._listen_for(addresses)
         over_tcp = self._tcp_of(addresses)
         lines = self._get(
@@ -231,6 +241,10 @@ class _Job:
 
     def _tcp_key(self, index, scope):
         return f"{self._prefix}/{index}/tcp/{scope}"
+
+
+def _say(text):
+    print(f"jaxmg: {text}", file=sys.stderr, flush=True)
 
 
 def _key(token, secret):

@@ -27,7 +27,7 @@ def _solve(call, coordinates, rows, b):
     (m, n), layout = call.shape, call.layout
     tall = m >= n
     if tall:
-        rows = ffi.after_meeting(ffi.meet(layout, coordinates), rows)
+        rows = ffi.after_meeting(ffi.meet(layout, coordinates, rows), rows)
         rows = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
     else:
         b = jnp.pad(b, ((0, n - m), (0, 0)))

@@ -16,7 +16,7 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
 def _exchange_and_factor(call, coordinates, rows):
     """Exchanges a rank's rows of A for its rows of A^T, and runs geqrf on these."""
     (m, n), layout = call.shape, call.layout
-    rows = ffi.after_meeting(ffi.meet(layout, coordinates), rows)
+    rows = ffi.after_meeting(ffi.meet(layout, coordinates, rows), rows)
     columns = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
     return ffi.call(
         f"jaxmg_{call.routine.native}", layout, call.tile, call.backend, (coordinates, columns),

@@ -53,7 +53,7 @@ def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
         b: its rows of right-hand sides, (m, nrhs); zeros beside ``below``.
         with_q: whether to compute Q.
     """
-    rank, met = coordinates.reshape(2)[0], ffi.meet(layout, coordinates)
+    rank, met = coordinates.reshape(2)[0], ffi.meet(layout, coordinates, rows)
     b = None if b is None else ffi.after_meeting(met, b)
 
     if b is None:

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "tests/cc/processes.h"
+#include "xla_ffi/comm/processes/rendezvous_registry.h"
 #include "xla_ffi/comm/rendezvous.h"
 
 namespace jaxmg {
@@ -114,7 +115,9 @@ TEST(DifferentCallsFailAtOnce) {
                                          process == 0 ? "float64" : "float32");
       FailsAtOnce(outcomes, "float64", "float32");
       for (const RankOutcome& outcome : outcomes) {  // found by comparison, not as a cycle
-        EXPECT(Has(outcome.status.message(), "make different calls: ")) << outcome.status.message();
+        const std::string text = outcome.status.message();
+        EXPECT(Has(text, "make different calls: ")) << text;
+        EXPECT(Has(text, "the dtype is float64 in process 0 and float32 in process 1: ")) << text;
       }
       EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
       AllOk(RunRanksHere(site, 7, Agrees));
@@ -122,6 +125,23 @@ TEST(DifferentCallsFailAtOnce) {
       return "";
     });
   }
+}
+
+TEST(WhatDiffersIsSaidInTheWordsOfTheCaller) {
+  const auto expect = [](const char* one, const char* other, const std::string& difference) {
+    const std::string found = DescribeDifference(0, one, 1, other);
+    EXPECT(found == difference) << found;
+  };
+  const char* text = "potrs (backend native, n 64, tile 5), float64, blocks of 32 x 64, jaxmg 2";
+  expect(text, "potrs (backend native, n 68, tile 7), float32, blocks of 34 x 68, jaxmg 2",
+         "n is 64 in process 0 and 68 in process 1, the tile width is 5 in process 0 and 7 in "
+         "process 1, the dtype is float64 in process 0 and float32 in process 1");
+  expect(text, "syevd (n 3)", "the routine is potrs in process 0 and syevd in process 1");
+  expect("gels (n 2), float64, blocks of 1 x 2, b of 2 x 1",
+         "gels (n 2), float64, blocks of 1 x 2, b of 2 x 3",
+         "the shape of b is 2 x 1 in process 0 and 2 x 3 in process 1");
+  expect(text, text, "two programs contain this call");
+  expect("", "(", "the routine is  in process 0 and ( in process 1");
 }
 
 // The calls in which the others waited have failed already.

@@ -134,24 +134,44 @@ def test_one_that_makes_no_call(first):
         job.wait(0)
 
 
+@pytest.mark.parametrize("first", ["first", "never"])
+def test_after_ten_seconds_a_line_says_for_whom_is_waited(first):
+    with Job("absent", first, JAXMG_RENDEZVOUS_TIMEOUT="13") as job:
+        output = job.until(0, "for 10 s so far", 40)
+        (line,) = [line for line in output.splitlines() if "for 10 s so far" in line]
+        assert line.startswith("jaxmg: potrs") and "process 1" in line, line
+        assert "failed after" not in output
+        job.until(0, "failed after", 30)
+
+
 @pytest.mark.parametrize(
-    "what, both",
+    "what, difference, at_once",
     [
-        ("order", ("n 40", "n 48")),
-        pytest.param("routine", ("potrs", "potri"), marks=pytest.mark.slow),
-        pytest.param("tile", ("tile 5", "tile 7"), marks=pytest.mark.slow),
-        ("dtype", ("float64", "float32")),
+        ("order", "n is 40 in process 0 and 48 in process 1", False),
+        pytest.param(
+            "routine", "the routine is potrs in process 0 and potri in process 1", False,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "tile", "the tile width is 5 in process 0 and 7 in process 1", False,
+            marks=pytest.mark.slow,
+        ),
+        ("dtype", "the dtype is float64 in process 0 and float32 in process 1", True),
+        ("dtype of a solve", "the dtype is float64 in process 0 and float32 in process 1", True),
+        ("b", "the shape of b is 40 x 2 in process 0 and 40 x 3 in process 1", True),
     ],
-)
-def test_different_calls(what, both):
-    """Each process says what both do, long before the limit."""
+)  # fmt: skip
+def test_different_calls(what, difference, at_once):
+    """Each process says first what differs, long before the limit; at once if only operands
+    differ."""
     with Job("different", what, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
         for output in job.wait(seconds=120):
             failure = re.search(r"failed after (\d+) s: (.*)", output, re.S)
             assert failure, output
             assert int(failure[1]) <= 5, output
-            assert "make different calls" in failure[2], output
-            assert all(word in failure[2] for word in both), output
+            start, _, calls = failure[2].partition(": the processes of a mesh make different calls")
+            assert start.endswith(difference), output
+            assert calls.startswith(": process 0" if at_once else ", or the same"), output
             assert "solved" in output
 
 

@@ -193,10 +193,14 @@ def different(what):
     mesh, other = line(), jax.process_index() == 1
     jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
     n = 48 if what == "order" and other else 40
-    dtype = np.float32 if what == "dtype" and other else np.float64
+    dtype = np.float32 if what.startswith("dtype") and other else np.float64
     a, b = place(np.eye(n, dtype=dtype), mesh, "r", None), place(np.ones(n, dtype), mesh)
+    if what == "b":
+        b = place(np.ones((n, 3 if other else 2)), mesh)
     if what == "routine" and other:
         fail(lambda: jaxmg.potri(a))
+    elif what == "dtype of a solve":
+        fail(lambda: jaxmg.linalg.solve(a, b))
     else:
         fail(lambda: jaxmg.potrs(a, b, 7 if what == "tile" and other else 5))
     # Such a call leaves nothing behind: the next one that all make alike works.

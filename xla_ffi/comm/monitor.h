@@ -24,6 +24,9 @@ struct WaitPolicy {
   Seconds spin = Seconds(0);
 };
 
+// How long a call waits for its ranks before it prints which of them are missing.
+inline constexpr std::chrono::seconds kBeforeNotice(10);
+
 inline Clock::time_point Deadline(Seconds limit) {
   constexpr Seconds kLongest = std::chrono::hours(24 * 365 * 10);
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(limit, kLongest));

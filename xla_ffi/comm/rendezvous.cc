@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <deque>
 #include <map>
 #include <string>
@@ -93,6 +94,11 @@ std::shared_ptr<Rendezvous> FindOrAdd(Table& table, const RendezvousKey& key, in
 
 }  // namespace
 
+void PrintNotice(const std::string& waiting) {
+  std::fprintf(stderr, "jaxmg: %s, for %d s so far; JAXMG_RENDEZVOUS_TIMEOUT sets the limit\n",
+               waiting.c_str(), static_cast<int>(kBeforeNotice.count()));
+}
+
 Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int size,
                       const WaitPolicy& policy, int64_t value,
                       std::shared_ptr<InProcessGroup>* group) noexcept {
@@ -111,7 +117,18 @@ Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int 
       if (queue.empty()) table.open.erase(key);
       table.monitor.Notify();
     }
-    if (!table.monitor.Wait(lock, policy, [&] { return rendezvous->over(); })) {
+    const auto over = [&] { return rendezvous->over(); };
+    const WaitPolicy quiet = {std::min<Seconds>(policy.limit, kBeforeNotice), policy.spin};
+    bool done = table.monitor.Wait(lock, quiet, over);
+    if (!done && policy.limit > quiet.limit) {
+      const auto first = std::find(rendezvous->present.begin(), rendezvous->present.end(), true);
+      if (first - rendezvous->present.begin() == rank) {  // one line is enough
+        PrintNotice(std::string(what) + ": waiting for rank(s) " +
+                    Ranks(rendezvous->present, false));
+      }
+      done = table.monitor.Wait(lock, {policy.limit - quiet.limit}, over);
+    }
+    if (!done) {
       return TimeoutError(*rendezvous, what, policy.limit);
     }
     *group = rendezvous->group;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <tuple>
 
 #include "xla_ffi/base/status.h"
@@ -39,6 +40,9 @@ struct RendezvousKey {
 Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int size,
                       const WaitPolicy& policy, int64_t value,
                       std::shared_ptr<InProcessGroup>* group) noexcept;
+
+// Prints for whom a call has waited since kBeforeNotice, on stderr.
+void PrintNotice(const std::string& waiting);
 
 // Fails a call, in all its groups, for a rank that will not arrive: ranks that wait there and ranks
 // that arrive later get this error at once. Allocates no memory.

@@ -18,7 +18,7 @@ std::string_view NameOf(const XLA_FFI_Attrs& attributes, int64_t i) {
 
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& coordinates, ffi::AnyBuffer a,
-                const CommonAttributes& attributes, int64_t n) noexcept {
+                const CommonAttributes& attributes, int64_t n, const ffi::AnyBuffer* b) noexcept {
   CallSite site = {routine,
                    {platform.run_id, attributes.backend.data()},
                    static_cast<int>(attributes.ranks),
@@ -39,6 +39,9 @@ CallSite SiteOf(const char* routine, const Platform& platform,
   const auto shape = a.dimensions();
   site.block = {static_cast<int64_t>(a.element_type()), shape.size() > 0 ? shape[0] : 0,
                 shape.size() > 1 ? shape[1] : 0};
+  if (b != nullptr && b->dimensions().size() == 2) {
+    site.b = {b->dimensions()[0], b->dimensions()[1]};
+  }
   return site;
 }
 
@@ -49,8 +52,12 @@ std::string BlockText(const CallSite& site) {
                       : type == XLA_FFI_DataType_C64  ? "complex64"
                       : type == XLA_FFI_DataType_C128 ? "complex128"
                                                       : "another dtype";
-  return std::string(dtype) + ", blocks of " + std::to_string(rows) + " x " +
-         std::to_string(columns);
+  const auto size = [](int64_t m, int64_t n) {
+    return std::to_string(m) + " x " + std::to_string(n);
+  };
+  std::string text = std::string(dtype) + ", blocks of " + size(rows, columns);
+  if (site.b[0] >= 0) text += ", b of " + size(site.b[0], site.b[1]);
+  return text;
 }
 
 Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordinates,

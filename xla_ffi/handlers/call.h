@@ -27,11 +27,12 @@ namespace ffi = xla::ffi;
 // a call: it is unique per call and the same for all devices of the process.
 //
 // A call with ranks in other processes is identified by the state that XLA stores with the
-// executable (site_state.h). The ranks compare the shape and dtype of `a`. `n` is the number of
-// columns of the matrix, or 0.
+// executable (site_state.h). The ranks compare the shape and dtype of `a`, and the shape of `b`
+// unless it is null. `n` is the number of columns of the matrix, or 0.
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& coordinates, ffi::AnyBuffer a,
-                const CommonAttributes& attributes, int64_t n) noexcept;
+                const CommonAttributes& attributes, int64_t n,
+                const ffi::AnyBuffer* b = nullptr) noexcept;
 
 // Returns the site of a call with ranks in other processes, and null for any other call. Allocates
 // no memory.

@@ -68,11 +68,12 @@ template <typename Program>
 PlatformResult OnFactor(const char* name, const Platform& platform,
                         ffi::Buffer<ffi::DataType::S32>& coordinates,
                         const SquareAttributes& attributes, ffi::AnyBuffer tiles,
-                        ffi::AnyBuffer overflow, const Program& program) {
+                        ffi::AnyBuffer overflow, const Program& program,
+                        const ffi::AnyBuffer* b = nullptr) {
   const Status checked = CheckTiles(name, tiles, overflow, attributes.n, attributes.n, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
-    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n),
+    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n, b),
                   program(zero));
   });
 }
@@ -102,14 +103,17 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> co
   if (shape.size() != 2 || shape[0] != attributes.n || b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype"));
   }
-  return OnFactor(kName, platform, coordinates, attributes, tiles, overflow, [&](auto zero) {
-    using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            apply = attributes.operation, nrhs = shape[1], x = DataOf<T>(*x),
-            b = DataOf<T>(b)](const RankContext& context) {
-      return ApplyRoutine<T>(context, factor, apply, nrhs, x, b);
-    };
-  });
+  return OnFactor(
+      kName, platform, coordinates, attributes, tiles, overflow,
+      [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
+                apply = attributes.operation, nrhs = shape[1], x = DataOf<T>(*x),
+                b = DataOf<T>(b)](const RankContext& context) {
+          return ApplyRoutine<T>(context, factor, apply, nrhs, x, b);
+        };
+      },
+      &b);
 }
 
 PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
@@ -121,14 +125,17 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
       b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be a block such as the tiles'"));
   }
-  return OnFactor(kName, platform, coordinates, attributes, tiles, overflow, [&](auto zero) {
-    using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            inverse = attributes.inverse, x = DataOf<T>(*x),
-            b = DataOf<T>(b)](const RankContext& context) {
-      return SolveRowsRoutine<T>(context, factor, inverse, x, b);
-    };
-  });
+  return OnFactor(
+      kName, platform, coordinates, attributes, tiles, overflow,
+      [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
+                inverse = attributes.inverse, x = DataOf<T>(*x),
+                b = DataOf<T>(b)](const RankContext& context) {
+          return SolveRowsRoutine<T>(context, factor, inverse, x, b);
+        };
+      },
+      &b);
 }
 
 PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,

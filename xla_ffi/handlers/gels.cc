@@ -55,7 +55,7 @@ PlatformResult Gels(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
     auto program = [=](const RankContext& context) {
       return GelsRoutine<T>(context, operand, problem);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program);
   });
 }
 

@@ -51,12 +51,13 @@ template <typename Program>
 PlatformResult OnFactors(const char* name, const Platform& platform,
                          ffi::Buffer<ffi::DataType::S32>& coordinates,
                          const SquareAttributes& attributes, int64_t m, ffi::AnyBuffer tiles,
-                         ffi::AnyBuffer overflow, const Status& checked, const Program& program) {
+                         ffi::AnyBuffer overflow, const Status& checked, const Program& program,
+                         const ffi::AnyBuffer* b = nullptr) {
   const Status fitting = CheckTiles(name, tiles, overflow, m, attributes.n, attributes);
   if (!fitting.ok()) return Refuse(fitting);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
-    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n),
+    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n, b),
                   program(zero));
   });
 }

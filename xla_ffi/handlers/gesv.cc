@@ -65,7 +65,7 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program);
   });
 }
 

@@ -81,14 +81,16 @@ PlatformResult Apply(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
     checked = Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype");
   }
   return OnFactors(
-      kName, platform, coordinates, attributes, n, tiles, overflow, checked, [&](auto zero) {
+      kName, platform, coordinates, attributes, n, tiles, overflow, checked,
+      [&](auto zero) {
         using T = decltype(zero);
         return [factor = OperandOf<T>(attributes, n, tiles, overflow, nullptr, nullptr),
                 pivots = pivots.typed_data(), op = attributes.operation, nrhs = shape[1],
                 x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
           return LuApplyRoutine<T>(context, factor, pivots, op, nrhs, x, b);
         };
-      });
+      },
+      &b);
 }
 
 PlatformResult SolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
@@ -103,14 +105,16 @@ PlatformResult SolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
     checked = Error(Code::kInvalidArgument, kName, ": b must be (rows, n), of a's dtype");
   }
   return OnFactors(
-      kName, platform, coordinates, attributes, n, tiles, overflow, checked, [&](auto zero) {
+      kName, platform, coordinates, attributes, n, tiles, overflow, checked,
+      [&](auto zero) {
         using T = decltype(zero);
         return [factor = OperandOf<T>(attributes, n, tiles, overflow, nullptr, nullptr),
                 pivots = pivots.typed_data(), op = attributes.operation, rows = shape[0],
                 x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
           return LuSolveRowsRoutine<T>(context, factor, pivots, op, rows, x, b);
         };
-      });
+      },
+      &b);
 }
 
 PlatformResult InvertFactors(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,

@@ -29,11 +29,13 @@ struct CallSite {
   bool spans_processes;        // whether some ranks are in other processes
   int64_t number;              // unique in this process; 0: unknown
   std::shared_ptr<const SharedCallSite> shared;  // null unless the call spans processes
-  std::array<int64_t, 3> block;  // dtype, rows and columns of the block, which ranks compare
-  int64_t device;                // the number of the rank's device; -1: unknown
+  std::array<int64_t, 3> block;         // dtype, rows and columns of the block, which ranks compare
+  int64_t device;                       // the number of the rank's device; -1: unknown
+  std::array<int64_t, 2> b = {-1, -1};  // rows and columns of b, which ranks compare; -1: no b
 };
 
-// Returns the text that the ranks of several processes compare: "float64, blocks of 13 x 50".
+// Returns the text that the ranks of several processes compare: "float64, blocks of 13 x 50, b of
+// 50 x 2".
 std::string BlockText(const CallSite& site);
 
 // This rank's coordinates in the call.

@@ -65,7 +65,7 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program);
   });
 }
 

@@ -95,14 +95,16 @@ PlatformResult ApplyQ(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
   Status checked = CheckT(kName, t, m, n, tiles);
   if (checked.ok()) checked = CheckShape(kName, "b", b, n, -1, tiles);
   return OnFactors(
-      kName, platform, coordinates, attributes, m, tiles, overflow, checked, [&](auto zero) {
+      kName, platform, coordinates, attributes, m, tiles, overflow, checked,
+      [&](auto zero) {
         using T = decltype(zero);
         return [factor = OperandOf<T>(attributes, m, tiles, overflow, nullptr, nullptr),
                 t = DataOf<T>(t), op = attributes.operation, nrhs = b.dimensions()[1],
                 x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
           return QrApplyRoutine<T>(context, factor, t, op, nrhs, x, b);
         };
-      });
+      },
+      &b);
 }
 
 PlatformResult ApplyQToRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
@@ -114,14 +116,16 @@ PlatformResult ApplyQToRows(Platform platform, ffi::Buffer<ffi::DataType::S32> c
   Status checked = CheckT(kName, t, m, n, tiles);
   if (checked.ok()) checked = CheckShape(kName, "b", b, -1, n, tiles);
   return OnFactors(
-      kName, platform, coordinates, attributes, m, tiles, overflow, checked, [&](auto zero) {
+      kName, platform, coordinates, attributes, m, tiles, overflow, checked,
+      [&](auto zero) {
         using T = decltype(zero);
         return [factor = OperandOf<T>(attributes, m, tiles, overflow, nullptr, nullptr),
                 t = DataOf<T>(t), op = attributes.operation, rows = b.dimensions()[0],
                 x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
           return QrApplyRowsRoutine<T>(context, factor, t, op, rows, x, b);
         };
-      });
+      },
+      &b);
 }
 
 PlatformResult SolveQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
@@ -136,14 +140,16 @@ PlatformResult SolveQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordi
                     ": R has no inverse");
   }
   return OnFactors(
-      kName, platform, coordinates, attributes, m, tiles, overflow, checked, [&](auto zero) {
+      kName, platform, coordinates, attributes, m, tiles, overflow, checked,
+      [&](auto zero) {
         using T = decltype(zero);
         return [factor = OperandOf<T>(attributes, m, tiles, overflow, nullptr, nullptr),
                 t = DataOf<T>(t), system = attributes.operation, nrhs = b.dimensions()[1],
                 x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
           return QrSolveRoutine<T>(context, factor, t, system, nrhs, x, b);
         };
-      });
+      },
+      &b);
 }
 
 PlatformResult FormQ(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,

@@ -15,7 +15,7 @@
 
 namespace jaxmg {
 
-inline constexpr uint32_t kFrameFormat = 5;
+inline constexpr uint32_t kFrameFormat = 6;
 
 enum class FrameType : uint32_t {
   // "jmgh": the first frame in both directions; a connection that starts with anything else is
@@ -30,6 +30,7 @@ enum class FrameType : uint32_t {
   kWithdraw,  // to the lead: its time limit has passed
   kGo,        // from the lead; value: the call's number from now on
   kFail,      // from the lead; status
+  kLate,      // from the lead: processes are still missing; their names, to be printed
   // Search for processes that wait for each other (rendezvous_cycles.cc). With a status: the cycle
   // was found; value: the wait of the chain that the receiver belongs to.
   kAskWaits,  // from the lead, to a process that has not arrived; CallName, WaitChain, status

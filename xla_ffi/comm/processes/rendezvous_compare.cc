@@ -1,15 +1,79 @@
 // Detects processes that pass different operands to one call. Runs at the lead (README.md).
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "xla_ffi/comm/processes/rendezvous_registry.h"
 
 namespace jaxmg {
+namespace {
+
+// A part of a call's text: what it says, in the caller's words, and its value.
+struct Item {
+  std::string name, value;
+};
+
+// The names of what texts contain, by the words before the values.
+constexpr std::pair<const char*, const char*> kWords[] = {
+    {"jaxmg ", "the version of jaxmg"},
+    {"b of ", "the shape of b"},
+    {"blocks of ", "the shape of a device's rows"},
+    {"ranks ", "the number of devices"},
+    {"tile ", "the tile width"},
+    {"products ", "the precision"},
+    {"check_b ", "the check of b"},
+};
+
+Item ItemOf(const std::string& part) {
+  for (const auto& [word, name] : kWords) {
+    if (part.rfind(word, 0) == 0) return {name, part.substr(std::string(word).size())};
+  }
+  const size_t space = part.find(' ');
+  if (space == std::string::npos) return {"the dtype", part};
+  return {part.substr(0, space), part.substr(space + 1)};
+}
+
+// "potrs (backend native, n 64), float64, blocks of 32 x 64, jaxmg 2.0.0"
+std::vector<Item> ItemsOf(const std::string& text) {
+  const size_t open = text.find(" (");
+  std::vector<Item> items = {{"the routine", text.substr(0, open)}};
+  if (open == std::string::npos) return items;
+  std::string rest = text.substr(open + 2);
+  if (const size_t close = rest.find(')'); close != std::string::npos) rest.erase(close, 1);
+  for (size_t end = 0; !rest.empty(); rest.erase(0, end)) {
+    const size_t comma = rest.find(", ");
+    items.push_back(ItemOf(rest.substr(0, comma)));
+    end = comma == std::string::npos ? rest.size() : comma + 2;
+  }
+  return items;
+}
+
+}  // namespace
+
+std::string DescribeDifference(int process, const std::string& text, int other,
+                               const std::string& other_text) {
+  const std::vector<Item> items = ItemsOf(text), others = ItemsOf(other_text);
+  std::string differences;
+  for (const Item& item : items) {
+    const auto same = std::find_if(others.begin(), others.end(),
+                                   [&](const Item& one) { return one.name == item.name; });
+    if (same == others.end() || same->value == item.value) continue;
+    // Shapes mostly follow from what is named before, and everything from the routine.
+    if (item.name.rfind("the shape", 0) == 0 && !differences.empty()) continue;
+    differences += (differences.empty() ? "" : ", ") + item.name + " is " + item.value +
+                   " in process " + std::to_string(process) + " and " + same->value +
+                   " in process " + std::to_string(other);
+    if (item.name == "the routine") break;
+  }
+  return differences.empty() ? "two programs contain this call" : differences;
+}
 
 Status DifferentCallsError(int process, const std::string& text, int other,
                            const std::string& other_text) {
   Hub& hub = Hub::Instance();
-  return Error(Code::kInvalidArgument,
-               "the processes of a mesh make different calls: ", hub.Describe(process), " ", text,
+  return Error(Code::kInvalidArgument, DescribeDifference(process, text, other, other_text),
+               ": the processes of a mesh make different calls: ", hub.Describe(process), " ", text,
                "; ", hub.Describe(other), " ", other_text,
                ". All must make the same calls in the same order, with the same versions of jaxmg");
 }

@@ -85,9 +85,18 @@ Status CycleError(const WaitChain& cycle) {
   std::sort(waits.begin(), waits.end(),
             [](const Wait& one, const Wait& other) { return one.process < other.process; });
   std::string text;
-  for (const Wait& wait : waits) text += (text.empty() ? "" : "; ") + wait.text;
+  const auto call = [](const Wait& wait) { return wait.text.substr(0, wait.text.find('\n')); };
+  for (const Wait& wait : waits) {
+    text += (text.empty() ? "" : "; ") + wait.text.substr(wait.text.find('\n') + 1) + " waits in " +
+            call(wait);
+  }
+  const Wait& first = waits.front();
+  const auto other = std::find_if(waits.begin(), waits.end(),
+                                  [&](const Wait& wait) { return call(wait) != call(first); });
+  const Wait& second = other == waits.end() ? waits.back() : *other;
   return Error(Code::kInvalidArgument,
-               "the processes of a mesh make different calls, or the same calls in different "
+               DescribeDifference(first.process, call(first), second.process, call(second)),
+               ": the processes of a mesh make different calls, or the same calls in different "
                "orders: ",
                text,
                ". All must make the same calls in the same order, with the same versions of jaxmg");
@@ -200,8 +209,8 @@ void RendezvousRegistry::ExtendChain(int process, int64_t number, WaitChain chai
   const auto pending = FindArrival(process, number);
   if (pending == pending_.end() || chain.waits.size() >= WaitChain::kLongest) return;
   Hub& hub = Hub::Instance();
-  chain.waits.push_back({process, hub.me(), number,
-                         hub.Describe(process) + " waits in " + pending->arrivals[process].text});
+  chain.waits.push_back(
+      {process, hub.me(), number, pending->arrivals[process].text + "\n" + hub.Describe(process)});
   const auto first = pending->arrivals.find(chain.process);
   if (chain.lead != hub.me() || first == pending->arrivals.end() ||
       first->second.number != chain.number) {

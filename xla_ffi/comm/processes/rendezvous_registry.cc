@@ -83,7 +83,11 @@ Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
     }
   }
   if (lead != me) {
-    const Status connected = hub.Await(lead, deadline);
+    Status connected = hub.Await(lead, std::min(deadline, Clock::now() + kBeforeNotice));
+    if (connected.code() == Code::kDeadlineExceeded && Clock::now() < deadline) {
+      PrintNotice(text + ": waiting for " + group->DescribeRanks(lead) + ": " + connected.text());
+      connected = hub.Await(lead, deadline);
+    }
     if (!connected.ok()) {
       return Error(connected.code(), call.call_site->routine, ": after ", limit.count(), " s ",
                    group->DescribeRanks(lead), " did not come to the call: ", connected.text());
@@ -189,10 +193,30 @@ Clock::time_point RendezvousRegistry::OnTick() noexcept {
   auto lock = monitor_.Lock();
   // fails if memory is exhausted; the time limit of the waiting processes still applies
   (void)Guarded([&] {
+    NoticeMissing();
     next = SearchCycles();
     return Status::Ok();
   });
   return next;
+}
+
+// At the lead: a process that waits prints once for whom.
+void RendezvousRegistry::NoticeMissing() {
+  Hub& hub = Hub::Instance();
+  for (PendingRendezvous& pending : pending_) {
+    if (pending.noticed || Clock::now() < pending.begun + kBeforeNotice) continue;
+    pending.noticed = true;
+    const auto& [process, arrival] = *pending.arrivals.begin();
+    const std::string notice = arrival.text + ": waiting for " + DescribeRanks(pending, false);
+    if (process == hub.me()) {
+      PrintNotice(notice);
+      continue;
+    }
+    OutFrame frame;
+    frame.header.type = FrameType::kLate;
+    frame.body = notice;
+    SendTo(process, std::move(frame));
+  }
 }
 
 void RendezvousRegistry::FailPending(const PendingRendezvous& pending,
@@ -247,25 +271,25 @@ std::string RendezvousRegistry::DescribeOtherWait(int process, const PendingRend
   return "";
 }
 
-Status RendezvousRegistry::TimeoutError(const PendingRendezvous& pending, Seconds limit) {
-  Hub& hub = Hub::Instance();
-  std::vector<std::string> present, missing;
-  std::string text;
+// The ranks of the processes that have arrived, or of those that have not.
+std::string RendezvousRegistry::DescribeRanks(const PendingRendezvous& pending, bool arrived) {
+  std::vector<std::string> ranks;
   std::vector<int> seen;
   for (const int process : pending.processes) {
     if (std::find(seen.begin(), seen.end(), process) != seen.end()) continue;
     seen.push_back(process);
-    const std::string who = RanksOf(pending.processes, process) + " of " + hub.Describe(process);
-    const auto there = pending.arrivals.find(process);
-    if (there != pending.arrivals.end()) {
-      text = there->second.text;
-      present.push_back(who);
-    } else {
-      missing.push_back(who + DescribeOtherWait(process, pending));
-    }
+    if ((pending.arrivals.count(process) > 0) != arrived) continue;
+    ranks.push_back(RanksOf(pending.processes, process) + " of " +
+                    Hub::Instance().Describe(process) +
+                    (arrived ? "" : DescribeOtherWait(process, pending)));
   }
-  return Error(Code::kDeadlineExceeded, text, ": after ", limit.count(), " s only rank(s) ",
-               JoinTexts(present, "; "), " came to the call; missing: ", JoinTexts(missing, "; "),
+  return "rank(s) " + JoinTexts(ranks, "; ");
+}
+
+Status RendezvousRegistry::TimeoutError(const PendingRendezvous& pending, Seconds limit) {
+  return Error(Code::kDeadlineExceeded, pending.arrivals.rbegin()->second.text, ": after ",
+               limit.count(), " s only ", DescribeRanks(pending, true),
+               " came to the call; missing: ", DescribeRanks(pending, false),
                ". Every process must make the same calls in the same order; "
                "JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds");
 }
@@ -394,6 +418,12 @@ void RendezvousRegistry::OnFrame(int process, const FrameHeader& header, Payload
       waiting->second->failure = failure;
       return monitor_.Notify();
     }
+    case FrameType::kLate:
+      (void)Guarded([&] {
+        PrintNotice(std::string(text, size));
+        return Status::Ok();
+      });
+      return;
     case FrameType::kAskWaits:
     case FrameType::kWaits: {
       auto lock = monitor_.Lock();

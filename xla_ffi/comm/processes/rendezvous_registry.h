@@ -55,7 +55,7 @@ struct Arrival {
 struct Wait {
   int32_t process, lead;
   int64_t number;
-  std::string text;  // for messages
+  std::string text;  // of the call and, after a line break, the name of the process
 };
 // Waits of which each is why the previous one lasts. A cycle if the last one is in the call from
 // which the search began.
@@ -83,6 +83,8 @@ struct PendingRendezvous {
   std::vector<int> processes;  // by rank
   std::map<int, Arrival> arrivals;
   Clock::time_point since = Clock::now();  // time of the last arrival
+  Clock::time_point begun = Clock::now();  // time of the first one
+  bool noticed = false;                    // whether the missing processes were printed
   // Of the search for cycles: those of the last round and of the current one; the one that was
   // found in both; and the searches that have passed here.
   std::set<WaitChain> cycles_before = {}, cycles = {};
@@ -146,6 +148,8 @@ class RendezvousRegistry : public FrameSink {
   void RememberFailure(const CallName& name, const Status& status) noexcept;
   void Answer(int process, int64_t number, FrameType type, int64_t value, const Status& status,
               int lead) noexcept;
+  void NoticeMissing();
+  std::string DescribeRanks(const PendingRendezvous& pending, bool arrived);
   Status TimeoutError(const PendingRendezvous& pending, Seconds limit);
   std::string DescribeOtherWait(int process, const PendingRendezvous& besides);
   void Withdraw(int process, int64_t number, Seconds limit);
@@ -183,6 +187,11 @@ class RendezvousRegistry : public FrameSink {
   int64_t round_ = 0;
   Clock::time_point searched_ = {};
 };
+
+// Says what differs between two texts of calls, in the caller's words: "n is 64 in process 0 and 68
+// in process 1".
+std::string DescribeDifference(int process, const std::string& text, int other,
+                               const std::string& other_text);
 
 // The error for two processes that arrived at one call, or at two, with different texts.
 Status DifferentCallsError(int process, const std::string& text, int other,

@@ -9,6 +9,8 @@ import pytest
 
 import jaxmg
 
+pytestmark = cases.one_process("NumPy arrays are made of portable forms")
+
 _N = 7
 
 

@@ -4,6 +4,7 @@ roots. For `jaxmg.tree`, which gives each matrix a device."""
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._factors import scaling
 from jaxmg._routines import polar
 from jaxmg._stacks import library
@@ -30,6 +31,7 @@ _SAFETY = 1.01
 _POWERS, _NEWTON_STEPS = 100, 100
 
 
+@_compat.default_promotion()
 def orthogonal(g, coefficients, safe, dtype):
     """The odd polynomials (a x + b x^3 + c x^5) of the singular values of g, one after the other,
     computed in ``dtype``, or of a complex g in the complex dtype of that precision."""
@@ -57,6 +59,7 @@ def _unit(g):
     return x / jnp.where(norm == 0, 1, norm)
 
 
+@_compat.default_promotion()
 def inverse_root(a, p, epsilon, by):
     """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A, by the function ``by`` of a scaled A:
     times a power of 2^p, if p is small, so that all digits stay."""

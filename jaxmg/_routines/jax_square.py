@@ -364,8 +364,8 @@ def condition_number(call, a):
 
 @dataclasses.dataclass(frozen=True)
 class _Estimate(batching.Batchable):
-    """`_estimate_condition` on explicit axes. It takes a batch one matrix after the other: JAX 0.11
-    can't batch a loop over explicit axes if the batch decides when the loop ends."""
+    """`_estimate_condition` on explicit axes. It takes a batch one matrix after the other: JAX
+    raises an error about shardings if it batches the loop of the estimate there."""
 
     call: Any
 

@@ -6,6 +6,7 @@ It needs lineax (``pip install jaxmg[lineax]``), which nothing else in this pack
 # pyright: reportMissingImports=false
 
 import dataclasses
+import itertools
 from typing import Any, SupportsIndex
 
 import equinox
@@ -131,16 +132,13 @@ class _General(_OnMesh):
     ) -> tuple[Any, lineax.RESULTS, dict[str, Any]]:
         """Solves with the factor; ``options`` has none."""
         del options
-        b, _ = jax.flatten_util.ravel_pytree(vector)
-        b = b.astype(state.factor.dtype)
+        dtype, leaves = state.factor.dtype, jax.tree.leaves(vector)
+        b = jnp.concatenate([leaf.astype(dtype).reshape(-1) for leaf in leaves])
         if state.conjugated and not state.transposed:
             x = jnp.conj(state.factor.solve(jnp.conj(b)))
         else:
             x = state.factor.solve(b, _OPERATIONS[state.transposed, state.conjugated])
-        of_x, _ = state.structures
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), of_x)
-        _, restore = jax.flatten_util.ravel_pytree(zeros)
-        return restore(x), _result(state.is_regular), {}
+        return _unravel(x, state.structures[0]), _result(state.is_regular), {}
 
     def transpose(
         self, state: _GeneralState, options: dict[str, Any]
@@ -164,6 +162,20 @@ class _General(_OnMesh):
 
 # (transposed, conjugated) -> ``trans`` of `solve`.
 _OPERATIONS = {(False, False): "N", (True, False): "T", (True, True): "C"}
+
+
+def _unravel(x, structure):
+    """The leaves of a vector, each of its own dtype."""
+    leaves, tree = jax.tree.flatten(structure)
+    ends = itertools.accumulate(leaf.size for leaf in leaves[:-1])
+    parts = zip(jnp.split(x, list(ends)), leaves, strict=True)
+    return jax.tree.unflatten(
+        tree,
+        [
+            (part if jnp.iscomplexobj(leaf) else part.real).reshape(leaf.shape).astype(leaf.dtype)
+            for part, leaf in parts
+        ],
+    )
 
 
 def _structures(operator):

@@ -270,6 +270,19 @@ def test_pytrees_of_a_tall_operator():
     _close(flat, np.linalg.lstsq(matrix, b)[0])
 
 
+@pytest.mark.parametrize("kind", [jaxmg.lineax.LU, jaxmg.lineax.QR])
+def test_leaves_of_different_dtypes(kind):
+    """Each leaf of x has its own dtype, where JAX promotes none."""
+    single, double = jnp.float32, jnp.float64
+    columns = [[single(1), double(5)], [single(-2), double(-2)]]
+    b = [double(3), double(4)]
+    operator = lineax.PyTreeLinearOperator(columns, jax.eval_shape(lambda: b))
+    with jax.numpy_dtype_promotion("strict"):
+        x = lineax.linear_solve(operator, b, _on_all_devices(kind)).value
+    assert [leaf.dtype for leaf in x] == [single, double]
+    np.testing.assert_allclose(x, [-3.25, 1.25], rtol=1e-6)
+
+
 @_every_shape
 def test_singular_operators(kind, shape):
     operator = _matrix(np.zeros(shape), ())

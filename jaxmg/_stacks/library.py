@@ -49,6 +49,19 @@ def guarded(function, reads=None):
     return checked
 
 
+def spoiled(function):
+    """``function`` of matrices (..., n, n), and of other arguments, that returns whatever they
+    hold: NaN in the results of a matrix with NaN or infinity. Elimination divides by an infinite
+    pivot, which leaves finite numbers."""
+
+    @functools.wraps(function)
+    def checked(a, *others):
+        bad = ~jnp.isfinite(a).all((-2, -1))
+        return jax.tree.map(lambda x: _spoiled(x, bad), function(a, *others))
+
+    return checked
+
+
 def _over(bad, x):
     """``bad`` (...), broadcastable with ``x`` (..., more dimensions)."""
     return bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim))

@@ -165,7 +165,9 @@ def test_roots_of_singular_matrices_have_infinite_derivatives(kind, name, dtype)
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(
+    "dtype", ["float64", pytest.param("complex128", marks=pytest.mark.extended)]
+)
 def test_roots_have_derivatives_that_leave_the_null_space_alone(dtype):
     a, along = np.diag([4, 0, 0]).astype(dtype), np.diag([2, 0, 0]).astype(dtype)
     root = lambda a: linalg.sqrtm(a, mesh=cases.line(2))  # noqa: E731

@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 
 import jaxmg
 from jaxmg import linalg, tree
-from jaxmg._stacks import library
+from jaxmg._stacks import library, lu
 
 # No other test takes these shapes: programs with stand-ins are not theirs.
 _M, _N = 11, 9
@@ -224,3 +224,13 @@ def test_no_other_file_calls_the_library():
             continue
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
         assert not call.findall(code), path
+
+
+@pytest.mark.parametrize("name", ["inverse_of_small", "inverse_by_plugin", "solve_small"])
+def test_an_infinite_pivot_hides_nothing(plugin, name):
+    """Elimination divides by it, and would leave finite numbers."""
+    a = cases.normal(cases.rng(5), (3, 6, 6), "float64")
+    a[1, 2, 2] = np.inf
+    others = (np.ones((3, 6, 1)),) if name == "solve_small" else ()
+    x = jax.jit(getattr(lu, name))(a, *others)
+    assert np.isnan(x[1]).all() and np.isfinite(x[::2]).all()

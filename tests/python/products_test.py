@@ -25,7 +25,7 @@ PRODUCTS = {
     "gram": (lambda m, k, n: ((k, n),), lambda x: x.conj().T @ x),
     "adjoint": (lambda m, k, n: ((n, n),), lambda x: x.conj().T),
 }
-TRIANGLES = {"rows_times_upper": np.triu, "rows_times_lower": np.tril}
+TRIANGLES = {"rows_times_upper": jnp.triu, "rows_times_lower": jnp.tril}
 SIZES = ((8, 16, 24), (7, 5, 11), (3, 1, 2), (5, 0, 3))
 TABLE = cases.broad(
     [
@@ -79,7 +79,7 @@ def _close(found, expected, depth):
 @pytest.mark.parametrize("name, sizes, ranks, dtype", TABLE)
 def test_is_the_product(name, sizes, ranks, dtype):
     mesh = cases.line(ranks)
-    operands = _operands(name, sizes, dtype)
+    operands = [np.asarray(x) for x in _operands(name, sizes, dtype)]
     found = _product(name, _layout(mesh))(*(cases.shard_rows(x, mesh) for x in operands))
     _close(found, PRODUCTS[name][1](*operands), sizes[1])
 

@@ -40,6 +40,7 @@ def _of_qr(a, **where):
     return q * units[..., None, :], units[..., None] * r
 
 
+@cases.precisely
 def _polar(a):
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     return u @ vh, jnp.swapaxes(vh, -1, -2).conj() * s[..., None, :] @ vh

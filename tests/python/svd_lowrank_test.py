@@ -151,7 +151,7 @@ def test_lowrank_in_jit_and_of_batches():
 @pytest.mark.skipif(not _compat.COMPILES_EXCHANGES, reason="needs JAX 0.10")
 def test_lowrank_lies_as_a_does():
     for kind in jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit:
-        mesh = jax.make_mesh((4,), "r", axis_types=(kind,))
+        mesh = cases.line(4, kind=kind)
         a = jax.device_put(_falling(24, 15, "float32")[0], jax.NamedSharding(mesh, P("r", None)))
         u, s, vh, error = linalg.svd_lowrank(a, 3)
         assert u.sharding.is_equivalent_to(a.sharding, 2)

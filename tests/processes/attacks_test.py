@@ -14,7 +14,7 @@ import time
 import pytest
 from jobs import Job
 
-_FORMAT = 5  # frame.h
+_FORMAT = 6  # frame.h
 _HEADER = struct.Struct("<Iiqiiqiiq")  # type, lead, call, from, to, value, code, aux, bytes
 _HELLO, _REFUSED, _PROOF = 0x68676D6A, 2, 3
 _SECRET = "nobody can guess this one"

@@ -185,6 +185,7 @@ def test_batches_by_stages(by_stages, dtype):
 
 
 @needs_kernels
+@pytest.mark.extended
 def test_trees_by_stages(by_stages):
     mesh = cases.line(1)
     a = _symmetric(3, 22, "float32")

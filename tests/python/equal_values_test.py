@@ -150,6 +150,7 @@ _ROOTS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kind, name, dtype",
     cases.broad(

@@ -63,6 +63,7 @@ def _placed(mesh, dimensions):
     return matrices, cases.shard(matrices, mesh, "r", *(None,) * (matrices.ndim - 1))
 
 
+@pytest.mark.core("eigh")
 @pytest.mark.parametrize(
     "name, ranks, dimensions",
     cases.broad(BATCHES, core=lambda *case: case in (("eigh", 4, 2), ("cond_1", 4, 1))),
@@ -80,6 +81,7 @@ def test_values(name, ranks, dimensions):
         assert found.sharding.spec[0] == "r" or ranks == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, ranks, dimensions",
     cases.broad(

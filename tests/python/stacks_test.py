@@ -219,6 +219,7 @@ def test_gradients_are_those_of_jax(name, shape, dtype):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
+@pytest.mark.core("5")
 @pytest.mark.parametrize("count", range(1, 8))
 def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
     a = np.arange(count * 6.0).reshape(count, 2, 3)

@@ -423,8 +423,14 @@ needs_double_without_64_bits = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "dtype, devices, axes, bits",
     [
-        pytest.param("float32", 1, AxisType.Auto, 32, marks=needs_double_without_64_bits),
-        ("complex64", 2, AxisType.Auto, 64),
+        pytest.param(
+            "float32",
+            1,
+            AxisType.Auto,
+            32,
+            marks=(needs_double_without_64_bits, pytest.mark.extended),
+        ),
+        pytest.param("complex64", 2, AxisType.Auto, 64, marks=pytest.mark.extended),
         pytest.param("float32", 4, AxisType.Explicit, 32, marks=needs_double_without_64_bits),
     ],
 )

@@ -508,6 +508,7 @@ def test_large_stacks_are_computed_in_parts(monkeypatch, ranks):
         assert sizes and max(sizes) <= 3
 
 
+@pytest.mark.extended
 def test_orthogonal_iteration_has_one_exchange_and_comes_to_eigenvectors():
     mesh = cases.line(4)
     w = 3.0 ** -np.arange(8)

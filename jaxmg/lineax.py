@@ -161,7 +161,11 @@ class _General(_OnMesh):
 
 
 # (transposed, conjugated) -> ``trans`` of `solve`.
-_OPERATIONS = {(False, False): "N", (True, False): "T", (True, True): "C"}
+_OPERATIONS: dict[tuple[bool, bool], Any] = {
+    (False, False): "N",
+    (True, False): "T",
+    (True, True): "C",
+}
 
 
 def _unravel(x, structure):

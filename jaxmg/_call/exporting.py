@@ -101,7 +101,7 @@ def _to_layout(state):
                 "where there are as many"
             )
         devices = np.array([here[i] for i in state["devices"]], dtype=object).reshape(sizes)
-        mesh = Mesh(devices, names, axis_types=types)
+        mesh = Mesh(devices, names, axis_types=types)  # type: ignore[assignment]
     entries = (tuple(entry) if isinstance(entry, list) else entry for entry in state["spec"])
     from jaxmg._call import layouts  # which imports this module
 

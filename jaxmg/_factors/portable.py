@@ -83,7 +83,7 @@ def read_header(caller, tree):
             f"{caller}: tree['header'] is none of a jaxmg factor: {values.dtype} of shape "
             f"{values.shape}"
         )
-    fields = dict(zip(_FIELDS, map(int, values), strict=True))
+    fields: dict[str, int] = dict(zip(_FIELDS, map(int, values), strict=True))
     if fields["version"] != VERSION:
         raise ValueError(
             f"{caller}: the factor is in version {fields['version']} of the portable form, and "

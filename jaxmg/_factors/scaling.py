@@ -114,12 +114,13 @@ def homogeneous(function, *degrees, reads=None):
         results = function(multiplied(a, -exponent[..., None, None]), *others, **options)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
-        return tree.unflatten(
+        values = [
             multiplied(x, degree * exponent.reshape(exponent.shape + (1,) * (x.ndim - a.ndim + 2)))
             if degree
             else x
             for x, degree in zip(leaves, of_each, strict=True)
-        )
+        ]
+        return jax.tree.unflatten(tree, values)
 
     return scaled_function
 

@@ -54,5 +54,5 @@ def from_portable(
     if kind == "QRFactor":
         return QRFactor.from_packed(matrix, vector, precision=precision, **where)
     if kind == "RefinedFactor":
-        return cho_factor(matrix, refine=precision, **where)  # type: ignore
-    return lu_factor(matrix, refine=precision, **where)  # type: ignore
+        return cho_factor(matrix, refine=precision, **where)
+    return lu_factor(matrix, refine=precision, **where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,7 @@ def eigvalsh(
     return jax_linalg.run((a,), "eigvalsh", eigenvalues, ("small",), mesh, matrix_specs, read)
 
 
-def _part_to_read(name: str, UPLO: Triangle | None, symmetrize_input: bool) -> str:
+def _part_to_read(name: str, UPLO: Any, symmetrize_input: bool) -> str:
     if checks.is_array(UPLO):
         instead = {"eigh": "jaxmg.eigh", "eigvalsh": "jaxmg.eigvalsh"}[name]
         raise TypeError(

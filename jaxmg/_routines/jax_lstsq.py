@@ -155,8 +155,8 @@ def _solved(call, a, b, *scalars):
     (cutoff,) = call.attributes
     if b.ndim == 2 and not b.shape[1]:  # whose products crash XLA
         x, *others = _solved(call, a, jnp.zeros(a.shape[0], a.dtype), *scalars)
-        resid = [others[0][:0], *others[1:]] if others else []
-        return x[:, None][:, :0], *resid
+        rest = (others[0][:0], *others[1:]) if others else ()
+        return x[:, None][:, :0], *rest
     rcond = None
     if cutoff == _IN_ARRAY:
         *scalars, rcond = scalars
@@ -394,9 +394,11 @@ class _Solve:
                 for x, s, rank, *_ in both
             )
 
-        return derivatives.differentiable(
-            lambda *arrays: self.of.solve(*arrays, False)[:3], rule, a, b, damp, rcond
-        )
+        def values(*arrays: Any):
+            solve: Any = self.of.solve
+            return solve(*arrays, False)[:3]
+
+        return derivatives.differentiable(values, rule, a, b, damp, rcond)
 
 
 def _scaled(arrays, i, j):

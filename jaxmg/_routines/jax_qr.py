@@ -224,7 +224,8 @@ def _reduced(call, a) -> tuple[Any, Any]:
         factor, units, r = factor_and_r(call, a)
         r = r if spread else layouts.constrain(r, call.layout, PartitionSpec())
         return factor.q() * units, r
-    q, r = tall.qr(a[:, :k], call.layout)
+    factors: Any = tall.qr(a[:, :k], call.layout)
+    q, r = factors
     if n > k:
         r = jnp.concatenate([r, tall.adjoint_product(call.layout, q, a[:, k:])], axis=1)
     return q, r

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex, cast
 
 import jax
 import jax.numpy as jnp
@@ -152,7 +152,7 @@ def pinv(
     m, n = jax_svd.shape_of("pinv", a)
     if hermitian and m != n:
         raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
-    if isinstance(rtol, jax.Array) or np.ndim(rtol):
+    if isinstance(rtol, jax.Array) or np.ndim(cast(Any, rtol)):
         checks.is_an_array("linalg.pinv", "a", a)
         (a,) = jax_linalg.promote("pinv", a)
         arrays = a, _cutoffs(rtol, a)

@@ -4,7 +4,7 @@ global arrays inside ``jit`` that it names ``*_shardmap_ctx``, and `device_suppo
 from __future__ import annotations
 
 import ctypes
-from typing import SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import jax
 import jax.numpy as jnp
@@ -121,31 +121,69 @@ def _finish(a, results, status, return_status, donate):
     return results if len(results) > 1 else results[0]
 
 
-def gesvd_shardmap_ctx(a, T_A=None, mesh=None, matrix_specs=None, **options):
+def gesvd_shardmap_ctx(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    **options: Any,
+) -> tuple[Array, ...]:
     """`gesvd` on global arrays inside ``jit``: (a_work, ..., status). ``a_work`` is ``a``."""
-    return a, *gesvd(a, T_A, mesh, matrix_specs, return_status=True, **options)
+    results: Any = gesvd(a, T_A, mesh, matrix_specs, return_status=True, **options)
+    return cast(Array, a), *results
 
 
-def polar_shardmap_ctx(a, T_A=None, mesh=None, matrix_specs=None, **options):
+def polar_shardmap_ctx(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    **options: Any,
+) -> tuple[Array, ...]:
     """`polar` on global arrays inside ``jit``: (U, H, status) or (U, status)."""
-    return polar(a, T_A, mesh, matrix_specs, return_status=True, **options)
+    results: Any = polar(a, T_A, mesh, matrix_specs, return_status=True, **options)
+    return results
 
 
-def qr_shardmap_ctx(a, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True):
+def qr_shardmap_ctx(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    pad: bool = True,
+) -> tuple[Array, ...]:
     """`qr` on global arrays inside ``jit``: (Q, R, status)."""
     q, r, status = qr.qr(a, T_A, mesh, matrix_specs, in_specs=in_specs, return_status=True)
     return q, r, status.reshape(1)
 
 
-def lu_solve_shardmap_ctx(a, b, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True):
+def lu_solve_shardmap_ctx(
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    pad: bool = True,
+) -> tuple[Array, ...]:
     """`lu_solve` on global arrays inside ``jit``: (a_work, x, status)."""
     work, x, status = gesv.gesv_jit_ctx(a, b, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad)
     return work, x, status.reshape(1)
 
 
 def least_squares_shardmap_ctx(
-    a, b, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True
-):
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    pad: bool = True,
+) -> tuple[Array, ...]:
     """`least_squares` on global arrays inside ``jit``: (a_work, b_work, x, status). ``a_work`` is
     ``a``; the first rows of ``b_work``, of b's shape, are those of x if ``a`` is tall."""
     x, status = gels.least_squares(
@@ -153,7 +191,7 @@ def least_squares_shardmap_ctx(
     )
     m, n = a.shape
     below = ((0, max(m - n, 0)),) + ((0, 0),) * (x.ndim - 1)
-    return a, jnp.pad(x, below)[:m], x, status.reshape(1)
+    return cast(Array, a), jnp.pad(x, below)[:m], x, status.reshape(1)
 
 
 def device_supports_vmm(device: SupportsIndex = 0) -> bool:
@@ -179,9 +217,9 @@ def device_supports_vmm(device: SupportsIndex = 0) -> bool:
         "cuDeviceGet": (ctypes.byref(number), ordinal),
         "cuDeviceGetAttribute": (ctypes.byref(value), _VIRTUAL_MEMORY, number),
     }.items():
-        if error := getattr(driver, name)(*arguments):
+        if code := getattr(driver, name)(*arguments):
             raise RuntimeError(
-                f"device_supports_vmm: {name} fails with CUDA's error {error} for GPU {ordinal}; "
+                f"device_supports_vmm: {name} fails with CUDA's error {code} for GPU {ordinal}; "
                 "check that nvidia-smi lists it"
             )
     return bool(value.value)

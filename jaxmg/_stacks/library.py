@@ -80,7 +80,7 @@ def _tangent(x_dot, bad):
 @jax.custom_jvp
 def _replaced(a, bad):
     """The identity in the place of each matrix that is bad."""
-    eye = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    eye = jnp.broadcast_to(jnp.eye(a.shape[-2], a.shape[-1], dtype=a.dtype), a.shape)
     return jnp.where(_over(bad, a), eye, a)
 
 

@@ -89,8 +89,9 @@ def _solve(solver, arguments, arrays):
         wanted = len(arguments.outputs) == 3
         still = derivatives.still(status)
         if not wanted and len(primals) == 1 and inside is None:
-            w = eigenvalue_rules.differentiated(where.layout, *primals, w, v)
-            w_dot = eigenvalue_rules.tangents(where.layout, *primals, w, v, *tangents)
+            (a,), (a_dot,) = primals, tangents
+            w = eigenvalue_rules.differentiated(where.layout, a, w, v)
+            w_dot = eigenvalue_rules.tangents(where.layout, a, w, v, a_dot)
             return ((w, status), where), ((w_dot, still), where)
         w_dot, v_dot = _tangents(where.layout, w, v, tangents, wanted)
         if v_dot is None:

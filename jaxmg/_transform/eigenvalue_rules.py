@@ -66,6 +66,10 @@ class _OfDirection(derivatives.Linear):
             parts.append(self.moved(*primals, a_dot, moved))
         return self(*primals), derivatives.sum_of(*parts)
 
+    def moved(self, *arrays):
+        """The derivative in the direction of A, of (A, w, V, the matrix, dA, its tangent)."""
+        raise NotImplementedError
+
     def basis(self, w, v):
         return _reflected(self.on, hermitian.rows(self.on, v), w)
 

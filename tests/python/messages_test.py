@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import cases
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -79,6 +80,7 @@ def test_dtypes_that_jax_promotes(dtype):
 _STACK = np.broadcast_to(_EYE, (2, 3, 4, 4))
 
 
+@cases.needs_transformations
 @pytest.mark.parametrize("b", [(2, 3, 5, 1), (5,), (3, 5), (3, 4)], ids=str)
 @pytest.mark.parametrize(
     "function", [jaxmg.potrs, jaxmg.gesv, jaxmg.least_squares, linalg.solve, linalg.lstsq]
@@ -90,6 +92,7 @@ def test_shapes_of_batches(function, b):
     assert str(caught.value).endswith(f"for a of shape (2, 3, 4, 4); it has shape {b}")
 
 
+@cases.needs_transformations
 def test_shapes_of_batches_of_two_matrices():
     message = r"a's shape, \(2, 3, 4, 4\); it has shape \(2, 3, 5, 5\)"
     with pytest.raises(ValueError, match=message):

@@ -9,6 +9,7 @@ import contextlib
 import json
 import sys
 import threading
+from typing import Any
 
 import jax
 import numpy as np
@@ -91,7 +92,7 @@ def _to_layout(state):
     sizes = tuple(size for _, size in state["axes"])
     types = tuple(AxisType[name] for name in state["types"])
     if state["devices"] is None:
-        mesh = AbstractMesh(sizes, names, axis_types=types)
+        mesh: Any = AbstractMesh(sizes, names, axis_types=types)
     else:
         here, needed = jax.devices(state["platform"]), max(state["devices"], default=-1) + 1
         if len(here) < needed:
@@ -101,7 +102,7 @@ def _to_layout(state):
                 "where there are as many"
             )
         devices = np.array([here[i] for i in state["devices"]], dtype=object).reshape(sizes)
-        mesh = Mesh(devices, names, axis_types=types)  # type: ignore[assignment]
+        mesh = Mesh(devices, names, axis_types=types)
     entries = (tuple(entry) if isinstance(entry, list) else entry for entry in state["spec"])
     from jaxmg._call import layouts  # which imports this module
 

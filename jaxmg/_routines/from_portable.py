@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 from jaxmg import _compat
 from jaxmg._factors import portable
@@ -54,5 +54,5 @@ def from_portable(
     if kind == "QRFactor":
         return QRFactor.from_packed(matrix, vector, precision=precision, **where)
     if kind == "RefinedFactor":
-        return cho_factor(matrix, refine=precision, **where)
-    return lu_factor(matrix, refine=precision, **where)
+        return cho_factor(matrix, refine=cast(Any, precision), **where)
+    return lu_factor(matrix, refine=cast(Any, precision), **where)

@@ -159,7 +159,7 @@ def _solved(call, a, b, *scalars):
         return x[:, None][:, :0], *rest
     rcond = None
     if cutoff == _IN_ARRAY:
-        *scalars, rcond = scalars
+        scalars, rcond = scalars[:-1], scalars[-1]
         cutoff = None
     damp = scalars[0] if scalars else None
     full_rank = call.name == "linalg_least_squares"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from jaxmg._call import exporting
 from jaxmg._routines import table
-
-if TYPE_CHECKING:
-    from jax.export import DisabledSafetyCheck
 
 # JAX's name for kernels of Pallas, by which a GPU reduces batches of small Hermitian matrices.
 _TRITON = "__gpu$xla.gpu.triton"
 
 
-def export_checks() -> list[DisabledSafetyCheck]:
+def export_checks() -> list[Any]:
     """The safety checks to switch off where `jax.export` exports programs that call this package.
 
     JAX exports native routines of other packages only where they are named, since it can't know

@@ -15,6 +15,7 @@ That is of a derivative forward over reverse, as `jax.hessian` has it. Others ar
 where eigenvalues are equal.
 """
 
+import abc
 import dataclasses
 
 import jax
@@ -66,9 +67,9 @@ class _OfDirection(derivatives.Linear):
             parts.append(self.moved(*primals, a_dot, moved))
         return self(*primals), derivatives.sum_of(*parts)
 
+    @abc.abstractmethod
     def moved(self, *arrays):
         """The derivative in the direction of A, of (A, w, V, the matrix, dA, its tangent)."""
-        raise NotImplementedError
 
     def basis(self, w, v):
         return _reflected(self.on, hermitian.rows(self.on, v), w)

@@ -111,8 +111,10 @@ attacks() {
 # The two generations of NetKet, each with a JAX that it imports on.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.11.2 netket==3.23.0; }
-# The solver for lineax, which is an extra.
-lineax() { timeout 1800 ci/installed_wheels.sh 3.12 tests/extras jax==0.11.2 lineax; }
+# The solver for lineax, which is an extra; and factors in checkpoints of orbax.
+lineax() {
+  timeout 1800 ci/installed_wheels.sh 3.12 tests/extras jax==0.11.2 lineax orbax-checkpoint
+}
 # Every allocation and thread start of a call fails once. FAULTS_OUT is a file for a record of it.
 faults() {
   bazel build //tests/faults:failing.so &&

@@ -13,7 +13,7 @@ from jax import Array
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts
 from jaxmg._call.arguments import collect
-from jaxmg._factors import cholesky_operations, pickling, transposed, upper_factor
+from jaxmg._factors import cholesky_operations, leaves, pickling, transposed, upper_factor
 from jaxmg._transform import dispatch
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 
@@ -21,7 +21,7 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 @exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["tiles", "overflow", "_log_det", "status"],
+    data_fields=["tiles", "overflow", "_log_det", "status", "made_for"],
     meta_fields=["layout", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -49,6 +49,9 @@ class CholeskyFactor(pickling.Pickled):
         overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
             past ``tiles``; None where there is none. Neither means anything without the rest.
         status: int32 scalar: 0, or LAPACK's info, as of `potrs`.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
+            leaves are. Methods compare it with what follows and raise a ValueError where it
+            differs; `portable` takes a factor to another mesh or tile width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
@@ -60,6 +63,7 @@ class CholeskyFactor(pickling.Pickled):
     overflow: jax.Array | None
     _log_det: jax.Array
     status: jax.Array
+    made_for: jax.Array | None
     layout: layouts.Layout
     n: int
     tile: int
@@ -229,8 +233,9 @@ def pack(call, values):
     tiles, overflow, log_det, status = values
     products = dict(call.attributes).get("products", checks.DEFAULT)
     return CholeskyFactor(
-        tiles, overflow if call.overflow else None, log_det, status, call.layout,
-        tiles.shape[-1], call.tile, checks.precision_of(products),
+        tiles, overflow if call.overflow else None, log_det, status,
+        leaves.made_for(call, tiles.shape[-1], status), call.layout, tiles.shape[-1], call.tile,
+        checks.precision_of(products),
     )  # fmt: skip
 
 
@@ -245,6 +250,7 @@ def _apply(routine, factor, b, by_transposition, trans):
 def _parts(routine, factor):
     """(`cholesky_operations.Cholesky`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
+    leaves.check(routine, factor, factor.n)
     overflow = () if factor.overflow is None else (factor.overflow,)
     static = cholesky_operations.Cholesky(
         routine,

@@ -14,7 +14,7 @@ from jax import Array
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts
 from jaxmg._call.arguments import collect
-from jaxmg._factors import condition, lu_operations, packed_lu, pickling, transposed
+from jaxmg._factors import condition, leaves, lu_operations, packed_lu, pickling, transposed
 from jaxmg._transform import at_once, derivatives, dispatch, hermitian
 from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Specs, Trans
 
@@ -22,7 +22,7 @@ from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Sp
 @exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["tiles", "overflow", "pivots", "_sign", "_log_det", "status"],
+    data_fields=["tiles", "overflow", "pivots", "_sign", "_log_det", "status", "made_for"],
     meta_fields=["layout", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -51,6 +51,9 @@ class LUFactor(pickling.Pickled):
             pivots[i], counted from 0, for i = 0, 1, ...
         status: int32 scalar: 0; LAPACK's info k > 0, where the k-th diagonal entry of U is the
             first that is exactly zero; or -1, where A has NaN or infinity.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
+            leaves are. Methods compare it with what follows and raise a ValueError where it
+            differs; `portable` takes a factor to another mesh or tile width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
@@ -64,6 +67,7 @@ class LUFactor(pickling.Pickled):
     _sign: jax.Array
     _log_det: jax.Array
     status: jax.Array
+    made_for: jax.Array | None
     layout: layouts.Layout
     n: int
     tile: int
@@ -281,8 +285,9 @@ def pack(call, values):
     tiles, overflow, pivots, log_det, sign, status = values
     products = dict(call.attributes).get("products", checks.DEFAULT)
     return LUFactor(
-        tiles, overflow if call.overflow else None, pivots, sign, log_det, status, call.layout,
-        tiles.shape[-1], call.tile, checks.precision_of(products),
+        tiles, overflow if call.overflow else None, pivots, sign, log_det, status,
+        leaves.made_for(call, tiles.shape[-1], status), call.layout, tiles.shape[-1], call.tile,
+        checks.precision_of(products),
     )  # fmt: skip
 
 
@@ -312,6 +317,7 @@ def _rule_of_packed(arguments):
 def parts(routine, factor):
     """(`lu_operations.LU`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor.pivots, factor._log_det)
+    leaves.check(routine, factor, factor.n)
     overflow = () if factor.overflow is None else (factor.overflow,)
     static = lu_operations.LU(
         routine,

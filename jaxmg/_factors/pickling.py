@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _names
 from jaxmg._call import layouts
-from jaxmg._factors import portable
+from jaxmg._factors import leaves, portable
 
 # What a pickle holds. Another engine's layout of a factor needs another number.
 _FORMAT = 1
@@ -27,6 +27,7 @@ class Pickled(portable.Portable):
         cls.__module__ = "jaxmg"
 
     layout: layouts.Layout
+    made_for: jax.Array | None
 
     if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
@@ -36,6 +37,7 @@ class Pickled(portable.Portable):
     def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
+        leaves.check(name, self, self.shape[1])
         layout = values.pop("layout")
         arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array)}
         if not all(array.is_fully_addressable for array in arrays.values()):

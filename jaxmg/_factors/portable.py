@@ -1,7 +1,8 @@
 """The portable form of factors: arrays that say what they are, for any mesh and layout.
 
 A tree of four arrays: "header" (what the factor is), "matrix" (m, n), "vector" (pivots, or scale
-factors of reflectors; empty if there is none) and "status". `jaxmg.from_portable` makes the factor.
+factors of reflectors; one zero if there is none, as orbax saves no empty array) and "status".
+`jaxmg.from_portable` makes the factor.
 """
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg._call import blocks, checks, layouts, programs
+from jaxmg._factors import leaves
 
 KINDS = ("CholeskyFactor", "LUFactor", "QRFactor", "RefinedFactor", "RefinedLUFactor")
 KEYS = ("header", "matrix", "status", "vector")
@@ -45,7 +47,8 @@ class Portable:
 def portable(factor):
     name, (m, n) = type(factor).__name__, factor.shape
     layouts.refuse_manual_axes(f"{name}.portable")
-    vector = jnp.zeros(0, jnp.int32)
+    leaves.check(f"{name}.portable", factor, n)
+    vector = jnp.zeros(1, jnp.int32)
     if name == "CholeskyFactor":
         matrix = factor.upper()
     elif name == "LUFactor":
@@ -94,7 +97,7 @@ def read_header(caller, tree):
             raise ValueError(f"{caller}: tree['header'] has an unknown {field}, {fields[field]}")
     kind, dtype = KINDS[fields["kind"]], checks.DTYPES[fields["dtype"]]
     shape = (fields["m"], fields["n"])
-    lengths = {"LUFactor": shape[:1], "QRFactor": (min(shape),)}.get(kind, (0,))
+    lengths = {"LUFactor": shape[:1], "QRFactor": (min(shape),)}.get(kind, (1,))
     of = dtype if kind == "QRFactor" else "int32"
     for key, array, needed, kept in (
         ("matrix", matrix, shape, dtype),

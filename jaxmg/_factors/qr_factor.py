@@ -14,7 +14,7 @@ from jax import Array
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts, programs
 from jaxmg._call.arguments import collect
-from jaxmg._factors import packed_qr, pickling, qr_operations, transposed
+from jaxmg._factors import leaves, packed_qr, pickling, qr_operations, transposed
 from jaxmg._transform import dispatch, rectangular
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 
@@ -22,7 +22,7 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 @exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["tiles", "overflow", "taus", "_factors", "status"],
+    data_fields=["tiles", "overflow", "taus", "_factors", "status", "made_for"],
     meta_fields=["layout", "m", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -49,6 +49,9 @@ class QRFactor(pickling.Pickled):
             past ``tiles``; None where there is none. Neither means anything without the rest.
         taus: (k,), of A's dtype, the same on all devices: the scale factors of the reflectors.
         status: int32 scalar: 0, or -1, where A has NaN or infinity.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
+            leaves are. Methods compare it with what follows and raise a ValueError where it
+            differs; `portable` takes a factor to another mesh or tile width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         m, n: the shape of A.
         tile: T, the width of the tiles.
@@ -61,6 +64,7 @@ class QRFactor(pickling.Pickled):
     taus: jax.Array
     _factors: jax.Array
     status: jax.Array
+    made_for: jax.Array | None
     layout: layouts.Layout
     m: int
     n: int
@@ -316,14 +320,16 @@ def _pack(call, values, shape):
     m, n = shape
     products = dict(call.attributes).get("products", checks.DEFAULT)
     return QRFactor(
-        tiles, overflow if call.overflow else None, taus, factors, status, call.layout,
-        m, n, call.tile, checks.precision_of(products),
+        tiles, overflow if call.overflow else None, taus, factors, status,
+        leaves.made_for(call, n, status), call.layout, m, n, call.tile,
+        checks.precision_of(products),
     )  # fmt: skip
 
 
 def parts(routine, factor):
     """(`qr_operations.QR`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._factors)
+    leaves.check(routine, factor, factor.n)
     overflow = () if factor.overflow is None else (factor.overflow,)
     static = qr_operations.QR(
         routine,

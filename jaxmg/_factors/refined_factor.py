@@ -12,7 +12,7 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import exporting, layouts, record, results
-from jaxmg._factors import pickling, refined, refinement
+from jaxmg._factors import leaves, pickling, refined, refinement
 from jaxmg._transform import hermitian
 from jaxmg._types import MatrixLike, MeshLike
 
@@ -23,7 +23,7 @@ _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper",
 @exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["rows", "tiles", "overflow", "scale", "size", "status"],
+    data_fields=["rows", "tiles", "overflow", "scale", "size", "status", "made_for"],
     meta_fields=["layout", "n", "tile", "refine"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -44,6 +44,9 @@ class RefinedFactor(pickling.Pickled):
         size: the Frobenius norm of S A S.
         status: int32 scalar: 0, or LAPACK's info of the factorization in lower precision. Where it
             isn't 0, every solve factors A in its own precision.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
+            leaves are. Methods compare it with what follows and raise a ValueError where it
+            differs; `portable` takes a factor to another mesh or tile width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: the width of the tiles.
@@ -56,6 +59,7 @@ class RefinedFactor(pickling.Pickled):
     scale: jax.Array
     size: jax.Array
     status: jax.Array
+    made_for: jax.Array | None
     layout: layouts.Layout
     n: int
     tile: int
@@ -135,6 +139,7 @@ class RefinedFactor(pickling.Pickled):
         Raises:
             TypeError, ValueError, NotImplementedError: as `cho_solve`.
         """
+        leaves.check("cho_solve", self, self.n)
         overflow = () if self.overflow is None else (self.overflow,)
         arrays = (self.rows, self.tiles, *overflow, self.scale, self.size, self.status, b)
         wanted = (True, bool(return_status), bool(return_iterations))
@@ -175,8 +180,9 @@ def _pack(call, values, rows):
     """The factor, of a call, its results and A by rows."""
     tiles, overflow, status, scale, size = values
     return RefinedFactor(
-        rows, tiles, overflow if call.overflow else None, scale, size, status, call.layout,
-        tiles.shape[1], call.tile, dict(call.attributes).get("refine", ""),
+        rows, tiles, overflow if call.overflow else None, scale, size, status,
+        leaves.made_for(call, tiles.shape[1], status), call.layout, tiles.shape[1], call.tile,
+        dict(call.attributes).get("refine", ""),
     )  # fmt: skip
 
 

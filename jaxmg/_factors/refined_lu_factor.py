@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts, record, results
-from jaxmg._factors import lu_refinement, pickling, refined, refinement, transposed
+from jaxmg._factors import leaves, lu_refinement, pickling, refined, refinement, transposed
 from jaxmg._transform import hermitian
 from jaxmg._types import MatrixLike, MeshLike, Trans
 
@@ -26,7 +26,7 @@ _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "i
     jax.tree_util.register_dataclass,
     data_fields=[
         "rows", "tiles", "overflow", "pivots", "row_exponents", "column_exponents", "size",
-        "status",
+        "status", "made_for",
     ],
     meta_fields=["layout", "n", "tile", "refine"],
 )  # fmt: skip
@@ -50,6 +50,9 @@ class RefinedLUFactor(pickling.Pickled):
         status: int32 scalar: 0; the status of the factorization in lower precision, as of `gesv`;
             or -2, where A's numbers are further apart than products with it can be. Where it isn't
             0, every solve factors A in its own precision.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
+            leaves are. Methods compare it with what follows and raise a ValueError where it
+            differs; `portable` takes a factor to another mesh or tile width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: the width of the tiles.
@@ -64,6 +67,7 @@ class RefinedLUFactor(pickling.Pickled):
     column_exponents: jax.Array
     size: jax.Array
     status: jax.Array
+    made_for: jax.Array | None
     layout: layouts.Layout
     n: int
     tile: int
@@ -152,6 +156,7 @@ class RefinedLUFactor(pickling.Pickled):
         if turned:
             checks.array("lu_solve", "b", b, checks.ALL)
             b = jnp.conj(b)  # A^T b = conj(A^H conj(b))
+        leaves.check("lu_solve", self, self.n)
         overflow = () if self.overflow is None else (self.overflow,)
         arrays = (
             self.rows, self.tiles, *overflow, self.pivots, self.row_exponents,
@@ -198,7 +203,8 @@ def _pack(call, values, rows):
     tiles, overflow, pivots, status, row_exponents, column_exponents, size = values
     return RefinedLUFactor(
         rows, tiles, overflow if call.overflow else None, pivots, row_exponents, column_exponents,
-        size, status, call.layout, tiles.shape[1], call.tile,
+        size, status, leaves.made_for(call, tiles.shape[1], status), call.layout, tiles.shape[1],
+        call.tile,
         dict(call.attributes).get("refine", ""),
     )  # fmt: skip
 

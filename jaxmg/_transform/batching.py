@@ -51,9 +51,7 @@ class Placement:
     def of_results(self, results):
         """Returns the spec of each leaf."""
         leaves, tree = jax.tree.flatten(results)
-        specs = self.specs or [
-            self.square if x.ndim == 3 and x.shape[1] == x.shape[2] else P() for x in leaves
-        ]
+        specs = self.specs or [self.square if _are_square(x) else P() for x in leaves]
         front = P(self.axes or None)
         return jax.tree.unflatten(
             tree, [P(*front, *layouts.without(spec, self.axes)) for spec in specs]
@@ -67,6 +65,12 @@ class Placement:
             is_leaf=lambda value: isinstance(value, P),
         )
         return jax.tree.map(_compat.reshard, results, shardings)
+
+
+def _are_square(stack):
+    """Whether ``stack`` is one of square matrices."""
+    square = stack.ndim == 3 and stack.shape[1] == stack.shape[2]
+    return square and jnp.issubdtype(stack.dtype, jnp.inexact)
 
 
 def make_placement(layout, arrays, marks, specs, square=None):

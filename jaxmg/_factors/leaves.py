@@ -1,0 +1,70 @@
+"""The leaf of a factor that says what its other leaves were made for.
+
+Leaves in the engine's layout mean nothing on another number of ranks or with another tile width,
+and often have shapes that fit there too: (8, 8) on 2 ranks, and on 4. So a factor has a leaf of
+zeros whose shape is (ranks, tile width). A library that restores leaves onto another tree finds
+that shapes differ, and each method compares the shape with the static fields. That costs nothing
+when a program runs, raises inside ``jit`` too, and no arithmetic on leaves changes it. Another
+layout of the engine needs another shape.
+"""
+
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import layouts, programs
+
+
+def made_for(call, rows, status):
+    """The leaf of a factor that a `programs.Call` makes; None inside a shard_map of the caller's.
+
+    Args:
+        rows: the number of rows of what lies in the tiles.
+        status: the factor's, or that of a stack of factors, like which the leaf lies.
+    """
+    if call.layout.inside:
+        return None
+    shape = _shape(call.layout, rows, call.tile)
+    if not layouts.traced((status,)):
+        return _make((), call.layout, shape)
+    zero = (status * 0).astype(jnp.int8)
+    return jnp.broadcast_to(zero[..., None, None], (*status.shape, *shape))
+
+
+def check(routine, factor, rows):
+    """Raises unless the leaves of a factor are for its layout and its tile width."""
+    leaf = factor.made_for
+    if leaf is None and factor.layout.inside:
+        return
+    needed, shape = _shape(factor.layout, rows, factor.tile), tuple(jnp.shape(leaf))
+    if shape[-2:] == needed:
+        return
+    origin = "another tree"
+    if len(shape) >= 2:
+        origin = f"{_count(shape[-2], 'rank')} with tiles of {_count(shape[-1], 'row')}"
+    raise ValueError(
+        f"{routine}: the leaves of this {type(factor).__name__} are those of a factor on {origin}, "
+        f"and it is on {_count(needed[0], 'rank')} with tiles of {_count(needed[1], 'row')}, to "
+        "which they mean nothing. To take a factor to another mesh or tile width save "
+        "factor.portable(), and load it with jaxmg.from_portable(tree, mesh=mesh)"
+    )
+
+
+def _shape(layout, rows, tile):
+    """(ranks, tile width). A tile has no more rows than a rank."""
+    ranks = layout.ranks
+    return ranks, max(1, min(tile, -(-rows // ranks)))
+
+
+def _count(number, noun):
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@programs.cache_plans
+def _make(arrays, layout, shape):
+    call = programs.Call("made_for", _zeros, layout, shape, 0, "", (P(),))
+    run = programs.runner(call, ())
+    return lambda: run()[0]
+
+
+def _zeros(call):
+    return (jnp.zeros(call.shape, jnp.int8),)

@@ -1,0 +1,67 @@
+"""Factors saved by orbax: leaves of the pytree, and the portable form."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+ocp = pytest.importorskip("orbax.checkpoint")
+
+_N = 8
+_B = np.arange(1.0, _N + 1)
+_MAKERS = {
+    "CholeskyFactor": jaxmg.cho_factor,
+    "LUFactor": jaxmg.lu_factor,
+    "QRFactor": jaxmg.geqrf,
+    "RefinedFactor": lambda a, T, mesh: jaxmg.cho_factor(a, T, mesh, refine="float32"),
+    "RefinedLUFactor": lambda a, T, mesh: jaxmg.lu_factor(a, T, mesh, refine="float32"),
+}
+
+
+def _factor(kind, ranks, tile):
+    mesh = Mesh(np.array(jax.devices()[:ranks]), ("r",))
+    random = np.random.default_rng(5).normal(size=(_N, _N))
+    a = jax.device_put(random @ random.T + np.eye(_N), NamedSharding(mesh, P("r", None)))
+    return _MAKERS[kind](a, tile, mesh)
+
+
+def _save(path, tree):
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, tree)
+
+
+@pytest.mark.parametrize("kind", _MAKERS)
+def test_leaves_come_back(kind, tmp_path):
+    factor = _factor(kind, 2, 2)
+    _save(tmp_path / "leaves", factor)
+    again = ocp.StandardCheckpointer().restore(tmp_path / "leaves", factor)
+    assert type(again) is type(factor)
+    np.testing.assert_array_equal(again.solve(_B), factor.solve(_B))
+
+
+@pytest.mark.parametrize("ranks, tile", [(4, 2), (1, 2), (2, 4)])
+@pytest.mark.parametrize("kind", _MAKERS)
+def test_leaves_in_another_tree(kind, ranks, tile, tmp_path):
+    """By shardings of the target orbax refuses them; by those of the file the methods do."""
+    _save(tmp_path / "leaves", _factor(kind, 2, 2))
+    target = _factor(kind, ranks, tile)
+    with pytest.raises(ValueError, match="not compatible with the stored shape"):
+        ocp.StandardCheckpointer().restore(tmp_path / "leaves", target)
+    restored = ocp.PyTreeCheckpointer().restore(tmp_path / "leaves", item=target)
+    for solve in (lambda f: f.solve(_B), jax.jit(lambda f: f.solve(_B))):
+        with pytest.raises(ValueError, match=r"save factor.portable\(\)"):
+            solve(restored)
+
+
+@pytest.mark.parametrize("kind", _MAKERS)
+def test_the_portable_form_goes_to_any_mesh(kind, tmp_path):
+    factor = _factor(kind, 2, 2)
+    _save(tmp_path / "portable", factor.portable())
+    tree = ocp.StandardCheckpointer().restore(tmp_path / "portable")
+    mesh = Mesh(np.array(jax.devices()[:4]), ("r",))
+    again = jaxmg.from_portable(tree, mesh=mesh)
+    assert again.mesh == mesh
+    np.testing.assert_allclose(again.solve(_B), factor.solve(_B), rtol=1e-11)

@@ -12,6 +12,7 @@
 
 #include "tests/cc/async_eigen.h"
 #include "tests/cc/async_lu.h"
+#include "tests/cc/async_matrix.h"
 #include "tests/cc/async_workers.h"
 #include "tests/cc/forwarding_blas.h"
 #include "tests/cc/wrapped_kernels.h"
@@ -190,7 +191,8 @@ class AsyncDevice : public Device {
   std::vector<std::unique_ptr<Buffer>> buffers_;
   Workers workers_;
   AsyncStatus status_kernels_;
-  WrappedKernels<Workers, AsyncBlas, AsyncSolver, AsyncPanel, AsyncChase, AsyncSecular, AsyncLu>
+  WrappedKernels<Workers, AsyncBlas, AsyncSolver, AsyncPanel, AsyncChase, AsyncSecular, AsyncLu,
+                 AsyncMatrix>
       kernels_;
 };
 

@@ -11,6 +11,7 @@
 #include "tests/cc/forwarding_blas.h"
 #include "tests/cc/recording_eigen.h"
 #include "tests/cc/recording_lu.h"
+#include "tests/cc/recording_matrix.h"
 #include "tests/cc/wrapped_kernels.h"
 
 namespace jaxmg::testing {
@@ -161,7 +162,7 @@ class RecordsOperations : public RecordingDevice {
   int64_t events_ = 0;
   RecordingStatus status_kernels_;
   WrappedKernels<Recorder, RecordingBlas, RecordingSolver, RecordingPanel, RecordingChase,
-                 RecordingSecular, RecordingLu>
+                 RecordingSecular, RecordingLu, RecordingMatrix>
       kernels_;
 };
 

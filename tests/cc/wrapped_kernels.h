@@ -13,7 +13,8 @@ namespace jaxmg::testing {
 // Each class template wraps kernels of its kind and is constructed from a `Context` and those.
 template <typename Context, template <typename> class BlasOf, template <typename> class SolverOf,
           template <typename> class PanelOf, template <typename> class ChaseOf,
-          template <typename> class SecularOf, template <typename> class LuOf>
+          template <typename> class SecularOf, template <typename> class LuOf,
+          template <typename> class MatrixOf>
 class WrappedKernels {
  public:
   WrappedKernels(Context& context, Device& real) : WrappedKernels(Source{context, real}) {}
@@ -23,7 +24,7 @@ class WrappedKernels {
   void ForEachDtype(const Offer& offer) {
     std::apply(
         [&](auto&... each) {
-          (offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
+          (offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.matrix), ...);
         },
         of_dtype_);
   }
@@ -45,7 +46,8 @@ class WrappedKernels {
           panel(from.context, *from.real.template eigen<T>().panel),
           chase(from.context, *from.real.template eigen<T>().chase),
           secular(from.context, *from.real.template eigen<T>().secular),
-          lu(from.context, from.real.template lu<T>()) {}
+          lu(from.context, from.real.template lu<T>()),
+          matrix(from.context, from.real.template matrix<T>()) {}
     BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
     BlasOf<T> blas, bf16x3, bf16x6, f16x3;
@@ -54,6 +56,7 @@ class WrappedKernels {
     ChaseOf<T> chase;
     SecularOf<T> secular;
     LuOf<T> lu;
+    MatrixOf<T> matrix;
   };
 
   explicit WrappedKernels(const Source& from) : of_dtype_(from, from, from, from) {}

@@ -22,6 +22,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/eigen_kernels.h"
 #include "xla_ffi/device/lu_kernels.h"
+#include "xla_ffi/device/matrix_kernels.h"
 #include "xla_ffi/device/matrix_solver.h"
 #include "xla_ffi/device/stack_kernels.h"
 #include "xla_ffi/device/status_kernels.h"
@@ -269,6 +270,11 @@ class Device {
   LuKernels<T>& lu() {
     return *std::get<Operations<T>>(operations_).lu;
   }
+  // Elementwise operations on whole matrices, if the device has them.
+  template <typename T>
+  MatrixKernels<T>& matrix() {
+    return *std::get<Operations<T>>(operations_).matrix;
+  }
   // The kernels for stacks of matrices, if the device has them.
   template <typename T>
   StackKernels<T>& stacks() {
@@ -290,8 +296,8 @@ class Device {
   template <typename T>
   void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
              const EigenKernels<T>& eigen = {}, LuKernels<T>* lu = nullptr,
-             StackKernels<T>* stacks = nullptr) {
-    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu, stacks};
+             MatrixKernels<T>* matrix = nullptr, StackKernels<T>* stacks = nullptr) {
+    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu, matrix, stacks};
   }
   void OfferAllOf(const Device& other) {
     status_ = other.status_;
@@ -305,6 +311,7 @@ class Device {
     MatrixSolver<T>* solver = nullptr;
     EigenKernels<T> eigen;
     LuKernels<T>* lu = nullptr;
+    MatrixKernels<T>* matrix = nullptr;
     StackKernels<T>* stacks = nullptr;
   };
 

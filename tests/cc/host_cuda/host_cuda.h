@@ -120,6 +120,14 @@ inline unsigned atomicMax(unsigned* address, unsigned value) {
   return old;
 }
 
+inline unsigned long long atomicMax(unsigned long long* address, unsigned long long value) {
+  unsigned long long old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (value > old && !__atomic_compare_exchange_n(address, &old, value, false, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
 inline unsigned __float_as_uint(float value) {
   unsigned bits;
   std::memcpy(&bits, &value, sizeof(bits));

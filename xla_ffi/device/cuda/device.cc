@@ -37,7 +37,9 @@ CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaReso
   Offer(status_kernels_);
   std::apply(
       [this](auto&... each) {
-        (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.stacks), ...);
+        (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.matrix,
+               &each.stacks),
+         ...);
       },
       of_dtype_);
   if (TimelineWanted()) timeline_ = std::make_unique<CudaTimeline>(stream(Stream::kMain));

@@ -15,6 +15,7 @@
 #include "xla_ffi/device/cuda/blas.h"
 #include "xla_ffi/device/cuda/chase.h"
 #include "xla_ffi/device/cuda/lu.h"
+#include "xla_ffi/device/cuda/matrix.h"
 #include "xla_ffi/device/cuda/panel.h"
 #include "xla_ffi/device/cuda/resources.h"
 #include "xla_ffi/device/cuda/secular.h"
@@ -140,6 +141,7 @@ class CudaDevice : public Device {
           chase(device, blas),
           secular(device),
           lu(device, blas),
+          matrix(device),
           stacks(device, blas) {}
     BlasByPrecision<T> by_precision() {
       return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
@@ -152,6 +154,7 @@ class CudaDevice : public Device {
     CudaChase<T> chase;
     CudaSecular<T> secular;
     CudaLu<T> lu;
+    CudaMatrix<T> matrix;
     CudaStacks<T> stacks;
   };
   struct ScratchSpace {

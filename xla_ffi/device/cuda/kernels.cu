@@ -7,6 +7,7 @@
 #include "xla_ffi/device/cuda/lu.cuh"
 #include "xla_ffi/device/cuda/lu_panel.cuh"
 #include "xla_ffi/device/cuda/lu_stacks.cuh"
+#include "xla_ffi/device/cuda/matrix.cuh"
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
@@ -472,6 +473,56 @@ KERNELS(float, float, s)
 KERNELS(double, double, d)
 KERNELS(cuComplex, float, c)
 KERNELS(cuDoubleComplex, double, z)
+
+// Elementwise operations on whole matrices. U is the dtype in the other precision.
+#define MATRIX_KERNELS(T, R, U, letter)                                                            \
+  KERNEL jaxmg_add_noise_##letter(Index m, Index n, Index row, Index column, R size, T* a,         \
+                                  Index lda) {                                                     \
+    AddNoise(m, n, row, column, size, a, lda);                                                     \
+  }                                                                                                \
+  KERNEL jaxmg_add_to_diagonal_##letter(Index m, Index n, Index first, R value, T* a, Index lda) { \
+    AddToDiagonal(m, n, first, value, a, lda);                                                     \
+  }                                                                                                \
+  KERNEL jaxmg_clear_triangle_##letter(int upper, Index m, Index n, T* a, Index lda) {             \
+    ClearTriangle(upper != 0, m, n, a, lda);                                                       \
+  }                                                                                                \
+  KERNEL jaxmg_combine_##letter(Index m, Index n, R alpha, const T* a, Index lda, R beta, T* c,    \
+                                Index ldc) {                                                       \
+    Combine(m, n, alpha, a, lda, beta, c, ldc);                                                    \
+  }                                                                                                \
+  KERNEL jaxmg_convert_##letter(Index m, Index n, const T* a, Index lda, U* c, Index ldc) {        \
+    ConvertTo(m, n, a, lda, c, ldc);                                                               \
+  }                                                                                                \
+  KERNEL jaxmg_largest_of_rows_##letter(Index m, Index n, const T* a, Index lda, R* largest) {     \
+    LargestOfRows(m, n, a, lda, largest);                                                          \
+  }                                                                                                \
+  KERNEL jaxmg_make_hermitian_##letter(Index n, T* a, Index lda) { MakeHermitian(n, a, lda); }     \
+  KERNEL jaxmg_roots_of_diagonal_##letter(Index n, const T* a, Index lda, R* roots) {              \
+    RootsOfDiagonal(n, a, lda, roots);                                                             \
+  }                                                                                                \
+  KERNEL jaxmg_scale_rows_and_columns_##letter(int divide, Index m, Index n, const R* left,        \
+                                               const R* right, T* a, Index lda) {                  \
+    ScaleRowsAndColumns(divide != 0, m, n, left, right, a, lda);                                   \
+  }                                                                                                \
+  KERNEL jaxmg_signs_of_diagonal_##letter(Index n, const T* a, Index lda, R* signs) {              \
+    SignsOfDiagonal(n, a, lda, signs);                                                             \
+  }                                                                                                \
+  KERNEL __launch_bounds__(kThreads) jaxmg_square_sums_##letter(                                   \
+      int apart, Index m, Index n, const T* a, Index lda, double* sums) {                          \
+    SquareSums(apart != 0, m, n, a, lda, sums);                                                    \
+  }                                                                                                \
+  KERNEL jaxmg_take_scaled_rows_##letter(Index m, Index n, const int* rows, const R* factors,      \
+                                         const T* a, Index lda, T* c, Index ldc) {                 \
+    TakeScaledRows(m, n, rows, factors, a, lda, c, ldc);                                           \
+  }                                                                                                \
+  KERNEL jaxmg_times_factors_##letter(Index m, Index n, R first, R second, T* a, Index lda) {      \
+    TimesFactors(m, n, first, second, a, lda);                                                     \
+  }
+
+MATRIX_KERNELS(float, float, double, s)
+MATRIX_KERNELS(double, double, float, d)
+MATRIX_KERNELS(cuComplex, float, cuDoubleComplex, c)
+MATRIX_KERNELS(cuDoubleComplex, double, cuComplex, z)
 
 // Only in float64.
 #define DOUBLE_KERNELS(T, kComplex, letter)                                                      \

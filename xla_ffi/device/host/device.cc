@@ -13,6 +13,7 @@
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/chase.h"
 #include "xla_ffi/device/host/lu.h"
+#include "xla_ffi/device/host/matrix.h"
 #include "xla_ffi/device/host/panel.h"
 #include "xla_ffi/device/host/secular.h"
 #include "xla_ffi/device/host/solver.h"
@@ -103,6 +104,7 @@ struct HostOperations {
   HostChase<T> chase{blas};
   HostSecular<T> secular;
   HostLu<T> lu;
+  HostMatrix<T> matrix;
   HostStacks<T> stacks{blas};
   BlasByPrecision<T> by_precision() {
     return {&blas, &blas, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
@@ -131,7 +133,9 @@ class HostDevice : public Device {
     Offer(status_kernels_);
     std::apply(
         [this](auto&... each) {
-          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.stacks), ...);
+          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.matrix,
+                 &each.stacks),
+           ...);
         },
         of_dtype_);
   }

@@ -282,6 +282,24 @@ def test_moves_to_the_mesh(source, n):
     assert inverse.devices() == set(mesh.devices.flat)
 
 
+@pytest.mark.parametrize("n", [_N, 7])
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 4)])
+def test_moves_between_meshes_of_the_same_devices(shape, n, monkeypatch):
+    """By a program that exchanges shards. device_put takes them through the host."""
+    mesh = cases.line(4)
+    names = ("s", "t")[: len(shape)]
+    other = Mesh(np.reshape(mesh.devices, shape), names)
+    matrix = cases.positive_definite("well", n, "float64")
+    entries = ("s",) if n == _N else ()
+    a, b = cases.shard(matrix, other, *entries), cases.shard(np.ones(n), other)
+    monkeypatch.setattr(jax, "device_put", None)
+    x, inverse = jaxmg.potrs(a, b, mesh=mesh), jaxmg.potri(a, mesh=mesh)
+    monkeypatch.undo()
+    cases.check_potrs(matrix, x, np.ones(n))
+    cases.check_potri(matrix, inverse)
+    assert inverse.devices() == set(mesh.devices.flat)
+
+
 @pytest.mark.core("order0", "order3")
 @pytest.mark.parametrize("order", [[1, 0], [3, 1, 0, 2], [2, 3], [3, 1, 2]])
 def test_permuted_and_partial_mesh(order):

@@ -23,6 +23,7 @@
 #include "xla_ffi/engine/lu/gesv.h"
 #include "xla_ffi/engine/lu/getri.h"
 #include "xla_ffi/engine/lu/lu_factor.h"
+#include "xla_ffi/engine/products/product.h"
 #include "xla_ffi/engine/qr/gels.h"
 #include "xla_ffi/engine/qr/qr_factor.h"
 #include "xla_ffi/engine/svd/gesvd.h"

@@ -22,26 +22,47 @@ class DoubleBuffer {
   template <typename Gather, typename Use>
   void ForEach(const std::vector<int64_t>& order, const Gather& gather, const char* name,
                const Use& use) {
-    flow_.Fork();
-    auto fetch = [&](size_t i) {
-      if (i >= order.size()) return;
+    auto fetch = [&](int64_t i) {
       Step<T> on(flow_, Stream::kCopy);
       on.Gives(fetched_[i % 2]).AwaitsSent(rooms_[i % 2]);
       gather(on, order[i], buffers_[i % 2]);
       flow_.NoteSent(rooms_[i % 2]);
     };
-    fetch(0);
-    for (size_t i = 0; i < order.size(); ++i) {
-      fetch(i + 1);
-      Step<T> on(flow_, Stream::kMain, name, order[i]);
-      on.Reads(fetched_[i % 2]);
-      use(on, order[i], buffers_[i % 2]);
-    }
+    Alternate(
+        static_cast<int64_t>(order.size()), fetch, name, [&](int64_t i) { return order[i]; }, use);
     Step<T>(flow_, Stream::kCopy).WaitAllSent();
     flow_.Join();
   }
 
+  // The same of what is received alone, for i from 0 to count: receive(on, i, buffer) sends
+  // nothing. Blocks that the caller sent before are not waited for, so that ranks may first send
+  // all that others will receive.
+  template <typename Receive, typename Use>
+  void ForEachReceived(int64_t count, const Receive& receive, const char* name, const Use& use) {
+    auto fetch = [&](int64_t i) {
+      Step<T> on(flow_, Stream::kCopy);
+      on.Gives(fetched_[i % 2]);
+      receive(on, i, buffers_[i % 2]);
+    };
+    Alternate(count, fetch, name, [](int64_t i) { return i; }, use);
+    flow_.Join();
+  }
+
  private:
+  // Calls fetch(i) one step before use(on, index(i), buffer).
+  template <typename Fetch, typename Index, typename Use>
+  void Alternate(int64_t count, const Fetch& fetch, const char* name, const Index& index,
+                 const Use& use) {
+    flow_.Fork();
+    if (count > 0) fetch(0);
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + 1 < count) fetch(i + 1);
+      Step<T> on(flow_, Stream::kMain, name, index(i));
+      on.Reads(fetched_[i % 2]);
+      use(on, index(i), buffers_[i % 2]);
+    }
+  }
+
   Flow& flow_;
   const std::array<T*, 2> buffers_;
   // Indexed by the parity of the step.

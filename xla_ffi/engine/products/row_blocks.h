@@ -1,0 +1,56 @@
+// RowBlocks: one rank's rows of a matrix that the ranks have in equal blocks, as the callers of
+// routines do.
+#ifndef JAXMG_XLA_FFI_ENGINE_PRODUCTS_ROW_BLOCKS_H_
+#define JAXMG_XLA_FFI_ENGINE_PRODUCTS_ROW_BLOCKS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "xla_ffi/engine/core/matrix.h"
+
+namespace jaxmg {
+
+// An m x n matrix. Read as column-major, a rank's block is n x block: the transpose of its rows.
+template <typename T>
+struct RowBlocks {
+  int64_t m;      // without padding
+  int64_t n;      // also the distance of two rows in memory
+  int64_t block;  // rows on each rank, padding included
+  T* data;        // this rank's block, row-major
+
+  int64_t begin(int rank) const { return std::min(rank * block, m); }
+  int64_t rows(int rank) const { return begin(rank + 1) - begin(rank); }
+  int owner(int64_t row) const { return static_cast<int>(row / block); }
+  int64_t ld() const { return std::max<int64_t>(n, 1); }
+  bool empty() const { return m == 0 || n == 0; }
+  // Row `row`, which belongs to `rank`, from `column` on, in the memory of that rank.
+  T* at(int rank, int64_t row, int64_t column = 0) const {
+    return data + (row - begin(rank)) * n + column;
+  }
+};
+
+// A rectangle of a matrix, of which one rank has the rows.
+struct Rectangle {
+  int64_t row, rows, column, columns;
+};
+
+// The rows that are sent at once: so many that messages have `exchange_bytes` and products a tile's
+// depth.
+template <typename T>
+int64_t RowsAtOnce(const Tuning& tuning, int64_t columns) {
+  const int64_t bytes = std::max<int64_t>(columns * static_cast<int64_t>(sizeof(T)), 1);
+  return std::max(tuning.exchange_bytes / bytes, tuning.usual_tile);
+}
+
+// Calls f(begin, count) for runs of at most `most` of the rows from `begin` on.
+template <typename F>
+void ForRows(int64_t begin, int64_t count, int64_t most, const F& f) {
+  for (int64_t done = 0; done < count; done += most) {
+    f(begin + done, std::min(most, count - done));
+  }
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_PRODUCTS_ROW_BLOCKS_H_

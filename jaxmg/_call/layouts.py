@@ -371,17 +371,17 @@ def mesh_of(routine, arrays):
         if jax.device_count() == 1:
             return _one_device(jax.devices()[0])
         raise ValueError(
-            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and "
-            f"{_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a mesh "
-            "with explicit axes"
+            f"{routine}: inside jit the mesh of {matrix_name(routine)} can't be seen; pass mesh= "
+            f"and {_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a "
+            "mesh with explicit axes"
         )
     for array in arrays:
         # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
         if isinstance(array, jax.Array) and (array is arrays[0] or array.committed):
             if len(array.devices()) > 1:
                 raise ValueError(
-                    f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
-                    f"and {_spec_argument(routine)}="
+                    f"{routine}: {matrix_name(routine)} has sharding {array.sharding}, which names "
+                    f"no mesh; pass mesh= and {_spec_argument(routine)}="
                 )
             if array is arrays[0] and not array.committed and array.shape[-1:] >= (_WORTH_SHARING,):
                 _warn_of_one_device(routine, next(iter(array.devices())))
@@ -391,19 +391,32 @@ def mesh_of(routine, arrays):
     return Mesh(np.array(jax.local_devices()), ("rank",))
 
 
+# The functions of `jaxmg.linalg` of which the matrix isn't called "a".
+_MATRIX_NAMES = {
+    **dict.fromkeys(("cond", "norm", "svdvals"), "x"),
+    **dict.fromkeys(("expm", "funm", "logm", "null_space", "orth", "sqrtm"), "A"),
+    "matrix_rank": "M",
+}
+
+
 def _warn_of_one_device(routine, device):
     """Says, once in a process, that devices stay idle which the caller may have meant to use."""
     global _warned
-    others = len(jax.local_devices(backend=device.platform)) - 1
+    others, a = len(jax.local_devices(backend=device.platform)) - 1, matrix_name(routine)
     if _warned or not others or _compat.default_device() is not None:
         return
     _warned = True
     _compat.warn_caller(
-        f"{routine}: a is a JAX array on one device, {device}, which works on it alone; there are "
-        f"{others} more here. For all of them pass mesh=jax.make_mesh(({others + 1},), ('rank',)), "
-        "or shard a by rows over such a mesh (jax.device_put with a NamedSharding). For this one, "
-        "and without this warning, put a on it: jax.device_put(a, device)"
+        f"{routine}: {a} is a JAX array on one device, {device}, which works on it alone; there "
+        f"are {others} more here. For all of them pass mesh=jax.make_mesh(({others + 1},), "
+        f"('rank',)), or shard {a} by rows over such a mesh (jax.device_put with a NamedSharding). "
+        f"For this one, and without this warning, put {a} on it: jax.device_put({a}, device)"
     )
+
+
+def matrix_name(routine):
+    """The name of the argument of a public function that is the matrix."""
+    return _MATRIX_NAMES.get(routine.removeprefix("linalg."), "a")
 
 
 def _spec_argument(routine):

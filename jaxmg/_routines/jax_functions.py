@@ -210,7 +210,7 @@ def _root_jvp(primals, tangents):
 
 def _function(a, func, name, mesh, spec) -> Any:
     """A function of a Hermitian matrix, by that of its eigenvalues."""
-    checks.is_an_array(f"linalg.{name}", "a", a)
+    checks.is_an_array(f"linalg.{name}", jax_linalg.matrix_name(name), a)
     (a,) = jax_linalg.promote(name, a)
     if batching.is_batch(a):
         where = jax_linalg.where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))

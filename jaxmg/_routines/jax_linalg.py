@@ -48,7 +48,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
     """
     arrays = places.fetch(arrays)
     spec = matrix_spec(f"linalg.{name}", spec, None)
-    for argument, array in zip(("a", "b"), arrays, strict=False):
+    for argument, array in zip(_names(name), arrays, strict=False):
         checks.is_an_array(f"linalg.{name}", argument, array)
         checks.usable(f"linalg.{name}", argument, array)
     if not _is_product(program, options):
@@ -119,7 +119,17 @@ def _dtypes(program, options):
     return checks.DTYPES + (_INTEGERS if _is_product(program, options) else ())
 
 
-def promote(name, *arrays, names=("a", "b")):
+def matrix_name(name):
+    """The argument of the function of this name that is the matrix."""
+    return layouts.matrix_name(f"linalg.{name}")
+
+
+def _names(name):
+    """The arguments of a function that are arrays, for its errors."""
+    return matrix_name(name), "b"
+
+
+def promote(name, *arrays, names=None):
     """The arrays of a function of this name, as JAX promotes them to one inexact dtype."""
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
@@ -132,7 +142,7 @@ def promote(name, *arrays, names=("a", "b")):
     try:
         dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
     except (TypeError, ValueError):
-        checks.promotable(f"linalg.{name}", names, arrays)
+        checks.promotable(f"linalg.{name}", names or _names(name), arrays)
         raise
     return tuple(_convert(array, dtype) for array in arrays)
 
@@ -147,17 +157,15 @@ def _convert(array, dtype):
 def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with_b=False):
     """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
     broadcast against each other's as in NumPy."""
-    called = f"linalg.{name}"
-    for argument, array in zip(("a", "b"), arrays, strict=False):
+    called, names = f"linalg.{name}", _names(name)
+    for argument, array in zip(names, arrays, strict=False):
         checks.array(called, argument, array, checks.ALL, dtypes)
     a, *b = arrays
-    checks.batch(called, "a", a, True, square)
+    checks.batch(called, names[0], a, True, square)
     if with_b:
-        checks.batch_of_right_hand_sides(called, ("a", "b"), arrays, square)
+        checks.batch_of_right_hand_sides(called, names, arrays, square)
     if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
-        return batching.over_leading(
-            called, ("a", "b"), function, arrays, dtypes=dtypes, square=square
-        )
+        return batching.over_leading(called, names, function, arrays, dtypes=dtypes, square=square)
     try:
         leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
@@ -231,7 +239,9 @@ def _check(arrays, name, program, results, options):
     """Raises where a program can't take the arrays."""
     called, a = f"linalg.{name}", arrays[0]
     square = not _any_shape(program)
-    checks.matrix(called, "a", a, True, checks.ALL, _dtypes(program, options), square=square)
+    checks.matrix(
+        called, matrix_name(name), a, True, checks.ALL, _dtypes(program, options), square=square
+    )
     if _takes_b(program, results):
         checks.right_hand_side(called, a, arrays[1], checks.ALL, square=square)
 

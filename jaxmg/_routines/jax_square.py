@@ -206,9 +206,10 @@ def cond(
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
-        norm(x) * norm(inverse of x), a real scalar; inf where x is singular and NaN where it has
-        NaN. With 1 and inf it is LAPACK's estimate (gecon), a lower bound that is mostly exact and
-        rarely less than a third of what JAX computes, and has no derivative.
+        norm(x) * norm(inverse of x), a real scalar; NaN where x has NaN, and inf where it has
+        infinity and no NaN, as of NumPy, or is singular (with -2 it is 0 there). With 1 and inf it
+        is LAPACK's estimate (gecon), a lower bound that is mostly exact and rarely less than a
+        third of what JAX computes, and has no derivative.
 
     Cost: that of `jaxmg.lu_factor`, and at most ten solves of one or two right-hand sides; with
     "fro", -1 and -inf that of `inv`, and with None, 2, -2 and "nuc" that of `svdvals`.

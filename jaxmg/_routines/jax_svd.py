@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, places
-from jaxmg._routines import jax_eigh, jax_linalg, norms
+from jaxmg._routines import jax_eigh, jax_linalg, norms, svd_spaces
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
@@ -108,14 +108,9 @@ def svd(
                 "linalg.svd: hermitian=True takes backend 'auto' or 'native'; got "
                 f"{backend!r}. jaxmg.syevd has others"
             )
-        if m != n:
-            raise ValueError(f"linalg.svd: hermitian=True needs a square matrix; got ({m}, {n})")
+        _needs_square("svd", m, n)
         if not compute_uv:
-            w = jax_linalg.run(
-                (a,), "svd", jax_eigh.eigenvalues, ("small",), mesh, matrix_specs,
-                jax_linalg.HERMITIAN,
-            )  # fmt: skip
-            return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
+            return _hermitian_values("svd", a, mesh, matrix_specs)[..., start:end]
         w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
         shapes = (m, end - start), "small", (end - start, n)
         results = jax_linalg.run(
@@ -175,6 +170,19 @@ def _values(name, a, mesh, spec, backend):
     if _is_native(name, backend):
         return jax_linalg.run((a,), name, programs.values, ("small",), mesh, spec)
     return jax_linalg.run((a,), name, programs.values_by, ("small",), mesh, spec, backend)
+
+
+def _needs_square(name, m, n):
+    if m != n:
+        raise ValueError(f"linalg.{name}: hermitian=True needs a square matrix; got ({m}, {n})")
+
+
+def _hermitian_values(name, a, mesh, spec):
+    """The singular values of a Hermitian matrix."""
+    w = jax_linalg.run(
+        (a,), name, jax_eigh.eigenvalues, ("small",), mesh, spec, jax_linalg.HERMITIAN
+    )
+    return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1]
 
 
 def _is_native(name, backend):
@@ -264,9 +272,11 @@ def matrix_rank(
         raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
     m, n = shape_of("matrix_rank", M)
     if getattr(M, "ndim", 2) < 2:
-        return jnp.any(jnp.asarray(M) != 0).astype(int)
+        (vector,) = jax_linalg.promote("matrix_rank", M)
+        return jnp.any(jnp.asarray(vector) != 0).astype(int)
     if hermitian:
-        s = svd(M, compute_uv=False, hermitian=True, mesh=mesh, matrix_specs=matrix_specs)
+        _needs_square("matrix_rank", m, n)
+        s = _hermitian_values("matrix_rank", M, mesh, matrix_specs)
     else:
         program = programs.values if tol is not None else programs.relative_values
         s = jax_linalg.run((M,), "matrix_rank", program, ("small",), mesh, matrix_specs)
@@ -326,6 +336,7 @@ def norm(
             raise
         (x,) = jax_linalg.promote("norm", x, names=("x",))
         return norms.norm(x, ord, axis, keepdims)
+    checks.is_an_array("linalg.norm", "x", x)
     row, column = (operator.index(each) % rank if -rank <= each < rank else rank for each in axes)
     if row == column or rank in (row, column):
         raise ValueError(
@@ -351,19 +362,13 @@ def condition_of_values(
         )
     if p == "nuc" and m != n:
         raise ValueError(f"linalg.cond: p='nuc' needs a square matrix; got ({m}, {n})")
-    s = jax_linalg.run((x,), "cond", programs.relative_values, ("small",), mesh, spec)
-    if p == "nuc":
-        value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
-    else:
-        value = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
-    # All of s is NaN if x has NaN.
-    return jnp.where(jnp.isnan(value) & ~jnp.isnan(s[..., 0]), jnp.inf, value)
+    return jax_linalg.run((x,), "cond", svd_spaces.condition, ("small",), mesh, spec, p)
 
 
 def shape_of(name: str, a: Any) -> tuple[int, int]:
     """The shape of a matrix, or of each matrix of a batch; (0, 0) of a vector or a scalar."""
     if not places.is_on_host(a):  # which `jax_linalg.run` copies
-        checks.usable(f"linalg.{name}", "a", a)
+        checks.usable(f"linalg.{name}", jax_linalg.matrix_name(name), a)
     return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
 
 

@@ -114,8 +114,8 @@ def _basis(name, program, a, rcond, rank, mesh, spec):
 
 def _eps(name, a):
     """The eps of the dtype that an array is promoted to."""
-    checks.is_an_array(f"linalg.{name}", "A", a)
-    (a,) = jax_linalg.promote(name, a, names=("A",))
+    checks.is_an_array(f"linalg.{name}", jax_linalg.matrix_name(name), a)
+    (a,) = jax_linalg.promote(name, a)
     return jnp.finfo(a.dtype).eps if jnp.issubdtype(a.dtype, jnp.inexact) else 0
 
 

@@ -37,6 +37,29 @@ def pseudoinverse_above(call, a, rtol):
     return (pseudoinverse_of(a, Cut(0.0), call.layout, rtol),)
 
 
+def _condition(s, p, has_nan):
+    """The condition number of singular values, (..., k); infinite where ``a`` has infinity."""
+    if p == "nuc":
+        value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
+    else:
+        value = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    return jnp.where(jnp.isnan(value) & ~has_nan, jnp.inf, value)
+
+
+def _condition_stacks(platform, options, a):
+    """`condition` of each matrix of a stack."""
+    (s,) = svd.relative_values.of_stacks(platform, (), a)
+    return (_condition(s, *options, jnp.isnan(a).any((-2, -1))),)
+
+
+@shares.on_shares(_condition_stacks)
+@jax_linalg.program_of_any_shape
+def condition(call, a):
+    """The condition number by singular values."""
+    s = svd.values_of(scaling.scaled(a), call.layout)
+    return (_condition(s, *call.attributes, jnp.isnan(a).any()),)
+
+
 @jax_linalg.program_of_any_shape
 def range_basis(call, a):
     """(the left singular vectors of which singular values count, among zeros; their number)"""

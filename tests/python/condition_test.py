@@ -138,8 +138,26 @@ def test_wrong_arguments():
             factor.rcond(1.0, p)
     with pytest.raises(ValueError, match="^linalg.cond: an empty matrix"):
         linalg.cond(np.zeros((0, 0)), 1)
-    with pytest.raises(ValueError, match="^linalg.cond: a must be .*square"):
+    with pytest.raises(ValueError, match="^linalg.cond: x must be .*square"):
         linalg.cond(np.ones((3, 2)), 1)
     with pytest.raises(ValueError, match="^LUFactor.rcond: anorm must be a scalar"):
         factor.rcond(np.ones(2))
     assert jaxmg.lu_factor(np.zeros((0, 0))).rcond(0) == 1
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(
+    "ranks, batch",
+    [
+        (2, False),
+        *(pytest.param(*case, marks=pytest.mark.breadth) for case in ((4, False), (2, True))),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_cond_of_infinity_is_that_of_numpy(ranks, batch):
+    for entries in ([[np.inf, 0], [0, 1]], [[1, 2], [-np.inf, 4]], [[np.inf, np.nan], [1, 2]]):
+        a = np.array(entries)
+        for p in (None, 2, -2, "nuc", "fro", 1, np.inf):
+            stack = np.stack([a, np.eye(2)]) if batch else a
+            found = linalg.cond(stack, p, mesh=cases.line(ranks))
+            np.testing.assert_array_equal(found, np.linalg.cond(stack, p), err_msg=f"{a}, {p}")

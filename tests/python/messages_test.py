@@ -1,6 +1,7 @@
 """What errors say of values that are no arrays, odd dtypes, batches and names that aren't here."""
 
 import copy
+import inspect
 import pickle
 
 import cases
@@ -28,7 +29,7 @@ _LIST = _EYE.tolist()
             r"linalg.solve: b must be a JAX or NumPy array; got list. .* np.asarray\(b\)",
         ),
         "null_space": (lambda: linalg.null_space(_LIST), r"null_space: A .*; got list"),
-        "sqrtm": (lambda: linalg.sqrtm(_LIST), r"sqrtm: a .*; got list"),
+        "sqrtm": (lambda: linalg.sqrtm(_LIST), r"sqrtm: A .*; got list"),
         "svd_lowrank": (lambda: linalg.svd_lowrank(_LIST, 1), r"svd_lowrank: a .*; got list"),
         "lu_solve": (lambda: linalg.lu_solve((_LIST, [0]), _B), r"lu_solve: lu .*; got list"),
         "lstsq": (lambda: linalg.lstsq(_LIST, _B, damp=0.1), r"lstsq: a .*; got list"),
@@ -40,6 +41,44 @@ _LIST = _EYE.tolist()
 )
 def test_no_array(call, message):
     with pytest.raises(TypeError, match=message):
+        call()
+
+
+_OTHER_NAMES = {
+    name: parameters[0]
+    for name in linalg.__all__
+    if inspect.isfunction(getattr(linalg, name))
+    and (parameters := list(inspect.signature(getattr(linalg, name)).parameters))[0] != "a"
+    and name not in ("cho_solve", "lu_solve", "norm")  # two take a pair, and one takes lists
+}
+
+
+@pytest.mark.parametrize("name", _OTHER_NAMES)
+def test_errors_have_the_name_of_the_argument(name):
+    options = {"func": jnp.exp} if name == "funm" else {}
+    called, argument = getattr(linalg, name), _OTHER_NAMES[name]
+    for value, what in (
+        (_LIST, f"must be a JAX or NumPy array; got list. Convert it with np.asarray({argument})"),
+        (_EYE.astype(object), "has dtype object; the supported dtypes are "),
+        *([(_EYE[0], "must be a ")] if name != "matrix_rank" else ()),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            called(value, **options)
+        assert str(caught.value).startswith(f"linalg.{name}: {argument} {what}")
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: linalg.matrix_rank(_LIST, hermitian=True), "linalg.matrix_rank: M must be a JAX"),
+        (lambda: linalg.matrix_rank(_EYE[:2], hermitian=True), r"linalg.matrix_rank: .*; got \(2,"),
+        (lambda: linalg.matrix_rank(jax.random.key(0)), "linalg.matrix_rank: M has dtype key"),
+        (lambda: linalg.norm(_LIST, 2, (-2, -1)), "linalg.norm: x must be a JAX or NumPy array"),
+        (lambda: linalg.cond(_EYE[0], 1), "linalg.cond: x must be a square matrix"),
+    ],
+)
+def test_errors_of_options_name_it_too(call, message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()
 
 

@@ -178,8 +178,12 @@ class LUFactor(pickling.Pickled):
         A's cofactors for up to three pivots that are exactly 0 (in JAX only the last may be), and
         is 0 for more. Second derivatives of a singular A are NaN.
         """
+        return self._det_times(jnp.int32(0))
+
+    def _det_times(self, exponent):
+        """det(A) 2^exponent."""
         factor, arrays = parts("LUFactor.det", self)
-        return factor.det(self._sign, self._log_det, *arrays)
+        return factor.det(self._sign, self._log_det, exponent, *arrays)
 
     @_compat.api_boundary
     def diagonal(self) -> Array:

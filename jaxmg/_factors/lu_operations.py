@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._call import layouts, results
-from jaxmg._factors import cholesky_factor, operations
+from jaxmg._factors import cholesky_factor, operations, scaling
 from jaxmg._transform import at_once, derivatives, hermitian
 
 # Values of the attribute ``operation`` of APPLY and SOLVE_ROWS: with the inverse of A, or that of
@@ -102,13 +102,14 @@ class LU(operations.Factor):
             lambda *arrays: arrays[-2:], self._slogdet_rule, (*arrays, sign, log_det)
         )
 
-    def det(self, sign, log_det, *arrays):
-        """det(A), of which ``sign`` and ``log_det`` are these."""
-        return self.differentiable(
-            lambda *arrays: arrays[-2] * jnp.exp(arrays[-1]).astype(arrays[-2].dtype),
-            self._det_rule,
-            (*arrays, sign, log_det),
-        )
+    def det(self, sign, log_det, exponent, *arrays):
+        """det(A) 2^exponent, of which ``sign`` and ``log_det`` are these."""
+
+        def value(*arrays):
+            *_, sign, log_det, exponent = arrays
+            return sign * scaling.exp_times_power(log_det, exponent).astype(sign.dtype)
+
+        return self.differentiable(value, self._det_rule, (*arrays, sign, log_det, exponent))
 
     def _diagonal_rule(self, primals, tangents):
         diagonal = self.diagonal(*primals)
@@ -130,8 +131,8 @@ class LU(operations.Factor):
 
     def _det_rule(self, primals, tangents):
         """d det(A) = trace(adj(A) dA), where adj(A) is det(A) A^-1."""
-        *factor, sign, log_det = primals
-        value = self.det(sign, log_det, *factor)
+        *factor, sign, log_det, exponent = primals
+        value = self.det(sign, log_det, exponent, *factor)
         scale, *factor = self._regular(value, *factor)
         trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
         return value, _like(scale.reshape(()) * trace, value)

@@ -104,25 +104,30 @@ def homogeneous(function, *degrees, reads=None):
     result by the power that undoes it.
 
     Args:
-        degrees: of the results. A single result has the degree that isn't 0.
+        degrees: of the results. A single result has the degree that isn't 0. With halves the
+            exponents are even, and the largest entries in [1, 4).
         reads: of ``a`` and the options, what the function reads of ``a``; None: everything.
     """
+    step = 1 if all(degree == int(degree) for degree in degrees) else 2
 
     @functools.wraps(function)
     def scaled_function(a, *others, **options):
-        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1))
-        results = function(multiplied(a, -exponent[..., None, None]), *others, **options)
+        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1)) // step
+        results = function(multiplied(a, -step * exponent[..., None, None]), *others, **options)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
         values = [
-            multiplied(x, degree * exponent.reshape(exponent.shape + (1,) * (x.ndim - a.ndim + 2)))
-            if degree
-            else x
+            multiplied(x, int(step * degree) * over(exponent, x.ndim - a.ndim + 2)) if degree else x
             for x, degree in zip(leaves, of_each, strict=True)
         ]
         return jax.tree.unflatten(tree, values)
 
     return scaled_function
+
+
+def over(exponent, dimensions):
+    """``exponent`` with so many more dimensions of size 1."""
+    return exponent.reshape(exponent.shape + (1,) * dimensions)
 
 
 def log_det_of_scaled(function, a):
@@ -133,6 +138,21 @@ def log_det_of_scaled(function, a):
     exponent = jnp.where(far, exponent, 0)
     sign, log = function(multiplied(a, -exponent[..., None, None]))
     return sign, log + a.shape[-1] * exponent.astype(log.dtype) * np.log(2).astype(log.dtype)
+
+
+def exp_times_power(log, exponent):
+    """e^log 2^exponent, where only the result has to be in the range; and bit for bit a multiple of
+    what it is with another exponent."""
+    log2 = np.log(2).astype(log.dtype)
+    own = jnp.round(jax.lax.stop_gradient(log) / log2)
+    own = jnp.where(jnp.isfinite(own), own, 0)
+    return multiplied(jnp.exp(log - own * log2), own.astype(jnp.int32) + exponent)
+
+
+def with_upper_multiplied(a, exponent):
+    """Matrices (..., m, n) of which the upper triangles are multiplied by 2^exponent, (...)."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - i) for i in (2, 1))
+    return jnp.where(row <= column, multiplied(a, over(exponent, 2)), a)
 
 
 def multiplied(x, exponent):

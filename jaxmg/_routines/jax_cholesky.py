@@ -7,6 +7,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
+from jaxmg._factors import scaling
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
@@ -179,7 +180,11 @@ def _factor_stacks(platform, options, a):
 @jax_linalg.program
 def triangular_factor(call, a):
     _, upper = call.attributes
-    u = keep_factor.cho_factor(jax_linalg.upper(call, a), **jax_linalg.where(call)).upper()
+
+    def factor(a):
+        return keep_factor.cho_factor(a, **jax_linalg.where(call)).upper()
+
+    u = scaling.homogeneous(factor, 0.5, reads=jnp.triu)(jax_linalg.upper(call, a))
     return (u if upper else jax_linalg.adjoint(u, call.layout),)
 
 

@@ -13,7 +13,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._factors import packed_lu as kept_lu
-from jaxmg._factors import transposed
+from jaxmg._factors import scaling, transposed
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._routines import jax_linalg, packed_lu, shares, triangular
@@ -239,7 +239,15 @@ def _solve_factored_stacks(platform, options, lu, b, pivots):
     """`solve_factored` of each matrix of a stack."""
     trans = "NTC".index(options[0])
     one = jax.scipy.linalg.lu_solve
-    return (jax.vmap(lambda lu, b, pivots: one((lu, pivots), b, trans))(lu, b, pivots),)
+    each = jax.vmap(lambda lu, b, pivots: one((lu, pivots), b, trans))
+    return (_with_scaled(each, lu, b, pivots),)
+
+
+def _with_scaled(solve, lu, b, pivots):
+    """The solution by factors of which the U is scaled."""
+    exponent = scaling.exponent_of(jnp.triu(lu), (-2, -1))
+    x = solve(scaling.with_upper_multiplied(lu, -exponent), b, pivots)
+    return scaling.multiplied(x, scaling.over(-exponent, x.ndim - lu.ndim + 2))
 
 
 @shares.on_shares(_solve_factored_stacks)
@@ -247,11 +255,15 @@ def _solve_factored_stacks(platform, options, lu, b, pivots):
 def solve_factored(call, lu, b, pivots):
     """With P A = L U the factor of A^T is there, of which A is the transpose."""
     (how,) = call.attributes
-    columns = products.transposed(lu, call.layout)
-    factor = LUFactor.from_packed(columns, pivots, **jax_linalg.where(call))
-    if how == "C":
-        return (factor.solve(b.conj()).conj(),)
-    return (factor.solve(b, "T" if how == "N" else "N"),)
+
+    def solve(lu, b, pivots):
+        columns = products.transposed(lu, call.layout)
+        factor = LUFactor.from_packed(columns, pivots, **jax_linalg.where(call))
+        if how == "C":
+            return factor.solve(b.conj()).conj()
+        return factor.solve(b, "T" if how == "N" else "N")
+
+    return (_with_scaled(solve, lu, b, pivots),)
 
 
 def _decompose_stacks(platform, options, a):
@@ -287,14 +299,29 @@ def decomposed(call, a):
 def _solve_triangle_stacks(platform, options, a, b):
     """`solve_one_triangle` of each matrix of a stack."""
     lower, trans, unit_diagonal = options
-    x = jax.lax.linalg.triangular_solve(
-        a, b[..., None] if b.ndim == 2 else b, left_side=True, lower=lower,
-        transpose_a=trans != "N", conjugate_a=trans == "C", unit_diagonal=unit_diagonal,
-    )  # fmt: skip
+
+    def solve(a, b):
+        return jax.lax.linalg.triangular_solve(
+            a, b, left_side=True, lower=lower, transpose_a=trans != "N", conjugate_a=trans == "C",
+            unit_diagonal=unit_diagonal,
+        )  # fmt: skip
+
+    x = _of_triangle(solve, lower, unit_diagonal)(a, b[..., None] if b.ndim == 2 else b)
     return (x.reshape(b.shape),)
+
+
+def _of_triangle(solve, lower, unit_diagonal):
+    """``solve(a, b)`` on scaled triangles, of which the diagonal is no constant."""
+    reads = jnp.tril if lower else jnp.triu
+    return solve if unit_diagonal else scaling.homogeneous(solve, -1, reads=reads)
 
 
 @shares.on_shares(_solve_triangle_stacks)
 @jax_linalg.program
 def solve_one_triangle(call, a, b):
-    return (triangular.solve(a, b, call.layout, *call.attributes),)
+    lower, _, unit_diagonal = call.attributes
+
+    def solve(a, b):
+        return triangular.solve(a, b, call.layout, *call.attributes)
+
+    return (_of_triangle(solve, lower, unit_diagonal)(a, b),)

@@ -280,16 +280,19 @@ def _solve_stacks(platform, options, a, b):
 @jax_linalg.program
 def solution(call, a, b):
     read, assumed = call.attributes
+    function: Any = functools.partial(_solve_general, call)
     if assumed == "pos":
-        return (potrs.potrs(jax_linalg.upper(call, a), b, **jax_linalg.where(call)),)
-    if assumed == "gen":
-        return (_solve_general(call, a, b),)
-    if assumed:
-        real = not jnp.iscomplexobj(a)
+        a, function = jax_linalg.upper(call, a), functools.partial(_solve_by_cholesky, call)
+    elif assumed in ("her", "sym"):
         a = _whole(call, a, read, assumed == "sym")
-        if assumed == "sym" and not real:
-            return (_solve_general(call, a, b),)
-    return (_by_structure(call, _solve_definite, _solve_general, bool(assumed))(a, b),)
+    if assumed in ("", "her") or (assumed == "sym" and not jnp.iscomplexobj(a)):
+        function = _by_structure(call, _solve_definite, _solve_general, bool(assumed))
+    reads = jnp.triu if assumed == "pos" else None
+    return (scaling.homogeneous(function, -1, reads=reads)(a, b),)
+
+
+def _solve_by_cholesky(call, a, b):
+    return potrs.potrs(a, b, **jax_linalg.where(call))
 
 
 def _solve_definite(call, a, b):
@@ -307,7 +310,8 @@ def inverse(call, a):
 
 
 def _inverse(call, a) -> Any:
-    return _by_structure(call, _invert_definite, _invert_general)(a)
+    function = _by_structure(call, _invert_definite, _invert_general)
+    return scaling.homogeneous(function, -1)(a)
 
 
 def _invert_definite(call, a):
@@ -337,16 +341,20 @@ def _log_det_general(call, a):
 @shares.on_shares(lambda platform, options, a: (determinants.det(a),))
 @jax_linalg.program
 def determinant(call, a):
-    return (_by_structure(call, _determinant_definite, _determinant_general)(a),)
+    exponent = scaling.exponent_of(a)
+    function = _by_structure(call, _determinant_definite, _determinant_general)
+    return (function(scaling.multiplied(a, -exponent), len(a) * exponent),)
 
 
-def _determinant_definite(call, a):
+def _determinant_definite(call, a, exponent):
+    """det(A) 2^exponent"""
     factor = cho_factor.cho_factor(a, **jax_linalg.where(call))
-    return jnp.exp(factor.logdet()).astype(a.dtype), factor.status
+    value = scaling.exp_times_power(factor.logdet(), exponent)
+    return value.astype(a.dtype), factor.status
 
 
-def _determinant_general(call, a):
-    return lu_factor.lu_factor(a, **jax_linalg.where(call)).det()
+def _determinant_general(call, a, exponent):
+    return lu_factor.lu_factor(a, **jax_linalg.where(call))._det_times(exponent)
 
 
 @jax_linalg.program
@@ -390,8 +398,9 @@ def power(call, a):
     if exponent < 0:
         a, exponent = _inverse(call, a), -exponent
 
-    def times(x, y):
-        return products.rows_times_rows(x, y, call.layout)
+    times = functools.partial(_product, call.layout)
+    if not jnp.issubdtype(a.dtype, jnp.inexact):
+        times = functools.partial(products.rows_times_rows, layout=call.layout)
 
     result: Any = None
     while exponent:
@@ -400,6 +409,33 @@ def power(call, a):
         exponent //= 2
         a = times(a, a) if exponent else a
     return (jnp.eye(call.shape[0], dtype=a.dtype) if result is None else result,)
+
+
+def _product(layout, x, y):
+    """X Y of matrices by rows. Products of entries, of which one may vanish beside the others, are
+    those of scaled matrices, as are those of the derivative."""
+
+    def scaled(x):
+        exponent = scaling.exponent_of(x)
+        return scaling.multiplied(x, -exponent), exponent
+
+    def times(x, y):
+        (x, left), (y, right) = scaled(x), scaled(y)
+        return scaling.multiplied(products.rows_times_rows(x, y, layout), left + right)
+
+    def rule(primals, tangents):
+        (x, left), (y, right) = map(scaled, primals)
+        x_dot, y_dot = tangents
+        parts = []
+        if x_dot is not None:
+            moved = products.rows_times_rows(x_dot, y, layout)
+            parts.append(scaling.multiplied(moved, right))
+        if y_dot is not None:
+            moved = products.rows_times_rows(x, y_dot, layout)
+            parts.append(scaling.multiplied(moved, left))
+        return _product(layout, *primals), derivatives.sum_of(*parts)
+
+    return derivatives.differentiable(times, rule, x, y)
 
 
 def _by_structure(call, definite, general, known=False):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._factors import scaling
 from jaxmg._stacks import choice, library, ways
 from jaxmg._transform import homes
 
@@ -22,8 +23,7 @@ class Function:
     options: tuple
 
     def __call__(self, a):
-        module = jnp.linalg if self.name == "cholesky" else library
-        return getattr(module, self.name)(a, **dict(self.options))
+        return getattr(library, self.name)(a, **dict(self.options))
 
     @_compat.default_promotion()
     def of_stack(self, platform, stack):
@@ -98,6 +98,7 @@ class OrthogonalIteration:
         a, q = jnp.split(stack, 2, axis=-1 if stack.shape[-1] > stack.shape[-2] else -2)
         if not q.size:
             return q
+        a = scaling.scaled(a, (-2, -1))
         for _ in range(self.steps):
             q, r = ways.reduced_qr(platform, ways.multiply(a, q))
             diagonal = jnp.diagonal(r, axis1=-2, axis2=-1).real

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxmg._call import blocks, ffi, layouts, record, results
 from jaxmg._call.arguments import Arguments
-from jaxmg._factors import lu_operations, refinement
+from jaxmg._factors import lu_operations, refinement, scaling
 from jaxmg._transform import derivatives, dispatch, hermitian, products
 
 
@@ -47,6 +47,12 @@ PACKED = record.Routine(
 
 def packed(a, layout):
     """(L and U packed, pivots) of a (m, n) in a trace, as LAPACK's getrf gives them."""
+    exponent = scaling.exponent_of(a)
+    lu, pivots = _of_scaled(scaling.multiplied(a, -exponent), layout)
+    return scaling.with_upper_multiplied(lu, exponent), pivots
+
+
+def _of_scaled(a, layout):
     return derivatives.differentiable(
         lambda a: _packed(a, layout), lambda *moved: _rule(layout, *moved), a
     )
@@ -66,7 +72,7 @@ def _rule(layout, primals, tangents):
     """JVP rule: with P A = L U, A^H P^T = U^H L^H is what `lu_operations` differentiates. Where A
     isn't square, L or U is extended by the identity, and dA by zeros, as in JAX's own rule."""
     (a,), (a_dot,) = primals, tangents
-    lu, pivots = packed(a, layout)
+    lu, pivots = _of_scaled(a, layout)
     if not a.size:
         return (lu, pivots), (jnp.zeros_like(lu), derivatives.still(pivots))
     lu_rows, a_dot = (_adjoint_of_square(layout, x) for x in (lu, a_dot))

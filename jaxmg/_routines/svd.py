@@ -116,10 +116,14 @@ def of_eigenvectors(call, v, w):
 def _polar_stacks(platform, options, a):
     """`polar_factors` of each matrix of a stack."""
     (side,) = options
-    u = ways.polar(platform, a)
-    adjoint = jnp.swapaxes(u, -1, -2).conj()
-    p = ways.multiply(adjoint, a) if side == "right" else ways.multiply(a, adjoint)
-    return u, (p + jnp.swapaxes(p, -1, -2).conj()) / 2
+
+    def factors(a):
+        u = ways.polar(platform, a)
+        adjoint = jnp.swapaxes(u, -1, -2).conj()
+        p = ways.multiply(adjoint, a) if side == "right" else ways.multiply(a, adjoint)
+        return u, (p + jnp.swapaxes(p, -1, -2).conj()) / 2
+
+    return scaling.homogeneous(factors, 0, 1)(a)
 
 
 @shares.on_shares(_polar_stacks)

@@ -7,8 +7,8 @@ every call of a library with a matrix that depends on a caller's goes through th
 results of that matrix. Integer results, such as pivots, are then those of the identity. A batch is
 checked matrix by matrix. Derivatives of such a matrix are NaN, and those of others don't notice.
 
-Cholesky factorization and substitution with a triangle are not here: their steps are the same for
-all entries, so they return, with NaN.
+Cholesky factorization, which is here to be scaled, and substitution with a triangle are not
+guarded: their steps are the same for all entries, so they return, with NaN.
 
 | function | called for |
 |---|---|
@@ -123,6 +123,10 @@ def _of_jax(name, reads=None, degrees=()):
     return guarded(function, reads)
 
 
+def _read_by_cholesky(a, upper=False, symmetrize_input=True):
+    return _read_by_eigh(a, "U" if upper else "L", symmetrize_input)
+
+
 def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
     if symmetrize_input:
         return a
@@ -130,6 +134,7 @@ def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
 
 
 svd = _of_jax("svd", degrees=(0, 1, 0))
+cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
 pinv = _of_jax("pinv", degrees=(-1,))
 eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
@@ -143,7 +148,9 @@ det = _of_jax("det")
 @guarded
 def lu(a):
     """(LU, LAPACK's pivots, the permutation of rows)"""
-    return tuple(jax.lax.linalg.lu(a))
+    exponent = scaling.exponent_of(a, (-2, -1))
+    packed, *order = jax.lax.linalg.lu(scaling.multiplied(a, -exponent[..., None, None]))
+    return scaling.with_upper_multiplied(packed, exponent), *order
 
 
 def svdvals(a):

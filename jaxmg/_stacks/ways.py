@@ -23,7 +23,8 @@ _Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
 
 
 def _cholesky_by_jax(a):
-    return jax.lax.linalg.cholesky(triangle.whole(a), symmetrize_input=False)
+    function = functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False)
+    return scaling.homogeneous(function, 0.5)(triangle.whole(a))
 
 
 _CHOLESKY: _Ways = {

@@ -1,12 +1,13 @@
 """Values at random scales: f(2^k A) = 2^(dk) f(A) bit for bit of functions of degree d.
 
-    scales.py [--seed 0] [--seconds 60] [--case N]
+    scales.py [--seed 0] [--seconds 60] [--case N] [--only TEXT]
 
 A case is a function of `jaxmg.linalg` or `jaxmg.tree`, or its gradient, a dtype, a mesh, whether
-it is of a batch, and a k for which no entry of the operands or of the result leaves the normal
-range; all follow from the seed and the case's number. Prints each failure with the command that
-repeats it, and how many cases were run; the exit code is 1 if any failed. Without --seed or
-SCALES_SEED the seed is a random one.
+it is of a batch, and many matrices and k for which no entry of the operands or of the result leaves
+the normal range; all follow from the seed and the case's number. Prints each failure with the
+command that repeats it, and how many cases were run and scales compared; the exit code is 1 if any
+failed. Without --seed or SCALES_SEED the seed is a random one. Nearly all the time is that of
+compiling, once a case.
 """
 
 import argparse
@@ -27,16 +28,19 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
 
 from scale_cases import DTYPES, FUNCTIONS, find_wrong  # noqa: E402
 
+# Matrices of a case, and of each as many random powers of two.
+MATRICES, POWERS = 25, 6
 
-def run(seed, number):
-    """(The name of a case, what is wrong with it or None)"""
+
+def run(seed, number, only=""):
+    """(The name of a case, what is wrong with it or None, how many scales were compared)"""
     random = np.random.default_rng([seed, number])
 
     def choice(options):
         options = list(options)
         return options[random.integers(len(options))]
 
-    name = choice(FUNCTIONS)
+    name = choice(name for name in FUNCTIONS if only in name)
     function = FUNCTIONS[name]
     kind, dtype, ranks = choice(function.kinds), choice(DTYPES), choice((1, 2, 4))
     batch = bool(function.batches and random.integers(2))
@@ -44,10 +48,11 @@ def run(seed, number):
     described = (
         f"{'gradient of ' * gradient}{name}, {kind}{' batch' * batch}, {dtype}, {ranks} ranks"
     )
+    case = name, kind, dtype, ranks, batch, gradient
     try:
-        return described, find_wrong(name, kind, dtype, ranks, batch, gradient, [seed, number])
+        return described, *find_wrong(*case, [seed, number], POWERS, MATRICES)
     except Exception as error:
-        return described, f"{type(error).__name__}: {str(error)[:200]!r}"
+        return described, f"{type(error).__name__}: {str(error)[:200]!r}", 0
 
 
 def main():
@@ -57,21 +62,26 @@ def main():
     seconds = float(os.environ.get("SCALES_SECONDS", 60))
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--case", type=int, help="this one alone")
+    parser.add_argument("--only", default="", help="functions whose names contain this")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
-    end, count, failures = time.monotonic() + args.seconds, 0, collections.Counter()
+    end, failures = time.monotonic() + args.seconds, collections.Counter()
+    count = comparisons = 0
     numbers = iter([args.case]) if args.case is not None else iter(range(10**9))
     for number in numbers:
         if count and time.monotonic() > end:
             break
         count += 1
-        if count % 20 == 0:
+        if count % 50 == 0:
             jax.clear_caches()
-        described, wrong = run(args.seed, number)
+        described, wrong, compared = run(args.seed, number, args.only)
+        comparisons += compared
         if wrong:
             failures[described.split(",")[0]] += 1
-            print(f"scales.py --seed {args.seed} --case {number}: {described}: {wrong}", flush=True)
-    print(f"{count} cases, {failures.total()} failed")
+            only = f" --only '{args.only}'" * bool(args.only)
+            command = f"scales.py --seed {args.seed} --case {number}{only}"
+            print(f"{command}: {described}: {wrong}", flush=True)
+    print(f"{count} cases, {comparisons} comparisons, {failures.total()} failed")
     for name, times in failures.most_common():
         print(f"{times:6d} {name}")
     return 1 if failures else 0

@@ -159,7 +159,8 @@ def _matrices(random, function, kind, dtype, batch):
     a = normal(*lead, m, n)
     if kind == "definite":
         a = a @ a.conj().swapaxes(-1, -2) / n + np.eye(n)
-    return a.astype(dtype), normal(*lead, m, m if function == "tree.orthogonal_iteration" else 2)
+    columns = m if function == "tree.orthogonal_iteration" else 2
+    return a.astype(dtype), normal(*lead, m, columns).astype(dtype)
 
 
 def _degree(degree, n):
@@ -179,12 +180,10 @@ def _gradient(function, weights, o):
     return gradients
 
 
-def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, ks=None):
-    """None, or how a function isn't what it has to be at another scale."""
-    random = np.random.default_rng(seed)
+def _compile(name, kind, dtype, ranks, batch, gradient, random):
+    """(The function of (a, b) that gives a list of results, the degree of each)"""
     function = FUNCTIONS[name]
     a, b = _matrices(random, name, kind, dtype, batch)
-    b = b.astype(dtype)
     where = {"mesh": Mesh(np.array(jax.devices()[:ranks]), ("r",))}
     degrees = [_degree(d, a.shape[-1]) for d in function.degrees]
 
@@ -196,16 +195,51 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, ks=None):
         weights = [random.standard_normal(x.shape).astype(np.finfo(x.dtype).dtype) for x in shapes]
         values = _gradient(function, weights, where)
         degrees = [d - 1 for d in degrees]
-    values = jax.jit(values)
-    results = [np.asarray(x) for x in values(a, b)]
-    info = np.finfo(dtype)
-    # Cotangents are multiplied by powers of two, too, of which small entries may become denormal.
-    margin = 2 * info.nmant if gradient else 0
+    return jax.jit(values), degrees
+
+
+def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matrices=1):
+    """How a function isn't what it has to be at another scale, or None.
+
+    Args:
+        seed: of everything random.
+        powers: how many random powers of two to try beside the least and the largest one.
+        matrices: how many matrices to try. All are of one compiled function, for compiling takes a
+            thousand times as long as calling.
+
+    Returns:
+        (what is wrong or None, how many scales were compared)
+    """
+    random = np.random.default_rng(seed)
+    values, degrees = _compile(name, kind, dtype, ranks, batch, gradient, random)
+    count = 0
+    for _ in range(matrices):
+        a, b = _matrices(random, name, kind, dtype, batch)
+        results = [np.asarray(x) for x in values(a, b)]
+        if not all(np.isfinite(x).all() for x in results):
+            return f"{results} at scale 1", count
+        margin = 2 * np.finfo(dtype).nmant if gradient else 0
+        low, high = _range(a, results, degrees, margin, FUNCTIONS[name].step)
+        for k in sorted({low, high, *random.integers(low, high + 1, powers)}):
+            k = int(k) * FUNCTIONS[name].step
+            wrong = _difference(values(times_power(a, k), b), results, degrees, k)
+            count += 1
+            if wrong:
+                return wrong, count
+    return None, count
+
+
+def _range(a, results, degrees, margin, step):
+    """The least and the largest k / step for which no number leaves the normal range.
+
+    Args:
+        margin: how many powers to stay off its ends: cotangents are multiplied by powers of two,
+            too, of which small entries may become denormal.
+    """
+    info = np.finfo(a.dtype)
     least, most = info.minexp + 1 + margin, info.maxexp - margin
     limits = [(1, _exponents(a))]
     for degree, x in zip(degrees, results, strict=True):
-        if not np.isfinite(x).all():
-            return f"{x} at scale 1"
         # Entries that are rounding errors don't count.
         significant = np.abs(x) > 10 * info.eps * np.abs(x).max(initial=0)
         limits.append((degree, _exponents(np.where(significant, x, 0))))
@@ -214,24 +248,23 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, ks=None):
         if degree and of.size:
             ends = (least - of.min()) / degree, (most - 1 - of.max()) / degree
             low, high = max(low, min(ends)), min(high, max(ends))
-    step = function.step
-    low, high = int(np.ceil(low / step)), int(np.floor(high / step))
-    if ks is None:
-        ks = {low, high, *random.integers(low, high + 1, 2)}
-    else:
-        ks = {low, high}
-    for k in (int(k) * step for k in ks):
-        for i, (x, degree) in enumerate(zip(values(times_power(a, k), b), degrees, strict=True)):
-            expected = times_power(results[i], round(degree * k))
-            same = np.asarray(x) == expected
-            normal = np.abs(expected) >= info.tiny
-            if expected.dtype.kind == "c":
-                normal = (np.abs(expected.real) >= info.tiny) & (np.abs(expected.imag) >= info.tiny)
-            same |= ~normal & (np.abs(np.asarray(x) - expected) <= info.tiny)
-            if not same.all():
-                with np.errstate(all="ignore"):
-                    off = np.abs(np.asarray(x, np.clongdouble) - expected.astype(np.clongdouble))
-                    off = off.max() / np.abs(expected.astype(np.clongdouble)).max()
-                    off = off / info.eps
-                return f"result {i} of 2^{k} A is {off:.3g} eps of the largest off"
+    return int(np.ceil(low / step)), int(np.floor(high / step))
+
+
+def _difference(found, results, degrees, k):
+    """What is wrong with the results of 2^k A, or None."""
+    for i, (x, result, degree) in enumerate(zip(found, results, degrees, strict=True)):
+        info = np.finfo(result.dtype)
+        expected = times_power(result, round(degree * k))
+        same = np.asarray(x) == expected
+        normal = np.abs(expected) >= info.tiny
+        if expected.dtype.kind == "c":
+            normal = (np.abs(expected.real) >= info.tiny) & (np.abs(expected.imag) >= info.tiny)
+        same |= ~normal & (np.abs(np.asarray(x) - expected) <= info.tiny)
+        if not same.all():
+            with np.errstate(all="ignore"):
+                off = np.abs(np.asarray(x, np.clongdouble) - expected.astype(np.clongdouble))
+                off = off.max() / np.abs(expected.astype(np.clongdouble)).max()
+                off = off / info.eps
+            return f"result {i} of 2^{k} A is {off:.3g} eps of the largest off"
     return None

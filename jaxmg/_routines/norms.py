@@ -58,9 +58,11 @@ def _of_sums(x, ord, row, column, keepdims):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
 def _of_powers(x, ord, axis, keepdims):
-    scale = _scale(x, ord, axis)
-    value = jnp.linalg.norm(_divided(x, scale), ord, axis, keepdims)
-    return value * (scale if keepdims else jnp.squeeze(scale, axis))
+    scaled, exponent, factor = _scaled(x, ord, axis)
+    value = jnp.linalg.norm(scaled, ord, axis, keepdims)
+    if not keepdims:
+        exponent, factor = (jnp.squeeze(each, axis) for each in (exponent, factor))
+    return scaling.multiplied(value * factor, exponent)
 
 
 @_of_powers.defjvp
@@ -68,25 +70,27 @@ def _of_powers(x, ord, axis, keepdims):
 def _of_powers_jvp(ord, axis, keepdims, primals, tangents):
     """A norm has the derivative of its multiples, so that only its argument is scaled."""
     (x,), (x_dot,) = primals, tangents
-    scaled = _divided(x, _scale(x, ord, axis))
+    scaled, *_ = _scaled(x, ord, axis)
     moved = jax.jvp(lambda x: jnp.linalg.norm(x, ord, axis, keepdims), (scaled,), (x_dot,))[1]
     return _of_powers(x, ord, axis, keepdims), moved
 
 
-def _scale(x, ord, axis):
-    """What to divide by: of sums of squares the power of two below the largest entry, which leaves
-    all digits; else the entry that has most to say, of negative powers the smallest."""
-    x = jax.lax.stop_gradient(x)
-    if ord is None or isinstance(ord, str) or ord == 2:
-        scale = scaling.power(scaling.exponent_of(x, axis, keepdims=True), jnp.finfo(x.dtype).dtype)
-    elif ord > 0:
-        scale = scaling.largest(x, axis, keepdims=True)
+def _scaled(x, ord, axis):
+    """(``x`` over a number, its exponent, its factor from 1 to 2). The number is of sums of squares
+    the power of two below the largest entry, which leaves all digits; else the entry that has most
+    to say, of negative powers the smallest. It is never divided by as a whole: XLA multiplies by a
+    reciprocal, which of the largest numbers is denormal, and then 0."""
+    still = jax.lax.stop_gradient(x)
+    squares = ord is None or isinstance(ord, str) or ord == 2
+    if squares or ord > 0:
+        scale = scaling.largest(still, axis, keepdims=True)
     else:
-        scale = smallest(jnp.abs(x), axis, keepdims=True)
-    return jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
-
-
-def _divided(x, scale):
+        scale = smallest(jnp.abs(still), axis, keepdims=True)
+    scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
+    exponent = scaling.exponent_of(scale, ())
+    x, factor = scaling.multiplied(x, -exponent), scaling.multiplied(scale, -exponent)
+    if squares:
+        return x, exponent, jnp.ones_like(scale)
     if jnp.iscomplexobj(x):
-        return jax.lax.complex(x.real / scale, x.imag / scale)
-    return x / scale
+        return jax.lax.complex(x.real / factor, x.imag / factor), exponent, factor
+    return x / factor, exponent, factor

@@ -219,7 +219,10 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matric
         if not all(np.isfinite(x).all() for x in results):
             return f"{results} at scale 1", count
         margin = 2 * np.finfo(dtype).nmant if gradient else 0
-        low, high = _range(a, results, degrees, margin, FUNCTIONS[name].step)
+        numbers = [*zip(degrees, results, strict=True)]
+        if name == "det":  # which its gradient is a multiple of
+            numbers.append((a.shape[-1], np.linalg.det(a)))
+        low, high = _range(a, numbers, margin, FUNCTIONS[name].step)
         for k in sorted({low, high, *random.integers(low, high + 1, powers)}):
             k = int(k) * FUNCTIONS[name].step
             wrong = _difference(values(times_power(a, k), b), results, degrees, k)
@@ -229,17 +232,18 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matric
     return None, count
 
 
-def _range(a, results, degrees, margin, step):
+def _range(a, numbers, margin, step):
     """The least and the largest k / step for which no number leaves the normal range.
 
     Args:
+        numbers: pairs of a degree and of what has it.
         margin: how many powers to stay off its ends: cotangents are multiplied by powers of two,
             too, of which small entries may become denormal.
     """
     info = np.finfo(a.dtype)
     least, most = info.minexp + 1 + margin, info.maxexp - margin
     limits = [(1, _exponents(a))]
-    for degree, x in zip(degrees, results, strict=True):
+    for degree, x in numbers:
         # Entries that are rounding errors don't count.
         significant = np.abs(x) > 10 * info.eps * np.abs(x).max(initial=0)
         limits.append((degree, _exponents(np.where(significant, x, 0))))

@@ -244,20 +244,31 @@ def test_qr_of_columns_far_apart(batch):
 
 
 def _all_functions():
-    """Three in the core; all of them in one dtype and on one mesh else."""
-    core = {("norm fro", "tall", False), ("svdvals", "square", False), ("eigh", "definite", False)}
+    """Some in the core; all of them in one dtype and on one mesh else."""
+    core = {
+        ("norm fro", "tall", False, False),
+        ("svdvals", "square", False, False),
+        ("eigh", "definite", False, False),
+        ("cholesky", "definite", False, False),
+        ("inv of definite", "definite", False, False),
+        ("matrix_power 2", "square", False, False),
+        ("vectors' norm 3", "wide", False, False),
+        ("polar", "tall", False, True),
+    }
     cases_ = [
-        (name, kind, gradient)
+        (name, kind, gradient, batch)
         for name, function in scale_cases.FUNCTIONS.items()
         for kind in function.kinds
         for gradient in (False, True)[: 1 + function.differentiable]
+        for batch in (False, True)[: 1 + function.batches]
     ]
     return cases.broad(cases_, lambda *case: case in core)
 
 
 @cases.needs_transformations
-@pytest.mark.parametrize(("name", "kind", "gradient"), _all_functions())
-def test_two_scales(name, kind, gradient):
+@pytest.mark.parametrize(("name", "kind", "gradient", "batch"), _all_functions())
+def test_two_scales(name, kind, gradient, batch):
     """The least and the largest power of two with which no number leaves the normal range."""
-    wrong, _ = scale_cases.find_wrong(name, kind, "float32", 2, False, gradient, 0, powers=0)
+    case = name, kind, "float32", 2, batch, gradient
+    wrong, _ = scale_cases.find_wrong(*case, 0, powers=0, matrices=40)
     assert wrong is None, wrong

@@ -33,15 +33,25 @@ def inverse_norm(factor, norm):
     # The largest sum of a row of A^-1 is that of a column of its adjoint.
     how, adjoint = ("N", "C") if norm == 1 else ("C", "N")
     size = _largest_column(
-        lambda x: factor.solve(x, how), lambda x: factor.solve(x, adjoint), factor.n, factor.dtype
+        lambda x: factor.solve(x, how),
+        lambda x: factor.solve(x, adjoint),
+        factor.n,
+        factor.dtype,
+        factor.status * 0,
+        _repeat if factor.layout.explicit else jax.lax.while_loop,
     )
     # Solutions that overflow give NaN; a matrix with NaN or infinity keeps its own.
     singular = (factor.status > 0) | (jnp.isnan(size) & (factor.status == 0))
     return jnp.where(singular, jnp.inf, size)
 
 
-def _largest_column(apply, apply_adjoint, n, dtype):
-    """A lower bound of the 1-norm of the operator that ``apply`` applies to (n, 2)."""
+def _largest_column(apply, apply_adjoint, n, dtype, zero=None, loop=jax.lax.while_loop):
+    """A lower bound of the 1-norm of the operator that ``apply`` applies to (n, 2).
+
+    Args:
+        zero: an int32 scalar, which is sharded as the factors are in a batch over explicit axes.
+        loop: `jax.lax.while_loop`, or what takes its arguments.
+    """
     rows = jnp.arange(n, dtype=jnp.int32)
     # Beside each vector of the iteration one that has a part in every cancellation.
     real = jnp.finfo(dtype).dtype
@@ -54,7 +64,8 @@ def _largest_column(apply, apply_adjoint, n, dtype):
     def step(state):
         count, largest, _, last_signs, column, _ = state
         x = jnp.where(count == 0, 1 / n, (rows == column).astype(real))
-        y = apply(jnp.stack([x, alternating], 1).astype(dtype))
+        # On explicit axes JAX stacks only what is batched alike.
+        y = apply(jnp.stack([x, alternating + 0 * x], 1).astype(dtype))
         size, beside = jnp.sum(jnp.abs(y), axis=0)
         signs = _signs(y[:, 0])
         z = jnp.abs(apply_adjoint(signs))
@@ -64,10 +75,21 @@ def _largest_column(apply, apply_adjoint, n, dtype):
         ends = (count > 0) & (~(size > largest) | repeated | (z[found] == z[column]))
         return count + 1, jnp.maximum(largest, size), beside, signs, found, ends
 
-    zero, number = jnp.zeros((), jnp.int32), jnp.zeros((), real)
-    start = zero, number, number, jnp.zeros(n, dtype), zero, jnp.zeros((), bool)
-    _, largest, beside, *_ = jax.lax.while_loop(goes_on, step, start)
+    zero = jnp.zeros((), jnp.int32) if zero is None else zero
+    number, signs = zero.astype(real), jnp.zeros(n, dtype) + zero.astype(dtype)
+    start = zero, number, number, signs, zero, zero > 0
+    _, largest, beside, *_ = loop(goes_on, step, start)
     return jnp.maximum(largest, 2 * beside / (3 * n))
+
+
+def _repeat(goes_on, step, start):
+    """`jax.lax.while_loop` of at most so many iterations. JAX can't batch that on explicit axes."""
+
+    def masked(state, _):
+        select = functools.partial(jnp.where, goes_on(state))
+        return jax.tree.map(select, step(state), state), None
+
+    return jax.lax.scan(masked, start, length=_ITERATIONS)[0]
 
 
 def _signs(y):

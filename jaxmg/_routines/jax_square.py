@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 from typing import Any, Literal, NamedTuple, SupportsIndex
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
-from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting
@@ -31,7 +29,7 @@ from jaxmg._routines import (
 )
 from jaxmg._routines.jax_svd import condition_of_values
 from jaxmg._stacks import determinants, ways
-from jaxmg._transform import batching, derivatives, products
+from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 
 # Norms of which `cond` estimates that of the inverse; of the others it takes the inverse's.
@@ -363,27 +361,10 @@ def condition_number(call, a):
     a = scaling.scaled(a)  # of any power of two the condition is the same
     if p in _ESTIMATED:
         function = functools.partial(_estimate_condition, call)
-        if call.layout.explicit:
-            function = functools.partial(batching.batchable, _Estimate(call))
         value: Any = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
     else:
         value = norms.norm(a, p) * norms.norm(_inverse(call, a), p)
     return (jnp.where(jnp.isnan(value) & ~jnp.isnan(a).any(), jnp.inf, value),)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Estimate(batching.Batchable):
-    """`_estimate_condition` on explicit axes. It takes a batch one matrix after the other: JAX
-    raises an error about shardings if it batches the loop of the estimate there."""
-
-    call: Any
-
-    def __call__(self, *arrays):
-        return _estimate_condition(self.call, *arrays)
-
-    def batched(self, settled, size, marks, *arrays):
-        placement = batching.make_placement(self.call.layout, arrays, marks, (P(),))
-        return batching.in_turn(self, marks, *arrays, placement=placement)
 
 
 def _estimate_condition(call, a):

@@ -283,7 +283,8 @@ def potrs_shardmap_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, ...]:
-    """`potrs` on the local block inside ``shard_map``; outside of one, `potrs_jit_ctx`.
+    """`potrs` on the local block inside ``shard_map``; outside of one, `potrs_jit_ctx`, with a
+    status of shape (1,) too.
 
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
 

@@ -79,9 +79,11 @@ def _resolve(routine, arrays, arguments, pack):
 
 
 def call_local(routine, arrays, arguments, rule):
-    """The results on this rank's block, inside a shard_map; outside of one those of `call`."""
+    """The results on this rank's block, inside a shard_map; outside of one those of `call`, where
+    the status has shape (1,) too, as in JAXMg 1.4.1."""
     if not layouts.manual_axes():
-        return transform(routine, arrays, arguments, rule)
+        *results, status = transform(routine, arrays, arguments, rule)
+        return *results, status.reshape(1)
     arguments = execute.resolve_local(routine, arrays, arguments)
     if arrays[0].size == 0:
         return execute.local_empty(routine, arrays, arguments)

@@ -145,8 +145,11 @@ def test_1_4_1_global_contract(suffix):
         )
 
     for both in _modes(run, a, _B):
-        (work, x, status), (_, x2, logdet, _), (_, w, v, _), (_, alone, _), (inverse, _) = both
-        assert work.shape == a.shape and work.dtype == a.dtype and status == 0
+        (work, x, _), (_, x2, logdet, _), (_, w, v, _), (_, alone, _), (inverse, _) = both
+        assert work.shape == a.shape and work.dtype == a.dtype
+        for each in both:  # as JAXMg 1.4.1 has it, under the names that it has
+            assert each[-1].dtype == np.int32
+            assert (each[-1][0] if suffix == "shardmap_ctx" else each[-1]) == 0
         cases.check_potrs(_MATRIX, x, _B)
         cases.check_potrs(_MATRIX, x2, _B)
         np.testing.assert_allclose(logdet, np.linalg.slogdet(_MATRIX)[1], rtol=1e-12)

@@ -1,120 +1,131 @@
-"""Functions of jaxmg.linalg on meshes of explicit axes: single matrices, batches with one and two
-leading dimensions, and derivatives."""
+"""All functions of jaxmg.linalg on meshes of explicit axes: single matrices, batches with one and
+two leading dimensions, and their derivatives."""
 
-import itertools
+import functools
+import inspect
 
 import cases
 import jax
 import jax.numpy as jnp
+import linalg_cases
 import numpy as np
 import pytest
 from jax.sharding import AxisType
+from linalg_cases import TABLE
 
 from jaxmg import linalg
 
 pytestmark = cases.needs_transformations
 
-# Name -> function of Hermitian positive definite matrices, whose results do not depend on signs of
-# vectors.
-FUNCTIONS = {
-    "cholesky": linalg.cholesky,
-    "cho_solve": lambda a: linalg.cho_solve(linalg.cho_factor(a), a),
-    "solve": lambda a: linalg.solve(a, a),
-    "inv": linalg.inv,
-    "det": linalg.det,
-    "slogdet": lambda a: linalg.slogdet(a)[1],
-    "matrix_power": lambda a: linalg.matrix_power(a, 3),
-    "lu_solve": lambda a: linalg.lu_solve(linalg.lu_factor(a), a),
-    "eigh": lambda a: linalg.eigh(a)[1] ** 2,
-    "sqrtm": linalg.sqrtm,
-    "expm": linalg.expm,
-    "svd": lambda a: linalg.svd(a)[0] ** 2,
-    "svd_subset": lambda a: linalg.svd(a, subset_by_index=(0, 2))[2] ** 2,
-    "svd_hermitian": lambda a: linalg.svd(a, hermitian=True, subset_by_index=(0, 2))[2] ** 2,
-    "svdvals": linalg.svdvals,
-    "polar": lambda a: linalg.polar(a)[0],
-    "null_space": lambda a: linalg.null_space(a, rank=1) ** 2,
-    "lstsq": lambda a: linalg.lstsq(a, a)[0],
-    "svd_lowrank": lambda a: linalg.svd_lowrank(a, 2)[1],
-    "cond_1": lambda a: linalg.cond(a, 1),
-    "cond_inf": lambda a: linalg.cond(a, jnp.inf),
+_RANKS = (1, 2, 4, 8)
+# Name -> (leading dimensions, spec) on so many ranks.
+_LAYOUTS = {
+    "single": lambda ranks: ((), ("r", None)),
+    "batch": lambda ranks: ((ranks,), ("r", None, None)),
+    "batches": lambda ranks: ((ranks, 2), ("r", None, None, None)),
+    "inner": lambda ranks: ((2, ranks), (None, "r", None, None)),
 }
-
-
-def _matrices(leading, n=4):
-    """Hermitian positive definite matrices with eigenvalues that differ."""
-    x = cases.rng(3).normal(size=(*leading, n, n))
-    return x @ np.swapaxes(x, -1, -2) / n + np.diag(np.arange(1.0, n + 1))
-
-
-SOLVERS = ("cholesky", "cho_solve", "solve", "inv", "det", "slogdet", "matrix_power", "lu_solve")
-# (name, number of devices, leading dimensions).
-BATCHES = [
-    *((name, 4, 2) for name in ("eigh", "sqrtm", "expm", "null_space", "lstsq", "cond_inf")),
-    *((name, 4, 1) for name in ("svd_lowrank", "cond_1")),
-    *itertools.product(SOLVERS, (1, 2, 4, 8), (0, 1, 2)),
+# Each function on each number of ranks, and in each layout.
+_CASES = [
+    (name, ranks, tuple(_LAYOUTS)[(i + j) % 4])
+    for i, name in enumerate(TABLE)
+    for j, ranks in enumerate(_RANKS)
 ]
+# Of these the core; what earlier versions had wrong is extended.
+_CORE = [("cond-1", 4, "batch"), ("norm-None", 2, "batches"), ("solve_triangular", 2, "batch")]
+_EXTENDED = [("eigh", 4, "inner"), ("qr-r-tall", 2, "batch"), ("rcond", 2, "batches")]
+_DERIVATIVES = [("norm-None", 2, "batches"), ("polar-tall", 4, "single"), ("solve", 2, "batch")]
 
 
-def _placed(mesh, dimensions):
-    """(the matrices, these on the mesh): a batch is sharded by its first dimension."""
-    ranks = mesh.size
-    matrices = _matrices(((), (ranks,), (ranks, 2))[dimensions], n=2 * max(2, ranks // 2))
-    return matrices, cases.shard(matrices, mesh, "r", *(None,) * (matrices.ndim - 1))
+def test_the_table_has_all_functions():
+    functions = {name for name in linalg.__all__ if inspect.isfunction(getattr(linalg, name))}
+    assert {case.of for case in TABLE.values()} == functions
 
 
-@pytest.mark.core("eigh")
-@pytest.mark.parametrize(
-    "name, ranks, dimensions",
-    cases.broad(BATCHES, core=lambda *case: case in (("eigh", 4, 2), ("cond_1", 4, 1))),
-)
-def test_values(name, ranks, dimensions):
-    mesh, function = cases.line(ranks, kind=AxisType.Explicit), FUNCTIONS[name]
-    matrices, a = _placed(mesh, dimensions)
+def _placed(name, ranks, layout):
+    """(the matrices, these on a mesh, the mesh)."""
+    mesh = cases.line(ranks, kind=AxisType.Explicit)
+    leading, spec = _LAYOUTS[layout](ranks)
+    matrices = linalg_cases.matrices(TABLE[name].kind, leading)
+    return matrices, cases.shard(matrices, mesh, *spec), mesh
+
+
+@functools.cache
+def _alone(name, derivative):
+    """The call, or its gradient, on one device."""
+    call = TABLE[name].call
+    run = jax.jit(jax.grad(linalg_cases.total(call)) if derivative else call)
+
+    def on_device(matrix):
+        with cases.context(cases.line(1)):
+            return jax.tree.map(np.asarray, run(jnp.asarray(matrix)))
+
+    return on_device
+
+
+def _of_each(name, derivative, matrices):
+    """The results of each matrix of a batch, as a batch."""
+    leading = matrices.shape[:-2]
+    each = [_alone(name, derivative)(x) for x in matrices.reshape(-1, *matrices.shape[-2:])]
+    return jax.tree.map(lambda *leaves: np.reshape(leaves, (*leading, *leaves[0].shape)), *each)
+
+
+def _selected(first, others, derivatives=False):
+    """Cases of the table, and more: ``first`` is the core, ``others`` are extended."""
+    there = [case for case in _CASES if TABLE[case[0]].derivative or not derivatives]
+    more = [case for case in (*first, *others) if case not in there]
+    return cases.broad(
+        [
+            pytest.param(
+                *case,
+                id="-".join(map(str, case)),
+                marks=(pytest.mark.extended,) if case in others else (),
+            )
+            for case in (*there, *more)
+        ],
+        core=lambda *case: case in (*first, *others),
+        alone=True,
+    )
+
+
+@pytest.mark.parametrize("name, ranks, layout", _selected(_CORE, _EXTENDED))
+def test_values(name, ranks, layout):
+    matrices, a, mesh = _placed(name, ranks, layout)
     with cases.context(mesh):
-        found = function(a)
-    order = matrices.shape[-1]
-    each = [function(matrix) for matrix in matrices.reshape(-1, order, order)]
-    wanted = np.reshape(each, (*matrices.shape[:-2], *each[0].shape))
-    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-9, atol=1e-9)
-    if dimensions:
-        assert found.sharding.spec[0] == "r" or ranks == 1
+        found = TABLE[name].call(a)
+    wanted = _of_each(name, False, matrices)
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(x), y, rtol=1e-9, atol=1e-9)
+        if layout != "single" and ranks > 1:
+            assert x.sharding.spec[1 if layout == "inner" else 0] == "r"
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "name, ranks, dimensions",
-    cases.broad(
-        [(name, 4, 0) for name in ("polar", "svd", "svd_subset", "svd_hermitian", "svdvals")],
-        core=lambda name, *_: name == "polar",
-    ),
-)
-def test_gradients(name, ranks, dimensions):
-    mesh, function = cases.line(ranks, kind=AxisType.Explicit), FUNCTIONS[name]
-    matrices, a = _placed(mesh, dimensions)
+@pytest.mark.parametrize("name, ranks, layout", _selected([], _DERIVATIVES, True))
+def test_derivatives(name, ranks, layout):
+    matrices, a, mesh = _placed(name, ranks, layout)
+    total = linalg_cases.total(TABLE[name].call)
 
-    def total(a):
-        return jnp.sum(jnp.sin(function(a)))
+    @jax.jit
+    def both(a, moved):
+        return jax.grad(total)(a), jax.jvp(total, (a,), (moved,))[1]
 
     with cases.context(mesh):
-        found = jax.jit(jax.grad(total))(a)
-    order = matrices.shape[-1]
-    each = [jax.grad(total)(jnp.asarray(x)) for x in matrices.reshape(-1, order, order)]
-    wanted = np.reshape(each, matrices.shape)
-    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-7, atol=1e-7)
+        moved = a / 2 + 0.1
+        gradient, tangent = both(a, moved)
+    assert jax.typeof(gradient).sharding.spec == jax.typeof(a).sharding.spec
+    wanted = _of_each(name, True, matrices)
+    np.testing.assert_allclose(tangent, np.vdot(wanted, moved), rtol=1e-7, atol=1e-7)
+    gradient = np.asarray(gradient)
+    if TABLE[name].kind == "definite":  # has Hermitian tangents alone
+        gradient, wanted = (x + np.swapaxes(x, -1, -2) for x in (gradient, wanted))
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.breadth
-def test_gradients_of_a_tall_matrix():
-    mesh, function = cases.line(4, kind=AxisType.Explicit), FUNCTIONS["svd_subset"]
-    matrix = cases.rng(5).normal(size=(12, 8))
-
-    def total(a):
-        return jnp.sum(jnp.sin(function(a)))
-
-    with cases.context(mesh):
-        a = cases.shard(matrix, mesh, "r", None)
-        gradient, tangent = jax.grad(total)(a), jax.jvp(total, (a,), (a**2,))[1]
-    wanted = jax.grad(total)(jnp.asarray(matrix))
-    np.testing.assert_allclose(np.asarray(gradient), wanted, rtol=1e-7, atol=1e-7)
-    np.testing.assert_allclose(tangent, np.vdot(wanted, matrix**2), rtol=1e-7, atol=1e-7)
+@pytest.mark.parametrize("ranks", (2, 8))
+def test_an_estimate_has_no_derivative(ranks):
+    mesh = cases.line(ranks, kind=AxisType.Explicit)
+    a = linalg_cases.matrices("general", (ranks,))
+    with cases.context(mesh), pytest.raises(NotImplementedError, match="no derivative"):
+        jax.grad(lambda a: jnp.sum(linalg.cond(a, 1)))(cases.shard(a, mesh, "r", None, None))

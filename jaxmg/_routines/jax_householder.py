@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from jaxmg import _compat
 from jaxmg._call import blocks, checks
 from jaxmg._call.arguments import matrix_spec
+from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, jax_qr, tall
 from jaxmg._transform import derivatives
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -98,7 +99,11 @@ def multiplied(call, a, c):
     left, vector = mode == "left", c.ndim == 1
     columns = c[:, None] if vector else c if left else c.T
     columns = columns.conj() if left and conjugate else columns
-    product, r = _product_and_r(call, a, columns, left, conjugate)
+
+    def of_scaled(a, columns):
+        return _product_and_r(call, a, columns, left, conjugate)
+
+    product, r = scaling.homogeneous(of_scaled, 0, 1)(a, columns)
     product = product.conj() if left and conjugate else product
     return (product[:, 0] if vector else product if left else product.T), r
 

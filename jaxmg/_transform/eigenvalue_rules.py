@@ -88,6 +88,7 @@ class _Diagonal(_OfDirection):
         return self._placed(x, hermitian.times(self.on, _whole(self.on, d), x), d)
 
     def moved(self, a, w, v, d, a_dot, _):
+        w, v = _eigenpairs(self.on, a, w, v)
         x = self.basis(w, v)
         turn = _turn(self.on, self.inner(x, a_dot), w)
         x_dot = hermitian.times(self.on, x, turn)
@@ -114,6 +115,7 @@ class _Composed(_OfDirection):
         return self._as_gradient(hermitian.scaled(self.on, x, values), x, c)
 
     def moved(self, a, w, v, c, a_dot, c_dot):
+        w, v = _eigenpairs(self.on, a, w, v)
         x = self.basis(w, v)
         c_dot = jnp.zeros_like(c) if c_dot is None else c_dot
         values, slopes = (
@@ -131,6 +133,26 @@ class _Composed(_OfDirection):
     @property
     def adjoint(self):
         return _Diagonal(self.on)
+
+
+def _eigenpairs(layout, a, w, v):
+    """(w, V), of which the derivative is that of the eigenvalues and eigenvectors of A: for
+    derivatives of a second derivative, infinite where eigenvalues are equal."""
+
+    def rule(primals, moved):
+        a, w, v = primals
+        w, v = _eigenpairs(layout, a, w, v)
+        if moved[0] is None:
+            return (w, v), derivatives.still((w, v))
+        x = hermitian.rows(layout, v)
+        turned = hermitian.times(layout, _whole(layout, moved[0]), x)
+        inner = hermitian.adjoint_times(layout, x, turned)
+        w_dot = layouts.constrain_like(hermitian.column_products(layout, x, turned), w)
+        turn = hermitian.quotients(layout, inner, w, None)
+        v_dot = hermitian.laid_out_like(layout, hermitian.times(layout, x, turn), v)
+        return (w, v), (w_dot, v_dot)
+
+    return derivatives.differentiable(lambda a, w, v: (w, v), rule, a, w, v)
 
 
 def _whole(layout, a):
@@ -209,24 +231,26 @@ def _divided(layout, inner, w, c, c_dot):
         gap = jnp.where(equal, 0, jnp.where(row == column, 1, w - own_w))
         apart = rotations.divide(jnp.where(row == column, 0, inner * change), gap)
 
-        def of_equal(inner, c_dot):
+        def of_equal(b):
+            inner, c_dot = b[:-1], b[-1].real
             own = jnp.sum(jnp.where(row == column, inner.real, 0), axis=1)[:, None]
             zeros = jnp.zeros((len(w), 1), own.dtype)
             diagonal = hermitian._placed(layout, rank, own, zeros)[:, 0]
             means = (_sums(x, labels) / sizes for x in (c_dot, diagonal))
             change, along = (x - mean for x, mean in zip((c_dot, diagonal), means, strict=True))
             factor = _sums(change * along, labels) / _sums(along * along, labels)
-            return jnp.where(equal & (inner != 0), inner * factor, 0)
-
-        def solve(_, b):
-            return of_equal(*b), 0 * b[1]
+            return jnp.pad(jnp.where(equal & (inner != 0), inner * factor, 0), ((0, 1), (0, 0)))
 
         def transposed(_, b):
-            nan = b[0] * jnp.where(equal & (b[0] != 0), jnp.nan, 0).astype(inner.dtype)
-            return nan, 0 * b[1]
+            is_lost = jnp.pad(equal, ((0, 1), (0, 0))) & (b != 0)
+            return b * jnp.where(is_lost, jnp.nan, 0).astype(b.dtype)
 
-        # Not linear in the tangents, so that its transpose is NaN.
-        within = jax.lax.custom_linear_solve(lambda x: x, (inner, c_dot), solve, transposed)[0]
-        return (apart + within).astype(inner.dtype)
+        # Not linear in the tangents, so that its transpose is NaN. JAX transposes it only if all of
+        # its operands are tangents, so it has one.
+        both = jnp.concatenate([inner, c_dot[None].astype(inner.dtype)])
+        within = jax.lax.custom_linear_solve(
+            lambda x: x, both, lambda _, b: of_equal(b), transposed
+        )
+        return (apart + within[:-1]).astype(inner.dtype)
 
     return hermitian.over_ranks(layout, local, (inner,), (w, c, c_dot))

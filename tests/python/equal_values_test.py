@@ -233,3 +233,27 @@ def test_gradients_by_equal_eigenvalues_have_derivatives(dtype, batch):
     inverse = np.linalg.inv(a)
     expected = -np.swapaxes(inverse @ along @ inverse, -1, -2)
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "dtype, reverse",
+    cases.broad(
+        [(dtype, reverse) for dtype in ("float64", "complex128") for reverse in (False, True)],
+        lambda dtype, reverse: (dtype, reverse) == ("float64", False),
+    ),
+)
+def test_eigenvalues_have_third_derivatives(dtype, reverse):
+    """Along a line, on which they are roots of a polynomial of order 2."""
+    a, along = (cases.normal(cases.rng(i), (2, 2), dtype) for i in (14, 15))
+    a, along = (x + x.conj().T for x in (a, along))
+
+    def value(t):
+        return linalg.eigvalsh(a + t * along, mesh=cases.line(2))[1]
+
+    def root(t):
+        (p, q), (_, r) = a + t * along
+        return (p + r).real / 2 + jnp.sqrt(((p - r).real / 2) ** 2 + q.real**2 + q.imag**2)
+
+    derivative = jax.grad if reverse else jax.jacfwd
+    found = jax.jit(derivative(derivative(derivative(value))))(0.0)
+    np.testing.assert_allclose(found, jax.jacfwd(jax.jacfwd(jax.jacfwd(root)))(0.0), rtol=1e-9)

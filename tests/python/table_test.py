@@ -53,7 +53,7 @@ def _error(name, arrays, results):
     return routine.error(arrays[routine.matrix], arrays["m"], arrays["b"], results.values())
 
 
-@pytest.mark.core("complex64", "9")
+@pytest.mark.core("complex64")
 @pytest.mark.parametrize("name, n, ranks, dtype, tile", _CASES)
 def test_results_are_right(name, n, ranks, dtype, tile):
     call, arrays = _prepare(name, n, ranks, dtype, tile)
@@ -111,7 +111,7 @@ def test_each_matrix_of_a_batch_has_its_result(name):
         assert _error(name, dict(zip("amgb", arrays, strict=True)), results) <= limit
 
 
-@pytest.mark.core(*_MAIN)
+@pytest.mark.core("potrs", "syevd", "gesv", "solve_triangular")
 @cases.needs_transformations
 @pytest.mark.parametrize("name", _TRANSFORMED)
 def test_the_derivative_is_that_of_finite_differences(name):

@@ -111,6 +111,7 @@ def test_many_columns_and_large_orders_are_solved_for_by_jax():
     assert "jaxmg_stacked_trsm" not in text(5, 5) + text(4097, 1)
 
 
+@pytest.mark.core("complex128")
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_the_derivatives_of_cholesky_are_those_of_jax(dtype):
     a = stack_cases.definite(2, 5, dtype)
@@ -152,6 +153,7 @@ def test_small_matrices(n, dtype):
         stack_cases.check(a[:6] @ x[:6], b[:6], dtype, 10 * n)
 
 
+@pytest.mark.core("complex128")
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_small_inverses_and_solutions_are_those_of_jax(dtype):
     a = stack_cases.definite(2, 5, dtype)
@@ -220,6 +222,7 @@ _ROUTINES = {
 }  # fmt: skip
 
 
+@pytest.mark.core("cho_factor", "lu_factor", "linalg.inv")
 @pytest.mark.parametrize(
     "name, dtype",
     cases.broad(
@@ -260,6 +263,7 @@ def test_shares_of_several_devices_by_the_plugin(ranks, kind, name, by_the_plugi
     stack_cases.check(found, expected, "complex64", 10)
 
 
+@pytest.mark.core("linalg.cholesky")
 @pytest.mark.parametrize("name", ["potrs", "potri", "linalg.cholesky", "gesv", "getri"])
 def test_gradients_of_batches_by_the_plugin(name, by_the_plugin):
     function, expected, _ = _ROUTINES[name]

@@ -18,25 +18,18 @@ tests() { bazel test //tests:all; }
 cc() { bazel test //tests/cc; }
 quickstart() { bazel run //examples:quickstart; }
 # The other examples at the size of a laptop, one on each core, and those of their tests that take
-# long.
+# long. EXAMPLES=core has one run of each.
 examples() {
-  bazel test //tests/examples:all && xargs -d '\n' -P "$(nproc)" -I{} bash -c '
+  local runs=(gaussian_process minsr soap 'muon -- --width 32' random_field scattering
+    principal_components tall_fit)
+  [ "${EXAMPLES:-all}" = core ] || runs+=('gaussian_process -- --n 500 --refine auto'
+    'random_field -- --fft_bench 128' 'scattering -- --scene kite')
+  bazel test //tests/examples:all && printf '%s\n' "${runs[@]}" |
+    xargs -d '\n' -P "$(nproc)" -I{} bash -c '
     said=$(timeout 600 ./tools/bazel run --config=ci //examples:{} 2>&1)
     code=$?
     printf "%s\n" "$said"
-    exit $code' <<'RUNS'
-gaussian_process
-gaussian_process -- --n 500 --refine auto
-minsr
-soap
-muon -- --width 32
-random_field
-random_field -- --fft_bench 128
-scattering
-scattering -- --scene kite
-principal_components
-tall_fit
-RUNS
+    exit $code'
 }
 # That it would find something, too, that every fault of the step mutants fits the sources, that
 # what pages name is there, and that their tables are those of the records; and what starts Bazel
@@ -147,16 +140,18 @@ default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 
 also=(asan tsan faults fuzz scales strict cuda netket322 netket323 lineax types311 types312 workspace commands
   topologies aarch64 wheels release py312 py314)
 # CI's own run, which has half an hour, leaves to GitHub's jobs the tests that are marked `breadth` or
-# `slow`, and most of what `processes` repeats; it has fewer processes end. Those marked `extended`,
-# which `tests` leaves out, run in `py313` alone.
+# `slow`, most of what `processes` repeats, and second runs of examples; it has fewer processes end.
+# Those marked `extended`, which `tests` leaves out, run in `py313` alone, and those that `repeated`
+# marks in `tests` alone.
 declare -A chosen
 case ${1:-} in
   '')
     steps=("${default[@]}")
     EXITS=${EXITS:-15}
     PROCESSES=${PROCESSES:-core}
-    chosen[py313]='not breadth and not slow'
-    for step in py311 processes; do chosen[$step]='not extended and not breadth and not slow'; done
+    EXAMPLES=${EXAMPLES:-core}
+    chosen[py313]='not repeated and not breadth and not slow'
+    for step in py311 processes; do chosen[$step]="not extended and ${chosen[py313]}"; done
     ;;
   all) steps=("${default[@]}" "${also[@]}") ;;
   *) steps=("$@") ;;

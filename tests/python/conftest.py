@@ -1,5 +1,6 @@
 """Eight CPU devices, or the GPUs that JAXMG_TEST_PLATFORM=cuda names, in 64-bit mode."""
 
+import collections
 import os
 
 _PLATFORM = os.environ.get("JAXMG_TEST_PLATFORM")
@@ -51,6 +52,11 @@ def pytest_configure(config):
     )
     config.addinivalue_line(
         "markers",
+        "repeated: two of three cases of a test's core, set here; .ci/run has them with one JAX "
+        "alone, and in one process",
+    )
+    config.addinivalue_line(
+        "markers",
         "leaks_in_jax: JAX 0.11 itself reports a leak from what these tests differentiate, as it "
         "does from jit(grad(f)) where f is a shard_map of lambda x: lax.psum(x * x, 'r') + x; "
         "JAXMG_TEST_STRICT looks for no leaks there",
@@ -61,6 +67,19 @@ def pytest_itemcollected(item):
     core = item.get_closest_marker("core")
     if core and not {item.callspec.id, *item.callspec.id.split("-")}.intersection(core.args):
         item.add_marker("extended")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items):
+    functions = collections.defaultdict(list)
+    for item in items:
+        if not any(map(item.get_closest_marker, ("extended", "breadth", "slow"))):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for cases in functions.values():
+        # The last ones have more ranks, as a rule.
+        for i, item in enumerate(reversed(cases)):
+            if i % 3:
+                item.add_marker("repeated")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
+#include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/engine/lu/getrs.h"
 
 namespace jaxmg {
@@ -207,6 +208,32 @@ TEST(NonFiniteInputIsReported) {
       EXPECT(info == kNotFinite) << info << " for " << bad << " in place " << place;
     }
   }
+}
+
+// A stand-in for LAPACK that finds no pivot: neither among NaNs, which it must not get, nor where
+// elimination has made them.
+TEST(PivotsAreRows) {
+  static auto* const getrf = HostLapack<double>().getrf;
+  static bool got_nan = false;
+  HostLapack<double>().getrf = [](int* m, int* n, double* a, int* lda, int* pivots, int* info) {
+    for (int64_t i = 0; i < *m; ++i) got_nan = got_nan || std::isnan(a[i]);
+    getrf(m, n, a, lda, pivots, info);
+    for (int i = 0; i < std::min(*m, *n); ++i) pivots[i] = i % 2 == 0 ? 0 : *m + 1;
+  };
+  const auto device = NewHostDevice();
+  for (double first : {1.0, NaN<double>()}) {
+    std::vector<double> a = RandomMatrix<double>(5 * 3, 2);
+    a[0] = first;
+    std::vector<int32_t> pivots(3);
+    int32_t info = kNoInfo;
+    EXPECT(device->lu<double>()
+               .FactorPanel(Stream::kMain, 5, 3, a.data(), 5, 7, pivots.data(), &info)
+               .ok());
+    EXPECT(info == kNotFinite) << info;
+    for (int32_t i = 0; i < 3; ++i) EXPECT(pivots[i] == 7 + i) << pivots[i];
+  }
+  HostLapack<double>().getrf = getrf;
+  EXPECT(!got_nan);
 }
 
 TEST(StreamsWaitForEachOther) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -24,17 +25,27 @@ class HostLu : public LuKernels<T> {
                      int32_t* pivots, int32_t* info) override {
     const int64_t count = std::min(m, n);
     if (count == 0) return Status::Ok();
+    // LAPACK's search for the largest of NaNs may find none, and the place of no row. Elimination
+    // makes NaN where it overflows, so that its pivots are looked at too.
+    if (!IsFinite(m, n, a, lda)) {
+      std::iota(pivots, pivots + count, static_cast<int32_t>(offset));
+      *info = std::min(*info, kNotFinite);
+      return Status::Ok();
+    }
     LapackInts ints(m, n, lda);
     JAXMG_CHECK_LAPACK(getrf, ints);
     int failed = 0;
     HostLapack<T>().getrf(ints[0], ints[1], a, ints[2], pivots, &failed);
     if (failed > 0) *info = std::min(*info, static_cast<int32_t>(offset + failed));
     for (int64_t i = 0; i < count; ++i) {
-      pivots[i] += static_cast<int32_t>(offset - 1);
+      int64_t row = pivots[i] - 1;
       const T pivot = a[i * lda + i];
-      if (!std::isfinite(std::real(pivot)) || !std::isfinite(std::imag(pivot))) {
+      const bool found = i <= row && row < m;
+      if (!found || !std::isfinite(std::real(pivot)) || !std::isfinite(std::imag(pivot))) {
         *info = std::min(*info, kNotFinite);
       }
+      if (!found) row = i;
+      pivots[i] = static_cast<int32_t>(offset + row);
     }
     return Status::Ok();
   }
@@ -84,6 +95,16 @@ class HostLu : public LuKernels<T> {
   }
 
  private:
+  static bool IsFinite(int64_t m, int64_t n, const T* a, int64_t lda) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        const T x = a[j * lda + i];
+        if (!std::isfinite(std::real(x)) || !std::isfinite(std::imag(x))) return false;
+      }
+    }
+    return true;
+  }
+
   template <typename F>
   static void ForEach(Order order, int64_t count, const F& f) {
     if (order == Order::kForward) {

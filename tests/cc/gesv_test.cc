@@ -269,7 +269,7 @@ TEST(BadlyScaledRows) {
         for (int64_t j = 0; j < 30; ++j) problem.a[i * 30 + j] *= size;
       }
       problem.Scatter();
-      const std::vector<double> b = Product(Op::kNone, 30, problem.a, x);
+      const std::vector<double> b = testing::Product(Op::kNone, 30, problem.a, x);
       const Answer<double> answer =
           Solve(problem, 4, std::vector<std::vector<double>>(ranks, b), OnHost);
       EXPECT(answer.status[0] == 0);

@@ -188,7 +188,7 @@ std::vector<T> RandomMatrix(int64_t count, int64_t seed) {
 // Returns |X A - I| in units of eps |X| |A|, in Frobenius norms.
 template <typename T>
 Real<T> InverseError(int64_t n, const std::vector<T>& x, const std::vector<T>& a) {
-  std::vector<T> product = Product(Op::kNone, n, x, a);
+  std::vector<T> product = testing::Product(Op::kNone, n, x, a);
   Real<T> error = 0, sizes[2] = {0, 0};
   for (int64_t i = 0; i < n * n; ++i) {
     error += std::norm(product[i] - T(i % (n + 1) == 0 ? 1 : 0));

@@ -16,6 +16,7 @@ import jax
 from jaxmg import _internals
 from jaxmg._internals import (  # noqa: F401
     abstract_platform,
+    batch_size,
     batched_here,
     below,
     context_mesh,

@@ -124,6 +124,21 @@ def batched_here(arrays):
     return innermost == "BatchTrace" and any(transformation(x) == "vmap" for x in arrays)
 
 
+def batch_size(array):
+    """Of how many elements ``array`` is one in the batches that ``jax.vmap`` is seen to map."""
+    size, value = 1, array
+    while isinstance(value, jax.core.Tracer):
+        kind = type(value).__name__
+        if kind == "BatchTracer":
+            dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", None)
+            size *= value.shape[dimension] if isinstance(dimension, int) else 1
+        elif kind in ("JVPTracer", "LinearizeTracer"):
+            value = getattr(value, "primal", None)
+        else:
+            break
+    return size
+
+
 def below(array):
     """(array, batches): the array that a tracer stands for where the caller transforms eagerly, and
     the dimensions that ``jax.vmap`` took off, the inner ones first. What has a value is its own;

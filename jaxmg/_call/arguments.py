@@ -81,7 +81,7 @@ def matrix_spec(caller, specs, in_specs):
         )
     name = "in_specs" if specs is None else "matrix_specs"
     specs = in_specs if specs is None else specs
-    if specs is None or isinstance(specs, P):
+    if specs is None or specs is layouts.WHOLE or isinstance(specs, P):
         return specs
     if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
         return specs[0]

@@ -90,13 +90,21 @@ def meet_first(layout, *arrays):
     return tuple(after_meeting(met, array) for array in arrays)
 
 
-def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callable[..., typing.Any]:
+def over_ranks(
+    layout, function, in_specs, out_specs, plain=False
+) -> collections.abc.Callable[..., typing.Any]:
     """Maps ``function`` of a device's rank coordinates and blocks over the ranks. Results with spec
     P() are equal on all of them.
 
     The coordinates are data, because axes have no index if the mesh isn't the context's.
+
+    Args:
+        plain: whether the function calls no native code. Of whole matrices it is called as it is
+            then, and XLA places its operations, also those of a batch.
     """
     exits.wait_at_exit(layout.platform)
+    if plain and layout.is_whole:
+        return functools.partial(function, jnp.zeros((1, 2), jnp.int32))
     if layout.explicit and _compat.mapped_axes():
         # A shard_map can't map over the axes of a batch.
         function = over_ranks(layout.automatic, function, in_specs, out_specs)

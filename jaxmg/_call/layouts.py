@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,17 @@ from jaxmg._processes import rendezvous
 # From this order on several devices are faster than one.
 _WORTH_SHARING = 4096
 _warned = False
+
+
+class _Whole:
+    """The type of `WHOLE`."""
+
+    def __repr__(self):
+        return "WHOLE"
+
+
+# In the place of a spec: each device has whole matrices, those of its part of a batch (`alone`).
+WHOLE = _Whole()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +66,16 @@ class Layout:
     def by_rows(self) -> "Layout":
         """This layout for a matrix that has been brought into ``row_spec``."""
         return dataclasses.replace(self, spec=self.row_spec)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each device has whole matrices of a batch, where XLA places operations."""
+        return not (self.rows or self.inside or self.explicit)
+
+    @property
+    def where(self) -> dict[str, typing.Any]:
+        """The arguments by which a routine that a program calls works on this layout."""
+        return {"mesh": self.mesh, "matrix_specs": WHOLE if self.is_whole else self.spec}
 
     @property
     def grid_rows(self) -> int | None:
@@ -114,6 +136,11 @@ class Layout:
         return self.spec
 
 
+def alone(mesh):
+    """The layout in which each device of ``mesh`` is the only rank of its problem."""
+    return Layout(mesh, (), tuple(mesh.axis_names), P(None, None))
+
+
 def device_memory(platform):
     """Bytes that JAX may take on one device of this process; None where it doesn't say."""
     stats = jax.local_devices(backend=platform)[0].memory_stats()
@@ -140,6 +167,8 @@ def traced(arrays):
 def infer(routine, arrays, mesh, spec):
     """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves."""
     mesh = resolve_mesh(routine, arrays, mesh)
+    if spec is WHOLE:
+        return alone(mesh)
     spec = known_spec(arrays[0], mesh) if spec is None else spec
     if spec is None:
         return with_processes(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))

@@ -39,6 +39,7 @@ def is_hermitian(a, layout):
         lambda coordinates, rows: _is_hermitian(coordinates.reshape(2)[0], rows, layout),
         (layout.row_spec,),
         jax.sharding.PartitionSpec(),
+        plain=True,
     )
     return compare(rows)
 
@@ -54,7 +55,9 @@ def has_positive_diagonal(a, layout):
         positive = jnp.all((diagonal > 0) | (row >= n))
         return jax.lax.pmin(positive.astype(jnp.int32), layout.rows) if layout.rows else positive
 
-    compare = ffi.over_ranks(layout, local, (layout.row_spec,), jax.sharding.PartitionSpec())
+    compare = ffi.over_ranks(
+        layout, local, (layout.row_spec,), jax.sharding.PartitionSpec(), plain=True
+    )
     return compare(blocks.split_rows(jax.lax.stop_gradient(a), layout)) > 0
 
 
@@ -114,7 +117,8 @@ def _is_hermitian(rank, rows, layout):
     count, n = rows.shape
     dtype = jnp.finfo(rows.dtype).dtype
     largest = scaling.largest(rows)
-    exponent = jax.lax.pmax(scaling.exponents(largest), layout.rows)
+    exponent = scaling.exponents(largest)
+    exponent = jax.lax.pmax(exponent, layout.rows) if layout.rows else exponent
     # Products with the probe are near 1, so that none overflows or underflows.
     limit = scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
     shift = jnp.clip(-exponent, -limit, limit)

@@ -249,8 +249,7 @@ def divided(layout, b, u):
     """B U^-1 of an upper triangular U with a unit diagonal, both by rows."""
     factor = cholesky_factor.CholeskyFactor.from_upper(
         hermitian.with_padding(layout, u, u.shape[1]),
-        mesh=layout.mesh,
-        matrix_specs=layout.row_spec,
+        **layout.by_rows.where,
     )
     return factor._divide_rows(b)
 

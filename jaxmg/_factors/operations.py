@@ -274,7 +274,7 @@ class OfRightHandSides(derivatives.Linear):
             placement = batching.placement_of_last(self.layout, arrays, marks)
             b = batching.repeated(b, size)
             b = b if placement is None else placement.put(b)
-        return derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
+        return derivatives.Spread(self, (*marks[:-1], True), size)(*factor, b)
 
 
 class Apply(derivatives.ByColumns, OfRightHandSides):

@@ -134,8 +134,7 @@ def _compute(of, a):
     p, q = _numerator_and_denominator(layout, scaled, powers, order, [m for m, _ in table])
     factor = lu_factor.lu_factor(
         hermitian.with_padding(layout, q, a.shape[0]),
-        mesh=layout.mesh,
-        matrix_specs=layout.row_spec,
+        **layout.by_rows.where,
     )
     exact = exponential_bands.make(layout, rows)
 

@@ -7,6 +7,7 @@ additions on all ranks, where the eigenvalues of [0 A^H; A 0] would take four ti
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -35,24 +36,29 @@ class _SingularValues(batching.Batchable):
 
     def __call__(self, *arrays):
         (a,) = arrays
-        layout, n = self.layout, len(arrays[0])
+        layout = self.layout
         backends.resolve(NATIVE, layout, "native", a, "linalg.svdvals")
-        width = _width(layout, a.dtype)
-        height = -(-n // (layout.ranks * width)) * width
-        order = height * layout.ranks
-
-        def on_rank(coordinates, rows):
-            # Zeros in the place of what is missing: as many singular values more are zero.
-            rows = jnp.pad(rows, ((0, height - rows.shape[0]), (0, order - n)))
-            _, _, w = _call(coordinates, rows, order, layout, width, "native", vectors=False)
-            return w
-
+        on_rank = functools.partial(_values_on_rank, layout)
         mapped = ffi.over_ranks(layout, on_rank, (layout.row_spec,), P())
-        return jnp.abs(mapped(blocks.split_rows(a, layout)))[::-1][:n]
+        return mapped(blocks.split_rows(a, layout))
 
     def batched(self, settled, size, marks, *arrays):
+        if self.layout.is_whole:
+            one = functools.partial(_values_on_rank, self.layout)
+            return batching.spread(self.layout, one, size, marks, *arrays)
         placement = batching.make_placement(self.layout, arrays, marks, (P(),))
         return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+def _values_on_rank(layout, coordinates, rows):
+    n = rows.shape[1]
+    width = _width(layout, rows.dtype)
+    height = -(-n // (layout.ranks * width)) * width
+    order = height * layout.ranks
+    # Zeros in the place of what is missing: as many singular values more are zero.
+    rows = jnp.pad(rows, ((0, height - rows.shape[0]), (0, order - n)))
+    _, _, w = _call(coordinates, rows, order, layout, width, "native", vectors=False)
+    return jnp.abs(w)[::-1][:n]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._routines import exponential, jax_eigh, jax_linalg
-from jaxmg._transform import batching, derivatives, hermitian, products, rotations
+from jaxmg._transform import batching, derivatives, hermitian, products, rotations, whole
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 
@@ -214,7 +214,9 @@ def _function(a, func, name, mesh, spec) -> Any:
     (a,) = jax_linalg.promote(name, a)
     if batching.is_batch(a):
         where = jax_linalg.where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
-        return jax_linalg.over_leading(name, lambda a: _function(a, func, name, *where), (a,))
+        lie = whole.places(where[0], (a,), (a.ndim - 2,))
+        found = jax_linalg.over_leading(name, lambda a: _function(a, func, name, *where), (a,))
+        return found if lie is None else lie.put(("matrix",), found)
     if _compat.transformation(a):
         mesh, spec = jax_linalg.seen_below(
             name, (a,), mesh, matrix_spec(f"linalg.{name}", spec, None)

@@ -15,7 +15,7 @@ from jaxmg._call import blocks, checks
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, jax_qr, tall
-from jaxmg._transform import derivatives
+from jaxmg._transform import derivatives, whole
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 
@@ -192,7 +192,9 @@ def householder_product(
     function = functools.partial(each, mesh=where[0], spec=where[1])
     for _ in a.shape[:-2]:
         function = jax.vmap(function)
-    return function(a, taus)
+    lie = whole.places(where[0], (a,), (a.ndim - 2,))
+    q = function(a, taus)
+    return q if lie is None else lie.put(("matrix",), q)
 
 
 @jax_linalg.program_of_any_shape
@@ -212,5 +214,5 @@ def product(call, a, taus):
         return jax.lax.linalg.triangular_solve(s, first.conj().T, left_side=True, lower=False)
 
     first = blocks.join_rows(v, layout, n)
-    w = tall.small(layout, weights, gram, taus, first)
+    w = tall.over_ranks(layout, weights, (), (gram, taus, first))  # JAX differentiates it
     return (jnp.eye(m, n, dtype=a.dtype) - tall.times(layout, v, w),)

@@ -4,7 +4,6 @@ products, compiled as a whole. A file jax_*.py has functions and their programs.
 import dataclasses
 import functools
 import itertools
-import math
 from typing import Any
 
 import jax
@@ -15,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, ffi, layouts, places, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
+from jaxmg._call.layouts import WHOLE
 from jaxmg._routines import shares
-from jaxmg._transform import batching, products
+from jaxmg._transform import batching, products, whole
 
 # Besides the routines' dtypes those of which JAX has powers of the same dtype: products need no
 # native code.
@@ -55,16 +55,20 @@ def run(arrays, name, program, results, mesh, spec, *options):
         arrays = (*promote(name, *arrays[:2]), *arrays[2:])
     if any(map(batching.is_batch, arrays)):
         mesh, spec = where_each_is(name, arrays[0], mesh, spec)
-        return _jit_batch(name, program, results, mesh, spec, *options)(*arrays)
+        counts = [max(array.ndim - 2, 0) for array in arrays]
+        lie = whole.places(mesh, arrays, counts)
+        batch = _jit_batch(lie, name, program, results, mesh, spec, *options)
+        # Under vmap both batches become one.
+        return (batch.__wrapped__ if _compat.batched_here(arrays) else batch)(*arrays)
     return _one(arrays, name, program, results, mesh, spec, *options)
 
 
 def _one(arrays, name, program, results, mesh, spec, *options):
     """`run` of one matrix, or of what `jax.vmap` shows as one."""
     if any(map(_compat.transformation, arrays)):
-        mesh, spec = seen_below(name, arrays, mesh, spec)
+        mesh, spec = seen_below(name, arrays, mesh, spec, not _is_by_library(program))
         batched = _compat.batched_here(arrays)
-        if batched and checks.ALL and shares.of_program(program, options):
+        if batched and checks.ALL and (spec is WHOLE or shares.of_program(program, options)):
             _check(arrays, name, program, results, options)
             one = _Shared(name, program, results, mesh, spec, options)
             return batching.batchable(one, *arrays)
@@ -79,22 +83,46 @@ def _jit_run(*call):
     return jax.jit(lambda *arrays: _run(arrays, *call))
 
 
-def seen_below(name, arrays, mesh, spec):
-    """The mesh and the spec of arrays that are being differentiated or batched."""
+def seen_below(name, arrays, mesh, spec, may_be_whole=True):
+    """The mesh and the spec of arrays that are being differentiated or batched; `WHOLE` in the
+    place of the spec if each device is to have whole matrices."""
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
     layout = layouts.infer(called, arrays, mesh, spec)
+    if layout.is_whole or (may_be_whole and checks.ALL and whole.holds(layout, arrays[0])):
+        return layout.mesh, WHOLE
     return layout.mesh, layout.spec
 
 
 @functools.lru_cache(maxsize=512)
-def _jit_batch(name, program, results, mesh, spec, *options):
+def _jit_batch(lie, name, program, results, mesh, spec, *options):
     def each(*arrays):
         return _one(arrays, name, program, results, mesh, spec, *options)
 
     dtypes, square = _dtypes(program, options), not _any_shape(program)
     with_b = _takes_b(program, results)
-    return jax.jit(lambda *arrays: over_leading(name, each, arrays, dtypes, square, with_b))
+
+    @jax.jit
+    def run(*arrays):
+        found = over_leading(name, each, arrays, dtypes, square, with_b)
+        return _lay(lie, name, results, mesh, spec, arrays, found)
+
+    return run
+
+
+def _lay(lie, name, results, mesh, spec, arrays, found):
+    """``found``, the results of a batch, where ``lie`` says, a `whole.Places` or None."""
+    if lie is None:
+        return found
+    kinds: Any = results
+    if callable(kinds):
+        kinds = kinds(layouts.infer(f"linalg.{name}", arrays, mesh, spec))
+    return lie.put(kinds, found)
+
+
+def _is_by_library(program):
+    """Whether a program leaves the computation to a library, which works on all devices."""
+    return getattr(program, "by_library", False)
 
 
 def _is_product(program, options):
@@ -199,8 +227,8 @@ def where_each_is(name, a, mesh, spec):
 
 @dataclasses.dataclass(frozen=True)
 class _Shared(batching.Batchable):
-    """`run` of a program that a device has a function of stacks for (`shares`). In a batch each
-    device computes its share of the matrices, if one fits on it."""
+    """`run` of a program that a device has a function of stacks for (`shares`), or of whole
+    matrices. In a batch each device computes its share of the matrices, if one fits on it."""
 
     name: str
     program: Any
@@ -219,11 +247,16 @@ class _Shared(batching.Batchable):
         )
 
     def batched(self, settled, size, marks, *arrays):
+        values = self._map(size, marks, arrays)
+        lie = whole.places(self.mesh, arrays, [int(mark) for mark in marks])
+        return _lay(lie, self.name, self.results, self.mesh, self.spec, arrays, values)
+
+    def _map(self, size, marks, arrays):
         ones = [batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
-        if marks[0]:
+        if marks[0] and shares.of_program(self.program, self.options):
             layout = layouts.infer(f"linalg.{self.name}", ones, self.mesh, self.spec)
             share = shares.Share(self.program, self.options, layout.platform, layout.mesh.size)
-            order = math.isqrt(math.prod(ones[0].shape)) + 1
+            order = whole.order_of(ones[0].shape)
             if ones[0].size and batching.is_spread_faster(layout, size, order, ones[0].dtype):
                 specs = _specs(layout, self.results, ones)
                 placement = batching.make_placement(layout, arrays, marks, specs)
@@ -232,6 +265,8 @@ class _Shared(batching.Batchable):
                 )
                 return values[0] if len(values) == 1 else values
         run = _jit_run(self.name, self.program, self.results, self.mesh, self.spec, *self.options)
+        if self.spec is WHOLE and marks[0]:
+            return whole.over_devices(run, self.mesh, size, tuple(marks), *arrays)
         return jax.vmap(run, [0 if mark else None for mark in marks])(*arrays)
 
 
@@ -299,6 +334,13 @@ def program_of_any_shape(function, with_b=False, meets=False):
     return made
 
 
+def program_by_library(function):
+    """`program_of_any_shape`, of which a library computes each matrix on all devices."""
+    made: Any = program_of_any_shape(function)
+    made.by_library = True
+    return made
+
+
 def program_of_products(is_product):
     """A program that takes integers too where ``is_product(*options)``: it multiplies matrices then
     and does nothing else, which needs no native code."""
@@ -330,4 +372,4 @@ def adjoint(a, layout):
 
 def where(call):
     """The arguments by which a routine works where the call does."""
-    return {"mesh": call.layout.mesh, "matrix_specs": call.layout.spec}
+    return call.layout.where

@@ -180,10 +180,9 @@ def _solved(call, a, b, *scalars):
 def _by_tiles(call, a, b, damp):
     """x of a matrix of full rank that isn't tall, nor wide."""
     n, layout = a.shape[1], call.layout
-    where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
     if damp is None:
-        return gels.least_squares(a, b, **where)
-    return gels.least_squares(*_damped(call, a, b, damp), **where)[:n]
+        return gels.least_squares(a, b, **layout.where)
+    return gels.least_squares(*_damped(call, a, b, damp), **layout.where)[:n]
 
 
 def _damped(call, a, b, damp):

@@ -18,7 +18,7 @@ from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._routines import jax_linalg, packed_lu, shares, triangular
 from jaxmg._stacks import library
-from jaxmg._transform import batching, products
+from jaxmg._transform import batching, products, whole
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
 
 
@@ -212,9 +212,11 @@ def _solve_again(lu, pivots, b, trans, mesh, spec):
     mesh, spec = jax_linalg.where_each_is(
         "lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None)
     )
+    lie = whole.places(mesh, (lu, b), (lu.ndim - 2, max(b.ndim - 2, 0)))
     for _ in lu.shape[:-2]:
         each = jax.vmap(each, (0, 0, 0 if b.ndim > 2 else None))
-    return each(lu, pivots, b)
+    x = each(lu, pivots, b)
+    return x if lie is None else lie.put(("like b",), x)
 
 
 def _checked(trans, name):

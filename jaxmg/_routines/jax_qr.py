@@ -257,7 +257,7 @@ def decomposed(call, a):
 
 
 def _factor(call, a):
-    return geqrf.geqrf(a, mesh=call.layout.mesh, matrix_specs=call.layout.spec)
+    return geqrf.geqrf(a, **call.layout.where)
 
 
 def factor_and_r(call, a):

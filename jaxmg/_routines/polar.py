@@ -45,7 +45,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, ffi, layouts
 from jaxmg._factors import cholesky_factor, cholesky_operations
-from jaxmg._routines import cho_factor, gesvd, tall_qr
+from jaxmg._routines import cho_factor, gesvd, shares, tall_qr
 from jaxmg._transform import batching, products
 
 # The routine of the plugin, which only a vendor's library has.
@@ -84,7 +84,8 @@ def hermitian_factor(u, a, layout):
 
 
 def unitary(a, layout):
-    """U of A = U H, (m, n), m >= n. A batch is taken one after the other, each its own steps."""
+    """U of A = U H, (m, n), m >= n. A batch is taken one after the other, each its own steps,
+    unless devices have whole matrices."""
     return batching.batchable(_Unitary(layout), a)
 
 
@@ -101,9 +102,23 @@ class _Unitary(batching.Batchable):
             return u.astype(a.dtype)
 
     def batched(self, settled, size, marks, *arrays):
-        spec = self.layout.result_spec(arrays[0].shape[-2:])
-        placement = batching.make_placement(self.layout, arrays, marks, (spec,))
+        layout = self.layout
+        if layout.is_whole:
+            share = shares.Share(_OfStacks, (), layout.platform, layout.mesh.size)
+            return batching.spread(layout, share, size, marks, *arrays)[0]
+        spec = layout.result_spec(arrays[0].shape[-2:])
+        placement = batching.make_placement(layout, arrays, marks, (spec,))
         return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+class _OfStacks:
+    """What a device does with its share of `_Unitary`, for `shares.Share`."""
+
+    @staticmethod
+    def of_stacks(platform, options, a):
+        from jaxmg._stacks import ways  # which needs this file
+
+        return (ways.polar(platform, a),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,8 +356,7 @@ def _inverse_of_upper(factor, layout):
 def _factor(gram, c, layout, shift=1):
     """The Cholesky factor of ``shift`` I + c X^H X."""
     matrix = c * gram + shift * jnp.eye(len(gram), dtype=gram.dtype)
-    where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
-    return cho_factor.cho_factor(matrix, precision="highest", **where)
+    return cho_factor.cho_factor(matrix, precision="highest", **layout.where)
 
 
 def _divided(b, factor, layout, adjoint):

@@ -67,7 +67,7 @@ def _refuse(primals, tangents):
     )
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program_by_library
 def decomposed_by(call, a):
     """`decomposed`, of all singular values, or `completed` by a library."""
     backend, whole = call.attributes
@@ -76,7 +76,7 @@ def decomposed_by(call, a):
     return decompose(a, call.layout, backend=backend)
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program_by_library
 def values_by(call, a):
     """The singular values alone by a library."""
     (backend,) = call.attributes
@@ -134,15 +134,11 @@ def polar_factors(call, a):
     return _polar(a, side, call.layout)
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program_by_library
 def polar_factors_by(call, a):
     """`polar_factors` by a library."""
     side, backend = call.attributes
     return _polar(a, side, call.layout, backend)
-
-
-def _where(layout):
-    return {"mesh": layout.mesh, "matrix_specs": layout.spec}
 
 
 def _adjoint(x, layout):
@@ -211,7 +207,7 @@ def decompose_square(a, layout, subset=None):
     unitary, h = polar.decompose(a, layout)
     # No singular value is negative but by rounding, so that those of a part are a part of them.
     part = None if subset is None else (n - end, n - start)
-    w, v = eigh.eigh(h, subset_by_index=part, mesh=layout.mesh, matrix_specs=layout.spec)
+    w, v = eigh.eigh(h, subset_by_index=part, **layout.where)
     order = jnp.argsort(-jnp.abs(w))
     v, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
     v = _orthonormal(v, layout)
@@ -316,7 +312,7 @@ def _complete(a, layout, backend="native"):
     if not n:
         return jnp.eye(len(a), dtype=a.dtype), *_decompose_tall(a, layout)[1:]
     a, exponent = polar.scaled(a)
-    factor = geqrf.geqrf(a, **_where(layout))
+    factor = geqrf.geqrf(a, **layout.where)
     q = factor.q("complete")
     u, s, vh = _decompose_tall(factor.r, layout, backend=backend)
     u = jnp.concatenate([products.rows_times_rows(q[:, :n], u, layout), q[:, n:]], axis=1)
@@ -328,7 +324,7 @@ def _triangular(a, layout):
     tall, and else by rows."""
     if _by_rows(a, layout):
         return tall.qr(a, layout)
-    factor = geqrf.geqrf(a, **_where(layout))
+    factor = geqrf.geqrf(a, **layout.where)
     return factor.q(), factor.r
 
 
@@ -338,7 +334,7 @@ def _r_alone(a, layout):
         return a
     if _by_rows(a, layout):
         return tall.factor(a, layout, with_q=False)[1]
-    return geqrf.geqrf(a, **_where(layout)).r
+    return geqrf.geqrf(a, **layout.where).r
 
 
 def _by_rows(a, layout):
@@ -366,7 +362,7 @@ def values_of(a, layout, backend="native"):
         if n >= LARGE:
             return polar.times_power(gesvd.singular_values(a, layout), exponent)
         _, h = polar.decompose(a, layout)
-        w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
+        w = syevd.syevd(h, return_eigenvectors=False, **layout.where)
         return polar.times_power(jnp.sort(jnp.abs(w))[::-1], exponent)
 
     def rule(primals, tangents):

@@ -45,7 +45,8 @@ def decomposed(call, a, omega):
 
 @dataclasses.dataclass(frozen=True)
 class _LowRank(batching.Batchable):
-    """`decomposed` with k triplets. A batch is taken one matrix after the other."""
+    """`decomposed` with k triplets. A batch is taken one matrix after the other, unless
+    devices have whole matrices."""
 
     layout: layouts.Layout
     k: int
@@ -112,6 +113,8 @@ class _LowRank(batching.Batchable):
         return _BOUND * scale * jnp.sqrt(jnp.max(squares))
 
     def batched(self, settled, size, marks, *arrays):
+        if self.layout.is_whole:
+            return jax.vmap(self, [0 if mark else None for mark in marks])(*arrays)
         shape = arrays[0].shape[-2], self.k
         specs = self.layout.result_spec(shape), P(), P(), P()
         placement = batching.make_placement(self.layout, arrays, marks, specs)

@@ -5,6 +5,7 @@ A matrix here is global, (m, n), of any m: `blocks.split_rows` gives each rank i
 of n rows, are the same on all ranks.
 """
 
+import collections.abc
 import dataclasses
 import math
 
@@ -94,7 +95,8 @@ class _Factor(batching.Batchable):
         ]
         placement = batching.make_placement(layout, arrays, marks, specs)
         order = math.isqrt(math.prod(shape)) + 1
-        if batching.is_spread_faster(layout, size, order, arrays[0].dtype):
+        faster = batching.is_spread_faster(layout, size, order, arrays[0].dtype)
+        if layout.is_whole or faster:
             one = _OnDevice(dataclasses.replace(self, layout=batching.alone(layout)))
             return batching.spread(one.of.layout, one, size, marks, *arrays, placement=placement)
         return batching.in_turn(self, marks, *arrays, placement=placement)
@@ -139,8 +141,39 @@ def residual(layout, a, b, x):
 
 
 def small(layout, function, *arrays):
-    """``function`` of replicated arrays, computed by every rank for itself."""
+    """``function`` of replicated arrays, computed by every rank for itself. JAX differentiates it
+    unless the matrices are whole."""
+    if layout.is_whole:
+        return batching.batchable(_OfSmall(layout, function), *arrays)
     return over_ranks(layout, function, (), arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfSmall(batching.Batchable):
+    """`small` of whole matrices: of a batch each device computes its part."""
+
+    layout: layouts.Layout
+    function: collections.abc.Callable
+
+    def __call__(self, *arrays):
+        return self.function(*arrays)
+
+    def batched(self, settled, size, marks, *arrays):
+        return batching.spread(self.layout, _ManySmall(self), size, marks, *arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ManySmall:
+    """An `_OfSmall` for a device's part of a batch, at once but on several CPU devices: there JAX's
+    LAPACK kernels of batches lock up (seen with jaxlib 0.10.2)."""
+
+    of: _OfSmall
+
+    def of_all(self, coordinates, *stacks):
+        layout, function = self.of.layout, self.of.function
+        if layout.platform == "cpu":
+            return jax.lax.map(lambda arrays: function(*arrays), stacks)
+        return jax.vmap(function)(*stacks)
 
 
 def over_ranks(layout, local, matrices, others, m=None):
@@ -149,8 +182,9 @@ def over_ranks(layout, local, matrices, others, m=None):
     layout = layout.by_rows
     specs = *(layout.row_spec for _ in matrices), *(P() for _ in others)
     mapped = ffi.over_ranks(
-        layout, lambda _, *arrays: local(*arrays), specs, P() if m is None else layout.row_spec
-    )
+        layout, lambda _, *arrays: local(*arrays), specs, P() if m is None else layout.row_spec,
+        plain=True,
+    )  # fmt: skip
     rows = (blocks.split_rows(matrix, layout) for matrix in matrices)
     result = mapped(*rows, *(blocks.replicate(array, layout) for array in others))
     return result if m is None else blocks.join_rows(result, layout, m)

@@ -46,7 +46,8 @@ class Execution(batching.Batchable):
         layout = execute.resolve_layout(routine, arrays, arguments)
         placement = self._make_placement(layout, ones, marks, arrays)
         free = not (settled and routine.factor)
-        if free and n == rows > 0 and batching.is_spread_faster(layout, size, n, dtype):
+        faster = free and n == rows > 0 and batching.is_spread_faster(layout, size, n, dtype)
+        if layout.is_whole or faster:
             layout = batching.alone(layout)
             one = _OnDevice(routine, arguments, self.pack, layout)
             function = _all_at_once(one, n) or one

@@ -213,14 +213,23 @@ class _Batch(Batchable):
     def batched(self, settled, size, marks, *arrays):
         both = tuple(a or b for a, b in zip(self.marks, marks, strict=True))
         larger = _Batch(self.of, self.settled or settled, size * self.size, both)
-        outer = axes_in_front(arrays, marks)
-        inner = axes_in_front(
-            [of_one(array, mark) for array, mark in zip(arrays, marks, strict=True)], self.marks
-        )
-        inner = tuple(axis for axis in inner if axis not in outer)
-        each = zip(arrays, self.marks, marks, strict=True)
-        results = larger(*(_merge(size, self.size, outer + inner, *one) for one in each))
-        return jax.tree.map(lambda x: _split(x, (size, self.size), outer, inner), results)
+        return merged(larger, (size, self.size), (marks, self.marks), *arrays)
+
+
+def merged(larger, sizes, marks, *arrays):
+    """Returns the results of a batch of batches, by ``larger``, the function of a larger batch.
+
+    Args:
+        sizes: of the outer and of the inner batch.
+        marks: for each of both whether the arrays have it.
+    """
+    of_outer, of_inner = marks
+    outer = axes_in_front(arrays, of_outer)
+    ones = [of_one(array, mark) for array, mark in zip(arrays, of_outer, strict=True)]
+    inner = tuple(axis for axis in axes_in_front(ones, of_inner) if axis not in outer)
+    each = zip(arrays, of_inner, of_outer, strict=True)
+    results = larger(*(_merge(*sizes, outer + inner, *one) for one in each))
+    return jax.tree.map(lambda x: _split(x, sizes, outer, inner), results)
 
 
 def _merge(outer_size, inner_size, axes, array, inner, outer):
@@ -353,7 +362,7 @@ def from_columns(x, b):
 
 def alone(layout):
     """Returns a layout of the same mesh in which each device is the only rank of its problem."""
-    return layouts.Layout(layout.mesh, (), tuple(layout.mesh.axis_names), P(None, None))
+    return layouts.alone(layout.mesh)
 
 
 def is_alone(layout):

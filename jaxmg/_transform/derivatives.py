@@ -131,6 +131,10 @@ class Linear(abc.ABC):
 
     def batched(self, size, marks, *arrays):
         """Returns the results for a batch, the leading dimension of the marked arrays."""
+        if self.layout.is_whole:
+            *others, last = arrays
+            last = last if marks[-1] else batching.repeated(last, size)
+            return Mapped(self, (*marks[:-1], True))(*others, last)
         placement = batching.placement_of_last(self.layout, arrays, marks)
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
@@ -202,31 +206,30 @@ ad.primitive_transposes[_linear] = _linear_transpose
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread(Linear):
-    """A linear function of a batch, of which every device computes its part. The marked arrays, the
-    last one among them, have the batch as their leading dimension.
+class Mapped(Linear):
+    """A linear function of a batch of whole matrices, by JAX's vmap. The marked arrays, the last
+    one among them, have the batch as their leading dimension.
 
     Attributes:
-        of: the function, with an `alone` layout and a ``program`` for one element.
+        of: the function, with an `alone` layout.
     """
 
     of: typing.Any
-    size: int
     marks: tuple
 
     @property
     def layout(self):
         return self.of.layout
 
+    def _map(self, function):
+        return jax.vmap(function, [0 if mark else None for mark in self.marks])
+
     def run(self, *arrays):
-        placement = batching.placement_of_last(self.layout, arrays, self.marks)
-        return batching.spread(
-            self.layout, self.of.program, self.size, self.marks, *arrays, placement=placement
-        )
+        return self._map(self.of.run)(*arrays)
 
     @property
     def adjoint(self):
-        return dataclasses.replace(self, of=self.of.adjoint)
+        return self._map(self.of.adjoint)
 
     def rule(self, primals, tangents):
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -238,3 +241,28 @@ class Spread(Linear):
         return jax.vmap(each, (axes, [axes[i] for i in moving]))(
             list(primals), [tangents[i] for i in moving]
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread(Mapped):
+    """The same of a function that has a ``program`` for one element, of which every device computes
+    its part."""
+
+    size: int
+
+    def run(self, *arrays):
+        placement = batching.placement_of_last(self.layout, arrays, self.marks)
+        return batching.spread(
+            self.layout, self.of.program, self.size, self.marks, *arrays, placement=placement
+        )
+
+    def batched(self, size, marks, *arrays):
+        if not self.layout.is_whole:
+            return super().batched(size, marks, *arrays)
+        both = tuple(a or b for a, b in zip(self.marks, marks, strict=True))
+        larger = dataclasses.replace(self, marks=both, size=size * self.size)
+        return batching.merged(larger, (size, self.size), (marks, self.marks), *arrays)
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, of=self.of.adjoint)

@@ -285,6 +285,6 @@ def _over_ranks(local, layout, shape, *matrices):
         return local(*rows, layout)[:, : shape[1]]
 
     in_specs = tuple(layout.row_spec for _ in matrices)
-    mapped = ffi.over_ranks(layout, on_rank, in_specs, layout.row_spec)
+    mapped = ffi.over_ranks(layout, on_rank, in_specs, layout.row_spec, plain=True)
     rows = mapped(*(blocks.split_rows(matrix, layout) for matrix in matrices))
     return blocks.join_rows(rows, layout, shape[0])

@@ -177,6 +177,22 @@ def test_batched_here():
         assert found == [True, False, True, False, False]
 
 
+def test_batch_size():
+    sizes, x = [], jnp.ones((2, 3, 4))
+
+    def traced(x):
+        sizes.append(_internals.batch_size(x))
+        return jnp.sum(x)
+
+    with canary("the attributes of BatchTracer, JVPTracer and LinearizeTracer"):
+        jax.vmap(traced)(x)
+        jax.vmap(jax.vmap(traced, 1))(x)
+        jax.vmap(jax.grad(traced), 2)(x)
+        jax.jit(jax.vmap(jax.grad(traced)))(x)
+        jax.jit(traced)(x)
+        assert sizes == [2, 8, 4, 2, 1]
+
+
 def test_below():
     values, x = [], jnp.arange(6.0).reshape(2, 3)
 

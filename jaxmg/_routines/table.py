@@ -28,6 +28,7 @@ from jaxmg._routines import (
     sygvd,
 )
 from jaxmg._stacks import native
+from jaxmg._transform import product_calls
 
 ROUTINES = (
     potrs.POTRS,
@@ -55,6 +56,7 @@ _OTHERS = (
     cyclic.NATIVE,
     gesvd.NATIVE,
     polar.NATIVE,
+    product_calls.NATIVE,
     *native.HANDLERS,
 )
 

@@ -207,11 +207,11 @@ def permuted_columns(layout, a, order):
 def full(layout, a):
     """The whole Hermitian matrix with the upper triangle of ``a``: one exchange of all with all."""
 
-    def local(rank, a):
-        half = _half(rank, a)
-        return half + products.adjoint_on_rank(half, layout.by_rows)
+    def local(coordinates, a):
+        half = _half(_rank(layout, coordinates), a)
+        return half + products.adjoint_on_rank(half, layout.by_rows, coordinates)
 
-    return over_ranks(layout, local, (a,))
+    return _with_coordinates(layout, local, (a,))
 
 
 @on_mesh
@@ -235,27 +235,30 @@ def half(layout, h):
 @on_mesh
 def adjoint(layout, a):
     """The conjugate transpose."""
-    return over_ranks(layout, lambda rank, a: products.adjoint_on_rank(a, layout.by_rows), (a,))
+    return _product(products.adjoint_on_rank, layout, a)
 
 
 @on_mesh
 def times(layout, x, y):
     """X Y."""
-    return over_ranks(layout, _product(products.rows_times_rows_on_rank, layout), (x, y))
+    return _product(products.rows_times_rows_on_rank, layout, x, y)
 
 
 @on_mesh
 def times_adjoint(layout, x, y):
     """X Y^H."""
-    product = _product(products.rows_times_adjoint_on_rank, layout)
     n = x.shape[1]
-    return over_ranks(layout, lambda rank, x, y: product(rank, x, y)[:, :n], (x, y))
+
+    def of(x, y, layout, coordinates):
+        return products.rows_times_adjoint_on_rank(x, y, layout, coordinates)[:, :n]
+
+    return _product(of, layout, x, y)
 
 
 @on_mesh
 def adjoint_times(layout, x, y):
     """X^H Y."""
-    return over_ranks(layout, _product(products.adjoint_times_rows_on_rank, layout), (x, y))
+    return _product(products.adjoint_times_rows_on_rank, layout, x, y)
 
 
 @on_mesh
@@ -336,24 +339,38 @@ def same_on_ranks(layout, x):
 def over_ranks(layout, local, matrices, vectors=(), result=None):
     """Calls ``local`` on each rank with its index, its rows of ``matrices``, and ``vectors``. The
     result has the spec ``result``, by default by rows."""
+
+    def of_rank(coordinates, *arrays):
+        return local(_rank(layout, coordinates), *arrays)
+
+    return _with_coordinates(layout, of_rank, matrices, vectors, result)
+
+
+def _rank(layout, coordinates):
+    if coordinates is not None:
+        return coordinates.reshape(2)[0]
+    return local_layouts.local_rank(layout) if layout.inside else 0
+
+
+def _with_coordinates(layout, local, matrices, vectors=(), result=None):
+    """The same with the rank's coordinates in the place of its index; None where this is no rank of
+    a shard_map of ours."""
     if layout.inside:
-        return local(local_layouts.local_rank(layout), *matrices, *vectors)
+        return local(None, *matrices, *vectors)
     out = layout.row_spec if result is None else result
     if not layout.rows:  # of a batch, which is spread
-        return local(0, *(blocks.replicate(x, layout) for x in (*matrices, *vectors)))
+        return local(None, *(blocks.replicate(x, layout) for x in (*matrices, *vectors)))
     specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
-    mapped = ffi.over_ranks(
-        layout,
-        lambda coordinates, *arrays: local(coordinates.reshape(2)[0], *arrays),
-        specs,
-        out,
-    )
+    mapped = ffi.over_ranks(layout, local, specs, out)
     matrices = (blocks.split_rows(matrix, layout) for matrix in matrices)
     return mapped(*matrices, *(blocks.replicate(vector, layout) for vector in vectors))
 
 
-def _product(of, layout):
-    return lambda rank, x, y: of(x, y, layout.by_rows)
+def _product(of, layout, *matrices):
+    def local(coordinates, *matrices):
+        return of(*matrices, layout.by_rows, coordinates)
+
+    return _with_coordinates(layout, local, matrices)
 
 
 def _upper(rank, a):

@@ -1,21 +1,22 @@
 """Products of matrices that lie on the ranks by rows, and the adjoint of one.
 
-    rows_times_adjoint   X Y^H   sums over columns of X and of Y
-    rows_times_rows      X Y     columns of Y give as many of the product
-    adjoint_times_rows   X^H Y   likewise, of what each rank's rows contribute
+    rows_times_adjoint   X Y^H
+    rows_times_rows      X Y
+    adjoint_times_rows   X^H Y
     rows_times_upper     X Y     of an upper triangular Y, by half of the operations
     rows_times_lower     X Y     of a lower triangular Y, likewise
-    gram                 X^H X   what is above the diagonal is the adjoint of what is below
+    gram                 X^H X   by half of the operations
     power                steps of the power method with a square X
+    adjoint, transposed  X^H and X^T
 
-On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
-of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its
-rows of X, Y and the product is as much as its rows. Where a step takes only some of the rows, which
-differ from step to step, the columns are in up to eight parts, and each is compiled.
+Each but `power` is one call of the engine (`product_calls`), which XLA has nothing to tune or to
+compile for. Batches of both operands, and matrices that aren't spread, are products by XLA
+(`collective_products`).
 
 The functions of global arrays are for use in a trace, in a program of `_programs`; those whose
 names end in ``_on_rank`` for a rank's rows inside a shard_map, where rows of padding have to be
-zeros. JAX differentiates all of them, of which the same stays true.
+zeros. They take the device's coordinates, which they find out in a shard_map of the caller's. JAX
+differentiates all of them, to any order.
 """
 
 import functools
@@ -25,11 +26,11 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._call import blocks, ffi
+from jaxmg._transform import collective_products as collectives
+from jaxmg._transform import product_calls as calls
+from jaxmg._transform.collective_products import dot, own_product, reduce_scatter
 
-# A matrix with more columns is multiplied with its adjoint, or by a triangle, in parts.
-_BLOCK = 1024
-# The parts of the columns of a product of which half is computed: 9/16 are with eight.
-_PARTS = 8
+__all__ = ["dot", "own_product", "reduce_scatter"]
 
 
 def rows_times_adjoint(x, y, layout):
@@ -67,212 +68,105 @@ def power(x, v, steps, layout):
 
 
 def adjoint(x, layout):
-    """X^H of x (n, n), both by rows on the ranks of ``layout``: one exchange of all with all."""
-    return _over_ranks(adjoint_on_rank, layout, x.shape, x)
+    """X^H of x (m, n), both by rows on the ranks of ``layout``: one exchange of all with all."""
+    return _adjoint(x, layout, True)
 
 
 def transposed(x, layout):
     """X^T, (n, m), of x (m, n), both by rows on the ranks of ``layout``: one exchange."""
+    return _adjoint(x, layout, False)
 
-    def local(rows, layout):
-        return blocks.to_columns(rows, layout, x.shape[0], -(-x.shape[1] // layout.ranks)).T
+
+def gram(x, layout):
+    """X^H X, (n, n), of x (m, n) by rows on the ranks of ``layout``, by half of the operations."""
+    return _over_ranks(gram_on_rank, layout, (x.shape[1], x.shape[1]), x)
+
+
+def rows_times_adjoint_on_rank(x, y, layout, coordinates=None, shape=None):
+    """A rank's rows of X Y^H, of its rows of X and Y; of a ``shape`` without padding. Else Y's rows
+    of padding are columns there."""
+    if not calls.is_for(layout, x, y):
+        return collectives.rows_times_adjoint(x, y, layout)
+    m, n = shape or (layout.ranks * len(x), layout.ranks * len(y))
+    return _call(calls.TIMES_ADJOINT, m, n, x.shape[1], len(x), layout, coordinates, x, y)
+
+
+def rows_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
+    """A rank's rows of X Y, of its rows of X and Y."""
+    return _times(x, y, layout, coordinates, shape, collectives.rows_times_rows)
+
+
+def rows_times_upper_on_rank(x, y, layout, coordinates=None, shape=None):
+    """A rank's rows of X Y, of its rows of X and of an upper triangular Y."""
+    by_xla = collectives.rows_times_upper
+    return _times(x, y, layout, coordinates, shape, by_xla, triangle=calls.UPPER)
+
+
+def rows_times_lower_on_rank(x, y, layout, coordinates=None, shape=None):
+    """A rank's rows of X Y, of its rows of X and of a lower triangular Y."""
+    by_xla = collectives.rows_times_lower
+    return _times(x, y, layout, coordinates, shape, by_xla, triangle=calls.LOWER)
+
+
+def adjoint_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
+    """A rank's rows of X^H Y, ceil(m / P) of m, of its rows of X and Y."""
+    if not calls.is_for(layout, x, y):
+        return collectives.adjoint_times_rows(x, y, layout)
+    m, n = shape or (x.shape[1], y.shape[1])
+    sizes = m, n, layout.ranks * len(x), -(-m // layout.ranks)
+    return _call(calls.ADJOINT_TIMES, *sizes, layout, coordinates, x, y)
+
+
+def gram_on_rank(x, layout, coordinates=None, shape=None):
+    """A rank's rows of X^H X, of its rows of X."""
+    if not calls.is_for(layout, x):
+        return collectives.gram(x, layout)
+    n = x.shape[1]
+    sizes = n, n, layout.ranks * len(x), -(-n // layout.ranks)
+    return _call(calls.GRAM, *sizes, layout, coordinates, x)
+
+
+def adjoint_on_rank(x, layout, coordinates=None):
+    """A rank's rows of X^H, of its rows of X (n, n)."""
+    return _adjoint_on_rank(x, layout, coordinates, (x.shape[1], x.shape[1]), True)
+
+
+def _adjoint_on_rank(x, layout, coordinates, shape, conjugates):
+    if not calls.is_for(layout, x):
+        return collectives.adjoint(x, layout, shape[1], conjugates)
+    n, m = shape
+    sizes = n, m, m, -(-n // layout.ranks)
+    return _call(calls.ADJOINT, *sizes, layout, coordinates, x, conjugates=conjugates)
+
+
+def _adjoint(x, layout, conjugates):
+    def local(x, layout, coordinates, shape):
+        return _adjoint_on_rank(x, layout, coordinates, shape, conjugates)
 
     return _over_ranks(local, layout, x.shape[::-1], x)
 
 
-def rows_times_adjoint_on_rank(x, y, layout):
-    """A rank's rows of X Y^H, of its rows of X and Y; Y's rows of padding are columns there."""
-    x, y = (_with_columns(matrix, layout.ranks) for matrix in (x, y))
-    width = y.shape[1] // layout.ranks
-
-    def part(x, y, step):
-        y = _all_gather(_columns(y, step, width), layout)
-        return dot(_columns(x, step, width), y.conj(), 1, 1)
-
-    shape = (x.shape[0], layout.ranks * y.shape[0])
-    return _steps(part, lambda rows, part, _: rows + part, shape, x, y, layout)
+def _times(x, y, layout, coordinates, shape, by_xla, triangle=calls.GENERAL):
+    if not calls.is_for(layout, x, y):
+        return by_xla(x, y, layout)
+    m, n = shape or (layout.ranks * len(x), y.shape[1])
+    sizes = m, n, x.shape[1], len(x)
+    return _call(calls.TIMES, *sizes, layout, coordinates, x, y, triangle=triangle)
 
 
-def rows_times_rows_on_rank(x, y, layout):
-    """A rank's rows of X Y, of its rows of X and Y."""
-
-    def part(x, y, layout):
-        y = _all_gather(y, layout)[: x.shape[1]]
-        return dot(x, y, 1, 0)
-
-    return _by_columns(part, x, y, x.shape[0], layout)
+def _call(kind, m, n, k, block, layout, coordinates, *operands, **options):
+    of = calls.Product(kind, m, n, k, block, layout, **options)
+    return of(calls.coordinates_of(layout, coordinates), *operands)
 
 
-def adjoint_times_rows_on_rank(x, y, layout):
-    """A rank's rows of X^H Y, ceil(m / P) of m, of its rows of X and Y."""
-    x = _with_columns(x, layout.ranks)
-
-    def part(x, y, layout):
-        return reduce_scatter(dot(x.conj(), y, 0, 0), layout)
-
-    return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
-
-
-def rows_times_upper_on_rank(x, y, layout):
-    """A rank's rows of X Y, of its rows of X and of an upper triangular Y."""
-    return _times_triangle(x, y, layout, lambda start, end: slice(0, end))
-
-
-def rows_times_lower_on_rank(x, y, layout):
-    """A rank's rows of X Y, of its rows of X and of a lower triangular Y."""
-    return _times_triangle(x, y, layout, lambda start, end: slice(start, x.shape[1]))
-
-
-def _times_triangle(x, y, layout, rows_of):
-    """X Y of a triangle whose columns from start to end are zero but in ``rows_of(start, end)``."""
-    n = x.shape[1]
-    if not _is_in_parts(n):
-        return rows_times_rows_on_rank(x, y, layout)
-
-    def part(x, y, start, end):
-        rows = rows_of(start, end)
-        return dot(x[:, rows], _all_gather(y[:, start:end], layout)[rows], 1, 0)
-
-    return _by_parts(part, x, y, layout, n)
-
-
-def gram_on_rank(x, layout):
-    """A rank's rows of X^H X, of its rows of X."""
-    n = x.shape[1]
-    if not _is_in_parts(n):
-        return adjoint_times_rows_on_rank(x, x, layout)
-    x = _with_columns(x, layout.ranks)
-
-    def part(x, y, start, end):
-        rows = dot(x[:, start:].conj(), y[:, start:end], 0, 0)
-        return reduce_scatter(jnp.pad(rows, ((start, 0), (0, 0))), layout)
-
-    product = _by_parts(part, x, x, layout, x.shape[1])
-    column = jax.lax.broadcasted_iota(jnp.int32, product.shape, 1)
-    row = jax.lax.broadcasted_iota(jnp.int32, product.shape, 0)
-    row += jax.lax.axis_index(layout.rows) * len(product)
-    above = adjoint_on_rank(jnp.where(row > column, product, 0), layout)
-    return jnp.where(row >= column, product, above)[:, :n]
-
-
-def _is_in_parts(n):
-    return n > _BLOCK and _compat.KEEPS_BARRIERS
-
-
-def _by_parts(part, x, y, layout, n):
-    """``part(x, y, start, end)`` of all parts of n columns, beside each other. A part waits for the
-    one before: the products of all at a time would be a whole matrix on each rank."""
-    count = layout.ranks * max(1, min(_PARTS, n // _BLOCK) // layout.ranks)
-    width = -(-n // count)
-    parts = []
-    for start in range(0, n, width):
-        of_columns = functools.partial(part, start=start, end=min(start + width, n))
-        columns = jax.checkpoint(of_columns)(x, y)
-        x, y, columns = jax.lax.optimization_barrier((x, y, columns))
-        parts.append(columns)
-    return jnp.concatenate(parts, axis=1)
-
-
-def _power_on_rank(steps, x, v, layout):
+def _power_on_rank(steps, x, v, layout, coordinates, shape):
     def step(v, _):
-        whole = _all_gather(v, layout)[: x.shape[1]]
+        whole = collectives.all_gather(v, layout)[: x.shape[1]]
         length = jnp.linalg.norm(whole)
         return dot(x, whole / jnp.where(length > 0, length, 1).astype(x.dtype), 1, 0), None
 
     v = _compat.vary(v, _compat.varying_axes(x))
     return jax.lax.scan(step, v, length=steps)[0]
-
-
-def adjoint_on_rank(x, layout):
-    """A rank's rows of X^H, of its rows of X (n, n)."""
-    return blocks.to_columns(x, layout, x.shape[1], x.shape[0]).conj().T
-
-
-def _by_columns(part, x, y, count, layout):
-    """``count`` rows of a product, of which ``part(x, columns of y, layout)`` gives columns."""
-    columns = y.shape[1]
-    y = _with_columns(y, layout.ranks)
-    width = y.shape[1] // layout.ranks
-
-    def compute(x, y, step):
-        return part(x, _columns(y, step, width), layout)
-
-    def write(rows, part, step):
-        return jax.lax.dynamic_update_slice_in_dim(rows, part, step * width, 1)
-
-    return _steps(compute, write, (count, y.shape[1]), x, y, layout)[:, :columns]
-
-
-def _steps(part, write, shape, x, y, layout):
-    """Zeros of this shape after all steps of ``rows = write(rows, part(x, y, step), step)``.
-
-    A derivative of the loop would keep what was gathered in all steps, a whole matrix on each rank,
-    were it not for jax.checkpoint.
-    """
-    if layout.ranks == 1:
-        return part(x, y, 0)
-
-    def step(rows, i):
-        return write(rows, jax.checkpoint(part)(x, y, i), i), None
-
-    zeros = jnp.zeros(shape, x.dtype)
-    # Where a shard_map of the caller's tracks what varies, a loop has to from its start on.
-    zeros = _compat.vary(zeros, _compat.varying_axes(x) | _compat.varying_axes(y))
-    return jax.lax.scan(step, zeros, jnp.arange(layout.ranks))[0]
-
-
-def _with_columns(x, multiple):
-    """``x`` with columns of zeros behind its own, until they are a multiple of ``multiple``."""
-    extra = -x.shape[1] % multiple
-    return jnp.pad(x, ((0, 0), (0, extra))) if extra else x
-
-
-def _columns(x, step, width):
-    if width == x.shape[1]:
-        return x
-    return jax.lax.dynamic_slice_in_dim(x, step * width, width, 1)
-
-
-def _all_gather(rows, layout):
-    """All ranks' ``rows``, one rank's below another's."""
-    return jax.lax.all_gather(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
-
-
-def reduce_scatter(rows, layout):
-    """This rank's part of the sum of all ranks' ``rows``."""
-    return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
-
-
-def gram(x, layout):
-    """X^H X, (n, n), of x (m, n) by rows on the ranks of ``layout``, by half of the operations."""
-    shape = (x.shape[1], x.shape[1])
-    if layout.ranks > 1:
-        return _over_ranks(gram_on_rank, layout, shape, x)
-    if not layout.explicit:
-        return own_product(x)
-    # Outside a shard_map, rows count as spread over one device.
-    return _over_ranks(lambda rows, _: own_product(rows), layout, shape, x)
-
-
-def own_product(x):
-    """X^H X of a matrix that is not spread. If X has many columns, only the blocks above the
-    diagonal are computed, a little more than half of the operations; those below are their
-    adjoints."""
-    n = x.shape[1]
-    if n <= _BLOCK:
-        return dot(x.conj(), x, 0, 0)
-    left, right = x[:, : n // 2], x[:, n // 2 :]
-    corner = dot(left.conj(), right, 0, 0)
-    above = jnp.concatenate([own_product(left), corner], axis=1)
-    below = jnp.concatenate([corner.conj().T, own_product(right)], axis=1)
-    return jnp.concatenate([above, below])
-
-
-def dot(x, y, of_x, of_y):
-    """The product over these dimensions, in the precision of the dtype."""
-    return jax.lax.dot_general(
-        x, y, (((of_x,), (of_y,)), ((), ())), precision=jax.lax.Precision.HIGHEST
-    )
 
 
 def _over_ranks(local, layout, shape, *matrices):
@@ -281,8 +175,8 @@ def _over_ranks(local, layout, shape, *matrices):
         return jnp.zeros(shape, matrices[0].dtype)
     layout = layout.by_rows
 
-    def on_rank(_, *rows):
-        return local(*rows, layout)[:, : shape[1]]
+    def on_rank(coordinates, *rows):
+        return local(*rows, layout, coordinates=coordinates, shape=shape)[:, : shape[1]]
 
     in_specs = tuple(layout.row_spec for _ in matrices)
     mapped = ffi.over_ranks(layout, on_rank, in_specs, layout.row_spec, plain=True)

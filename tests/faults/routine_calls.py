@@ -36,6 +36,7 @@ CASES = {
     "svdvals": ("svdvals", 14, "complex128", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
+    "product": ("product", 50, "complex128", 1),
 }
 _TILE, _LARGE_TILE = 7, 80
 _SUBSET = 3, 21  # of eigh, which all ranks share
@@ -57,7 +58,7 @@ _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper"
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
 _LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_QR, "getri", "lu_factor"), 800)
-_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800}
+_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800, "product": 800}
 
 
 class Problem:
@@ -120,6 +121,8 @@ class Problem:
             result = factor.solve(self.columns)
         elif self.routine == "svdvals":
             result = jaxmg.linalg.svdvals(self.rows)
+        elif self.routine == "product":
+            result = jaxmg.linalg.matrix_power(self.rows, 2)
         elif self.routine == "least_squares":
             result = jaxmg.least_squares(self.rows, self.columns, self.tile)
         elif self.routine in _OF_QR:
@@ -193,6 +196,8 @@ class Problem:
         elif self.routine == "multiply":  # Q^H b is as long as b
             lengths = np.linalg.norm(self.b, axis=0)
             np.testing.assert_allclose(np.linalg.norm(result, axis=0), lengths, rtol=1e-12)
+        elif self.routine == "product":
+            np.testing.assert_allclose(result, self.matrix @ self.matrix, rtol=1e-10, atol=1e-10)
         elif self.routine == "diagonal":
             np.testing.assert_array_equal(result, np.diagonal(self.u).real)
         elif self.routine == "upper":

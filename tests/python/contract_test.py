@@ -218,6 +218,11 @@ _HANDLERS = {
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
     "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {"parts": 2}),
     "jaxmg_all_gather": ([_BLOCK], [_BLOCK], {}),
+    "jaxmg_product": (
+        [_BLOCK, _BLOCK],
+        [_BLOCK],
+        {"m": 4, "k": 4, "operation": 0, "triangle": 0, "conjugates": True},
+    ),
 }
 
 
@@ -401,6 +406,36 @@ def test_precision_that_is_not_there():
     for products in (-1, 6, 9):
         with pytest.raises(jax.errors.JaxRuntimeError, match=f"there is no precision {products}"):
             _call(**(_RIGHT | {"products": products}))
+
+
+@pytest.mark.parametrize(
+    "attributes, message",
+    [
+        ({"operation": 5}, "there is no product 5"),
+        ({"triangle": 3}, "there is no triangle 3"),
+        ({"m": 5}, r"a block of 4 x 4 on each of 1 ranks does not hold a matrix of 5 x 4"),
+        ({"k": 3}, r"a block of 4 x 4 on each of 1 ranks does not hold a matrix of 4 x 3"),
+        ({"operation": 3, "m": 3}, "the result of X alone is 3 x 3, not 3 x 4"),
+        ({"operation": 4, "k": 3}, "the result of X alone is 4 x 3, not 4 x 4"),
+    ],
+)
+def test_products_of_other_shapes(attributes, message):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        _call_handler("jaxmg_product", **attributes)
+
+
+def test_a_product_of_two_dtypes():
+    plugins.load("cpu")
+    numbers = {"n": 4, "m": 4, "k": 4, "ranks": 1, "tile": 0, "grid_rows": 0, "operation": 0}
+    values = {name: np.int64(value) for name, value in (numbers | {"triangle": 0}).items()}
+    call = jax.ffi.ffi_call("jaxmg_product", jax.ShapeDtypeStruct((4, 4), np.float64))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="must have x's dtype"):
+        jax.block_until_ready(
+            call(
+                np.zeros(2, np.int32), np.eye(4), np.eye(4, dtype=np.float32), backend="native",
+                conjugates=True, processes=_NOBODY, **values,
+            )
+        )  # fmt: skip
 
 
 def test_no_parts():

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import layouts
-from jaxmg._transform import products
+from jaxmg._transform import collective_products, product_calls, products
 
 # Name -> (shapes of the operands for sizes (m, k, n), the product).
 PRODUCTS = {
@@ -23,25 +23,35 @@ PRODUCTS = {
     "rows_times_upper": (lambda m, k, n: ((m, n), (n, n)), lambda x, y: x @ y),
     "rows_times_lower": (lambda m, k, n: ((m, n), (n, n)), lambda x, y: x @ y),
     "gram": (lambda m, k, n: ((k, n),), lambda x: x.conj().T @ x),
-    "adjoint": (lambda m, k, n: ((n, n),), lambda x: x.conj().T),
+    "adjoint": (lambda m, k, n: ((m, n),), lambda x: x.conj().T),
+    "transposed": (lambda m, k, n: ((m, n),), lambda x: x.T),
 }
 TRIANGLES = {"rows_times_upper": jnp.triu, "rows_times_lower": jnp.tril}
+WAYS = ("engine", "xla")
 SIZES = ((8, 16, 24), (7, 5, 11), (3, 1, 2), (5, 0, 3))
 TABLE = cases.broad(
     [
-        (name, sizes, ranks, cases.DTYPES[(i + j + k) % 4])
-        for (i, name), (j, sizes), (k, ranks) in itertools.product(
-            enumerate(PRODUCTS), enumerate(SIZES), enumerate((1, 2, 3, 4, 8))
+        (name, sizes, ranks, cases.DTYPES[(i + j + k + w) % 4], way)
+        for (i, name), (j, sizes), (k, ranks), (w, way) in itertools.product(
+            enumerate(PRODUCTS), enumerate(SIZES), enumerate((1, 2, 3, 4, 8)), enumerate(WAYS)
         )
     ],
-    core=lambda name, sizes, ranks, dtype: (sizes[0], ranks) in ((8, 8), (7, 3), (5, 2)),
+    core=lambda name, sizes, ranks, dtype, way: (sizes[0], ranks) in ((8, 8), (7, 3), (5, 2)),
 )
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    """Products of which half is computed are so from order 3 on."""
-    monkeypatch.setattr(products, "_BLOCK", 2)
+    """Products of which XLA computes half are so from order 3 on."""
+    monkeypatch.setattr(collective_products, "_BLOCK", 2)
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    """Which of the two computes products: the engine's are compiled to no product of XLA's."""
+    if request.param == "xla":
+        monkeypatch.setattr(product_calls, "is_for", lambda *_: False)
+    return request.param
 
 
 def _layout(mesh, spec=None):
@@ -76,8 +86,8 @@ def _close(found, expected, depth):
 
 
 @pytest.mark.core("(7, 5, 11)")
-@pytest.mark.parametrize("name, sizes, ranks, dtype", TABLE)
-def test_is_the_product(name, sizes, ranks, dtype):
+@pytest.mark.parametrize("name, sizes, ranks, dtype, way", TABLE, indirect=["way"])
+def test_is_the_product(name, sizes, ranks, dtype, way):
     mesh = cases.line(ranks)
     operands = [np.asarray(x) for x in _operands(name, sizes, dtype)]
     found = _product(name, _layout(mesh))(*(cases.shard_rows(x, mesh) for x in operands))
@@ -108,13 +118,16 @@ def test_explicit_axes(name, n):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, sizes, ranks, dtype",
+    "name, sizes, ranks, dtype, way",
     cases.broad(
-        itertools.product(PRODUCTS, SIZES[:2], (1, 3, 4), ("float64", "complex128")),
-        core=lambda name, sizes, ranks, dtype: (sizes[0], ranks, dtype) == (7, 3, "complex128"),
+        itertools.product(PRODUCTS, SIZES[:2], (1, 3, 4), ("float64", "complex128"), WAYS),
+        core=lambda name, sizes, ranks, dtype, way: (
+            (sizes[0], ranks, dtype) == (7, 3, "complex128")
+        ),
     ),
+    indirect=["way"],
 )
-def test_derivatives(name, sizes, ranks, dtype):
+def test_derivatives(name, sizes, ranks, dtype, way):
     mesh = cases.line(ranks)
     operands = tuple(_operands(name, sizes, dtype))
     tangents = tuple(cases.normal(cases.rng(8), x.shape, dtype) for x in operands)
@@ -144,6 +157,64 @@ def test_derivatives(name, sizes, ranks, dtype):
     pairs = zip(*map(jax.tree.leaves, map(derivatives, (found, expected))), strict=True)
     for ours, theirs in pairs:
         _close(ours, theirs, 100)
+
+
+BATCHES = {1: ((0,), (1,)), 2: ((0, None), (2, None), (None, 1), (0, 0), (1, 2))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, ranks, dtype",
+    cases.broad(
+        itertools.product(PRODUCTS, (1, 3, 4), ("float64", "complex64")),
+        core=lambda name, ranks, dtype: (ranks, dtype) == (3, "complex64"),
+    ),
+)
+def test_batches(name, ranks, dtype):
+    """Of one operand, of the other, and of both, and their derivatives."""
+    product = functools.partial(getattr(products, name), layout=_layout(cases.line(ranks)))
+    operands = _operands(name, (7, 5, 11), dtype)
+    for places in BATCHES[len(operands)]:
+        batches = [
+            x if place is None else jnp.moveaxis(jnp.stack([x, 2 * x, x - 1j * x.imag]), 0, place)
+            for x, place in zip(operands, places, strict=True)
+        ]
+        batches = [x.astype(dtype) for x in batches]
+
+        def derivative(function, places=places):
+            def norm(*operands):
+                value = jax.vmap(function, places)(*operands)
+                return jnp.sum(jnp.abs(value) ** 2), value
+
+            everything = tuple(range(len(places)))
+            return jax.jit(jax.value_and_grad(norm, everything, has_aux=True))
+
+        (_, found), back = derivative(product)(*batches)
+        (_, expected), back_expected = derivative(PRODUCTS[name][1])(*batches)
+        _close(found, expected, 20)
+        for ours, theirs in zip(back, back_expected, strict=True):
+            if name not in TRIANGLES:
+                _close(ours, theirs, 200)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_is_one_call(name):
+    """So are its derivatives; XLA has no product to compile or to tune."""
+    layout = _layout(cases.line(2))
+    operands = _operands(name, (8, 6, 4), "float64")
+    function = functools.partial(getattr(products, name), layout=layout)
+
+    def counts(function):
+        text = jax.jit(function).lower(*operands).compile().as_text()
+        assert " dot(" not in text and "__cublas" not in text and "all-gather" not in text
+        return text.count('custom_call_target="jaxmg_product"')
+
+    def gradient(*operands):
+        _, back = jax.vjp(function, *operands)
+        return back(function(*operands))
+
+    assert counts(function) == 1
+    assert counts(gradient) == {"adjoint": 2, "transposed": 2}.get(name, 3)
 
 
 @pytest.mark.core("rows_times_adjoint-True")
@@ -183,3 +254,20 @@ def test_on_the_rows_inside_a_shard_map():
     rows = P("r", None)
     run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(rows, rows), out_specs=rows))
     _close(run(x, y), x @ y, 12)
+
+    def norm(product):
+        return lambda x, y: jnp.sum(jnp.sin(product(x, y)))
+
+    found = jax.jit(jax.grad(norm(run), (0, 1)))(x, y)
+    expected = jax.grad(norm(lambda x, y: x @ y), (0, 1))(x, y)
+    for ours, theirs in zip(found, expected, strict=True):
+        _close(ours, theirs, 100)
+
+
+def test_other_dtypes_are_by_xla():
+    """Of integers, as `linalg.matrix_power` takes them, and of half precision."""
+    layout = _layout(cases.line(2))
+    x = jnp.arange(20).reshape(4, 5)
+    product = jax.jit(functools.partial(products.rows_times_adjoint, layout=layout))
+    assert (product(x, x) == x @ x.T).all()
+    assert product(x.astype("bfloat16"), x.astype("bfloat16")).dtype == "bfloat16"

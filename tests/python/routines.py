@@ -219,7 +219,8 @@ ROUTINES = {
         lambda n: {"refine": "auto", "return_status": True, "return_iterations": True},
     ),
     "potri": Routine(
-        "potri", {"jaxmg_potri": "potri"}, ("a",), ("inverse", "status"), _of_inverse, _with_status,
+        "potri", {"jaxmg_potri": "potri", "jaxmg_product": "product"}, ("a",),
+        ("inverse", "status"), _of_inverse, _with_status,
         backends=_ALL, precision=True, benchmark=True,
     ),
     "syevd": Routine(

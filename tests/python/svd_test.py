@@ -18,7 +18,7 @@ from jaxmg import _compat, linalg
 from jaxmg._call import backends, ffi, layouts, programs
 from jaxmg._routines import gesvd, jax_linalg, polar
 from jaxmg._routines import svd as svd_programs
-from jaxmg._transform import products
+from jaxmg._transform import collective_products
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 KINDS = ("random", "ill", "singular", "graded", "zero", "huge", "tiny", "clustered", "orthogonal")
@@ -341,7 +341,7 @@ def test_polar_of_hard_matrices(dtype, shape, side, devices, way):
 def test_polar_in_parts(dtype, devices, shape, axes, monkeypatch):
     """Of conditions that lead to each kind of step, with products of which half is computed."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
-    monkeypatch.setattr(products, "_BLOCK", 4)
+    monkeypatch.setattr(collective_products, "_BLOCK", 4)
     _forget_programs()
     single = np.finfo(dtype).bits == 32
     left, right = (matrix("orthogonal", n, shape[1], dtype) for n in shape)

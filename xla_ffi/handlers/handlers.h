@@ -42,6 +42,7 @@
   ROUTINE(polar, JaxmgPolar)                       \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)              \
+  ROUTINE(product, JaxmgProduct)                   \
   ROUTINE(stacked_cholesky, JaxmgStackedCholesky)  \
   ROUTINE(stacked_lauum, JaxmgStackedLauum)        \
   ROUTINE(stacked_lu, JaxmgStackedLu)              \

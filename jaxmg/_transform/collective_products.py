@@ -1,0 +1,199 @@
+"""Products of a rank's rows by XLA: its collectives and its products of matrices on one device.
+
+On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
+of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its
+rows of X, Y and the product is as much as its rows. Where a step takes only some of the rows, which
+differ from step to step, the columns are in up to eight parts, and each is compiled.
+
+`products` takes these for batches, and where there is no engine.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import blocks
+
+# A matrix with more columns is multiplied with its adjoint, or by a triangle, in parts.
+_BLOCK = 1024
+# The parts of the columns of a product of which half is computed: 9/16 are with eight.
+_PARTS = 8
+
+
+def rows_times_adjoint(x, y, layout, conjugates=True):
+    """A rank's rows of X Y^H, else X Y^T, of its rows of X and Y; Y's rows of padding are columns
+    there."""
+    y = y.conj() if conjugates else y
+    x, y = (_with_columns(matrix, layout.ranks) for matrix in (x, y))
+    width = y.shape[1] // layout.ranks
+
+    def part(x, y, step):
+        y = all_gather(_columns(y, step, width), layout)
+        return dot(_columns(x, step, width), y, 1, 1)
+
+    shape = (x.shape[0], layout.ranks * y.shape[0])
+    return _steps(part, lambda rows, part, _: rows + part, shape, x, y, layout)
+
+
+def rows_times_rows(x, y, layout):
+    """A rank's rows of X Y, of its rows of X and Y."""
+
+    def part(x, y, layout):
+        y = all_gather(y, layout)[: x.shape[1]]
+        return dot(x, y, 1, 0)
+
+    return _by_columns(part, x, y, x.shape[0], layout)
+
+
+def adjoint_times_rows(x, y, layout, conjugates=True):
+    """A rank's rows of X^H Y, else X^T Y, ceil(m / P) of m, of its rows of X and Y."""
+    x = _with_columns(x.conj() if conjugates else x, layout.ranks)
+
+    def part(x, y, layout):
+        return reduce_scatter(dot(x, y, 0, 0), layout)
+
+    return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
+
+
+def rows_times_upper(x, y, layout):
+    """A rank's rows of X Y, of its rows of X and of an upper triangular Y."""
+    return _times_triangle(x, y, layout, lambda start, end: slice(0, end))
+
+
+def rows_times_lower(x, y, layout):
+    """A rank's rows of X Y, of its rows of X and of a lower triangular Y."""
+    return _times_triangle(x, y, layout, lambda start, end: slice(start, x.shape[1]))
+
+
+def _times_triangle(x, y, layout, rows_of):
+    """X Y of a triangle whose columns from start to end are zero but in ``rows_of(start, end)``."""
+    n = x.shape[1]
+    if not _is_in_parts(n):
+        return rows_times_rows(x, y, layout)
+
+    def part(x, y, start, end):
+        rows = rows_of(start, end)
+        return dot(x[:, rows], all_gather(y[:, start:end], layout)[rows], 1, 0)
+
+    return _by_parts(part, x, y, layout, n)
+
+
+def gram(x, layout):
+    """A rank's rows of X^H X, of its rows of X."""
+    n = x.shape[1]
+    if not _is_in_parts(n):
+        return adjoint_times_rows(x, x, layout)
+    x = _with_columns(x, layout.ranks)
+
+    def part(x, y, start, end):
+        rows = dot(x[:, start:].conj(), y[:, start:end], 0, 0)
+        return reduce_scatter(jnp.pad(rows, ((start, 0), (0, 0))), layout)
+
+    product = _by_parts(part, x, x, layout, x.shape[1])
+    column = jax.lax.broadcasted_iota(jnp.int32, product.shape, 1)
+    row = jax.lax.broadcasted_iota(jnp.int32, product.shape, 0)
+    row += jax.lax.axis_index(layout.rows) * len(product)
+    above = adjoint(jnp.where(row > column, product, 0), layout, product.shape[1])
+    return jnp.where(row >= column, product, above)[:, :n]
+
+
+def _is_in_parts(n):
+    return n > _BLOCK and _compat.KEEPS_BARRIERS
+
+
+def _by_parts(part, x, y, layout, n):
+    """``part(x, y, start, end)`` of all parts of n columns, beside each other. A part waits for the
+    one before: the products of all at a time would be a whole matrix on each rank."""
+    count = layout.ranks * max(1, min(_PARTS, n // _BLOCK) // layout.ranks)
+    width = -(-n // count)
+    parts = []
+    for start in range(0, n, width):
+        of_columns = functools.partial(part, start=start, end=min(start + width, n))
+        columns = jax.checkpoint(of_columns)(x, y)
+        x, y, columns = jax.lax.optimization_barrier((x, y, columns))
+        parts.append(columns)
+    return jnp.concatenate(parts, axis=1)
+
+
+def adjoint(x, layout, m, conjugates=True):
+    """A rank's ceil(n / P) rows of X^H, else X^T, of its rows of X (m, n)."""
+    columns = blocks.to_columns(x, layout, m, -(-x.shape[1] // layout.ranks))
+    return (columns.conj() if conjugates else columns).T
+
+
+def _by_columns(part, x, y, count, layout):
+    """``count`` rows of a product, of which ``part(x, columns of y, layout)`` gives columns."""
+    columns = y.shape[1]
+    y = _with_columns(y, layout.ranks)
+    width = y.shape[1] // layout.ranks
+
+    def compute(x, y, step):
+        return part(x, _columns(y, step, width), layout)
+
+    def write(rows, part, step):
+        return jax.lax.dynamic_update_slice_in_dim(rows, part, step * width, 1)
+
+    return _steps(compute, write, (count, y.shape[1]), x, y, layout)[:, :columns]
+
+
+def _steps(part, write, shape, x, y, layout):
+    """Zeros of this shape after all steps of ``rows = write(rows, part(x, y, step), step)``.
+
+    A derivative of the loop would keep what was gathered in all steps, a whole matrix on each rank,
+    were it not for jax.checkpoint.
+    """
+    if layout.ranks == 1:
+        return part(x, y, 0)
+
+    def step(rows, i):
+        return write(rows, jax.checkpoint(part)(x, y, i), i), None
+
+    zeros = jnp.zeros(shape, x.dtype)
+    # Where a shard_map of the caller's tracks what varies, a loop has to from its start on.
+    zeros = _compat.vary(zeros, _compat.varying_axes(x) | _compat.varying_axes(y))
+    return jax.lax.scan(step, zeros, jnp.arange(layout.ranks))[0]
+
+
+def _with_columns(x, multiple):
+    """``x`` with columns of zeros behind its own, until they are a multiple of ``multiple``."""
+    extra = -x.shape[1] % multiple
+    return jnp.pad(x, ((0, 0), (0, extra))) if extra else x
+
+
+def _columns(x, step, width):
+    if width == x.shape[1]:
+        return x
+    return jax.lax.dynamic_slice_in_dim(x, step * width, width, 1)
+
+
+def all_gather(rows, layout):
+    """All ranks' ``rows``, one rank's below another's."""
+    return jax.lax.all_gather(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
+
+
+def reduce_scatter(rows, layout):
+    """This rank's part of the sum of all ranks' ``rows``."""
+    return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
+
+
+def own_product(x):
+    """X^H X of a matrix that is not spread. If X has many columns, only the blocks above the
+    diagonal are computed, a little more than half of the operations; those below are their
+    adjoints."""
+    n = x.shape[1]
+    if n <= _BLOCK:
+        return dot(x.conj(), x, 0, 0)
+    left, right = x[:, : n // 2], x[:, n // 2 :]
+    corner = dot(left.conj(), right, 0, 0)
+    above = jnp.concatenate([own_product(left), corner], axis=1)
+    below = jnp.concatenate([corner.conj().T, own_product(right)], axis=1)
+    return jnp.concatenate([above, below])
+
+
+def dot(x, y, of_x, of_y):
+    """The product over these dimensions, in the precision of the dtype."""
+    return jax.lax.dot_general(
+        x, y, (((of_x,), (of_y,)), ((), ())), precision=jax.lax.Precision.HIGHEST
+    )

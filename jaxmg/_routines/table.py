@@ -26,6 +26,7 @@ from jaxmg._routines import (
     potrs,
     syevd,
     sygvd,
+    tall_qr,
 )
 from jaxmg._stacks import native
 from jaxmg._transform import product_calls
@@ -55,6 +56,7 @@ _OTHERS = (
     *refinement.SERVICES,
     cyclic.NATIVE,
     gesvd.NATIVE,
+    tall_qr.NATIVE,
     polar.NATIVE,
     product_calls.NATIVE,
     *native.HANDLERS,

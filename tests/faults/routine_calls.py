@@ -33,6 +33,7 @@ CASES = {
     "from_packed": ("from_packed", 50, "float64", 1),
     "geqrf": ("geqrf", 50, "complex64", 1),
     "least_squares": ("least_squares", 50, "float64", 1),
+    "lstsq": ("lstsq", 50, "float64", 1),
     "svdvals": ("svdvals", 14, "complex128", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
@@ -53,12 +54,12 @@ _LARGE = {
 }
 # XLA moves rows before native code is called. Its collectives wait without a limit for a device
 # for which XLA finds no memory.
-WITH_COLLECTIVES = ("geqrf", "svdvals")
+WITH_COLLECTIVES = ("geqrf", "lstsq", "svdvals")
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
 _LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_QR, "getri", "lu_factor"), 800)
-_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800, "product": 800}
+_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800, "lstsq": 800, "product": 800}
 
 
 class Problem:
@@ -123,6 +124,8 @@ class Problem:
             result = jaxmg.linalg.svdvals(self.rows)
         elif self.routine == "product":
             result = jaxmg.linalg.matrix_power(self.rows, 2)
+        elif self.routine == "lstsq":
+            result = jaxmg.linalg.lstsq(self.rows, self.columns)[0]
         elif self.routine == "least_squares":
             result = jaxmg.least_squares(self.rows, self.columns, self.tile)
         elif self.routine in _OF_QR:
@@ -185,7 +188,7 @@ class Problem:
                 np.testing.assert_array_equal(found, expected)
         elif self.routine in (
             "refine", "cho_factor", "cho_solve", "from_upper", "lu_factor", "lu_solve",
-            "from_packed", "geqrf", "least_squares", "solve",
+            "from_packed", "geqrf", "least_squares", "lstsq", "solve",
         ):  # fmt: skip
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
         elif self.routine == "solve_triangular":  # of (1 + t) A at t = 0

@@ -200,6 +200,11 @@ _HANDLERS = {
     "jaxmg_qr_apply_rows": ([_BLOCK, _NONE, _T, _BLOCK], [_BLOCK], {"m": 4, "operation": 0}),
     "jaxmg_qr_solve": ([_BLOCK, _NONE, _T, _COLUMN], [_COLUMN], {"m": 4, "operation": 0}),
     "jaxmg_qr_form": ([_BLOCK, _NONE, _T], [_BLOCK], {"m": 4, "products": 0}),
+    "jaxmg_tall_qr": (
+        [_BLOCK, _COLUMN, _NONE],
+        [_BLOCK, _BLOCK, _COLUMN, _STATUS, _STATUS],
+        {"with_b": True, "with_q": True},
+    ),
     "jaxmg_gesvd": ([_BLOCK], [_BLOCK, _NONE, (4,), _STATUS], {"vectors": False}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from qr_test import HARD, hard
 
 from jaxmg import linalg
-from jaxmg._call import layouts
-from jaxmg._routines import jax_linalg, jax_lstsq, jax_qr, svd, tall, tall_qr
+from jaxmg._routines import jax_linalg, jax_lstsq, jax_qr, svd, tall_qr
 
 
 def _of_rank(m, n, rank, dtype):
@@ -162,17 +160,6 @@ def test_hard_matrices(shape, ranks, dtype):
         _check_normal_equations(a, b, linalg.lstsq(a, b, rcond, mesh=mesh), rcond)
 
 
-def _seminormal(a, b, below, mesh):
-    """(R, Q^H b) by the seminormal equations, and whether they are right."""
-    layout = layouts.infer("lstsq", (a,), mesh, P(mesh.axis_names)).by_rows
-
-    def on_rank(rows, b):
-        (_, r, c), in_range, good = tall_qr._seminormal(layout, None, rows, below, b)
-        return r, c, in_range & good
-
-    return jax.jit(lambda a, b: tall.over_ranks(layout, on_rank, (a, b), ()))(a, b)
-
-
 def _scaled_lapacks(a, b):
     """x by LAPACK, which is less exact where columns have different lengths."""
     lengths = np.linalg.norm(a, axis=0)
@@ -187,27 +174,11 @@ def test_each_way_of_least_squares(condition, damp):
     a = _of_condition(40, 8, condition)
     a = a * np.logspace(-3, 3, 8)  # which doesn't count: columns are scaled
     b, mesh = _b(40, "float64"), cases.line(2)
-    below = None if damp is None else damp * jnp.eye(8)
-    r, c, good = _seminormal(a, b, below, mesh)
-    assert bool(good) == (condition == 2)
     found = linalg.least_squares(jnp.asarray(a), b, damp=damp, mesh=mesh)
-    whole = a if damp is None else np.concatenate([a, below])
+    whole = a if damp is None else np.concatenate([a, damp * np.eye(8)])
     expected = _scaled_lapacks(whole, np.concatenate([b, np.zeros((len(whole) - 40, 2))]))
     bound = 1e-14 * condition * np.linalg.norm(b)
     assert np.linalg.norm(whole @ (found - expected)) <= bound
-    if good:
-        assert np.linalg.norm(whole @ (np.linalg.solve(r, c) - expected)) <= bound
-
-
-@pytest.mark.extended
-def test_seminormal_equations_are_as_exact_as_q(monkeypatch):
-    """Errors are those of the condition, not of its square."""
-    monkeypatch.setattr(tall_qr, "_MODERATE", 1e6)
-    condition = 1e3
-    a, b = _of_condition(40, 8, condition), _b(40, "float64")
-    r, c, good = _seminormal(a, b, None, cases.line(2))
-    error = np.linalg.norm(a @ (np.linalg.solve(r, c) - _scaled_lapacks(a, b)))
-    assert good and error <= 1e-15 * condition * np.linalg.norm(b)
 
 
 @pytest.mark.extended

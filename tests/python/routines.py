@@ -326,6 +326,10 @@ ROUTINES = {
         "linalg.svdvals", {"jaxmg_gesvd": "bidiagonal_band"}, ("g",), ("s",),
         _of_singular_values, transforms=False, T_A=0,
     ),
+    "lstsq": Routine(
+        "linalg.lstsq", {"jaxmg_tall_qr": "tall_qr"}, ("g", "b"), ("x",), _of_solution,
+        unpack=lambda results: results[:1], transforms=False, T_A=0,
+    ),
     "qr_multiply": Routine(
         "QRFactor.multiply",
         {"jaxmg_qr_apply": "right-hand sides", "jaxmg_qr_apply_rows": "columns are multiplied"},

@@ -151,6 +151,9 @@ struct Tuning {
   // updated by the others. 0: all work shares all of them.
   int64_t panel_multiprocessors = 0;
   int64_t panel_columns = 0;
+  // Whether one rank computes what all need alike, of few rows and columns, and sends it to the
+  // others: LAPACKs of several host devices hold each other up. Otherwise each rank does.
+  bool small_on_one = false;
   // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
   // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
   // stages_alone, and stages_alone_values without eigenvectors, are the orders from which a single

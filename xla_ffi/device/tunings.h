@@ -50,6 +50,7 @@ inline Tuning HostTuning() {
   tuning.spread_values = 4096;
   tuning.spread_complex = 2048;
   tuning.resident_bytes = int64_t{1} << 20;
+  tuning.small_on_one = true;
   ChooseEigensolver(&tuning);
   return tuning;
 }

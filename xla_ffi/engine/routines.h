@@ -26,6 +26,7 @@
 #include "xla_ffi/engine/products/product.h"
 #include "xla_ffi/engine/qr/gels.h"
 #include "xla_ffi/engine/qr/qr_factor.h"
+#include "xla_ffi/engine/qr/tall_qr.h"
 #include "xla_ffi/engine/svd/gesvd.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

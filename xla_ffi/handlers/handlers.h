@@ -38,6 +38,7 @@
   ROUTINE(qr_apply_rows, JaxmgQrApplyRows)         \
   ROUTINE(qr_solve, JaxmgQrSolve)                  \
   ROUTINE(qr_form, JaxmgQrForm)                    \
+  ROUTINE(tall_qr, JaxmgTallQr)                    \
   ROUTINE(gesvd, JaxmgGesvd)                       \
   ROUTINE(polar, JaxmgPolar)                       \
   ROUTINE(hemm, JaxmgHemm)                         \

@@ -1,0 +1,58 @@
+// TSQR: Householder's QR of each rank's rows, and one of the ranks' R's, stacked. Right for every
+// matrix (tall_qr.h).
+//
+//   A^H of a rank = Q1 R1    block x n, in place of a turned copy of its rows
+//   R1 of all ranks, and `below`, one above the other = Q2 R
+//   Q = Q1 (this rank's rows of Q2)
+//
+// All of it is that of conj(A), so that what is turned back by A^H is not conjugated.
+#ifndef JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
+#define JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
+
+#include <cstdint>
+
+#include "xla_ffi/engine/core/workspace.h"
+#include "xla_ffi/engine/qr/tall_products.h"
+
+namespace jaxmg {
+
+// Where TSQR is computed from and to. Matrices are column-major.
+template <typename T>
+struct TsqrProblem {
+  int64_t n, rows;  // of this rank's M = A^T, n x rows
+  const T* m;
+  int64_t further;  // columns of `below`, n x further, the last columns of M
+  const T* below;
+  int64_t nrhs;
+  const T* b;  // nrhs x rows
+  T* q;        // n x rows: Q^T; null if it isn't wanted
+  T* l;        // n x n: R^T, on all ranks
+  T* c;        // nrhs x n: (Q^H b)^T, likewise
+};
+
+template <typename T>
+struct TsqrMemory {
+  T* turned;       // rows x n
+  T* stack;        // StackRows x n, on ranks that work
+  T* triangle;     // min(rows, n) x n, and n x n
+  T* reflectors;   // kPanelColumns x n
+  T* panels;       // PanelElements
+  T* received;     // nrhs x n
+  T* product;      // nrhs x min(rows, n)
+  Real<T>* signs;  // n
+};
+
+// The rows of the stacked R's.
+inline int64_t StackRows(int64_t n, int64_t rows, int64_t further, int ranks) {
+  return ranks * std::min(rows, n) + further;
+}
+// Elements of workspace of a Householder QR of up to `rows` rows and n columns.
+int64_t PanelElements(int64_t n, int64_t rows);
+
+// Enqueued on all streams, kMain last.
+template <typename T>
+Status Tsqr(const RankContext& context, const TsqrProblem<T>& problem, const TsqrMemory<T>& memory);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_

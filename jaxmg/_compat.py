@@ -143,22 +143,6 @@ COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 KEEPS_BARRIERS = jax.__version_info__ >= (0, 10)
 
 
-# Whether a trace can compute in double precision where the caller has JAX's 64 bits switched off.
-# JAX before 0.10 loses dtypes when it differentiates or compiles what was traced so, and JAX 0.12
-# doesn't compile it.
-DOUBLE_WITHOUT_64_BITS = (0, 10) <= jax.__version_info__[:2] < (0, 12)
-
-
-def has_double():
-    """Whether a trace can compute in double precision, inside `double_precision`."""
-    return x64_enabled() or DOUBLE_WITHOUT_64_BITS
-
-
-def double_precision():
-    """A context in which JAX computes with 64 bits."""
-    return contextlib.nullcontext() if x64_enabled() else jax.enable_x64(True)
-
-
 # Whether XLA lets a branch of a lax.cond work in the memory of a donated array; older ones copy it.
 BRANCHES_WORK_IN_PLACE = jax.__version_info__ >= (0, 11)
 

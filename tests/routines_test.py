@@ -26,8 +26,6 @@ HANDLERS = {}
 for routine in ROUTINES.values():
     for handler in routine.handlers:
         HANDLERS.setdefault(handler, routine)
-# What only a vendor's library computes, on GPUs: tests/gpu/cusolvermp.py calls it.
-BY_LIBRARIES = ("jaxmg_polar",)
 # What one device does with a stack of matrices, which no routine of the table is.
 STACKED = tuple(f"jaxmg_{name}" for name in native.HANDLERS)
 PUBLIC = (*jaxmg.__all__, "linalg")
@@ -67,7 +65,7 @@ def test_these_are_the_handlers_that_are_registered():
     rows = re.findall(r"^ *ROUTINE\((\w+), \w+\)", text("xla_ffi/handlers/handlers.h"), re.M)
     registered = [f"jaxmg_{name}" for name in rows]
     assert sorted(registered) == sorted(table.HANDLERS)
-    assert sorted(table.HANDLERS) == sorted([*HANDLERS, *BY_LIBRARIES, *STACKED])
+    assert sorted(table.HANDLERS) == sorted([*HANDLERS, *STACKED])
 
 
 def test_the_functions_of_all_records_are_public():
@@ -130,7 +128,7 @@ def test_a_rank_program_is_listed_and_has_a_test_on_host_devices(header):
     assert any(re.search(rf"\b{program}[<(]", tests) for program in programs)
 
 
-@pytest.mark.parametrize("handler", [*HANDLERS, *BY_LIBRARIES, *STACKED])
+@pytest.mark.parametrize("handler", [*HANDLERS, *STACKED])
 def test_the_contract_names_its_handler(handler):
     assert f"`{handler}`" in text("docs/architecture.md")
 

@@ -435,6 +435,8 @@ def _polar_tall(a, layout, backend):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), a[:0, :0]
+    if m == n > SMALL and backend == "native":
+        return polar.decompose(a, layout)
     a, exponent = polar.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
     if n <= SMALL and backend == "native":

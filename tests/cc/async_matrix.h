@@ -40,6 +40,10 @@ class AsyncMatrix : public MatrixKernels<T> {
                     double* sums) override {
     return Later(workers_, s, [=] { return real_.SquareSums(s, apart, m, n, a, lda, sums); });
   }
+  Status DivideByRoot(Stream s, int64_t m, int64_t n, const double* sums, T* a,
+                      int64_t lda) override {
+    return Later(workers_, s, [=] { return real_.DivideByRoot(s, m, n, sums, a, lda); });
+  }
   Status LargestOfRows(Stream s, int64_t m, int64_t n, const T* a, int64_t lda,
                        R* largest) override {
     return Later(workers_, s, [=] { return real_.LargestOfRows(s, m, n, a, lda, largest); });

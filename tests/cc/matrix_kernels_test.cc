@@ -266,6 +266,29 @@ TEST(SquareSums) {
   });
 }
 
+TEST(DivideByRoot) {
+  ForEachDtype([](auto zero) {
+    using T = decltype(zero);
+    ForEachShape<T>([](int64_t m, int64_t n, MatrixKernels<T>& host) {
+      for (const double total : {0.0, 9.0}) {
+        Padded<T> a(m, n, 1), expected(m, n, 1), by_kernel(m, n, 1);
+        // 128 terms of which only some are not zero, the last one among them.
+        std::vector<double> sums(kSquareSums, 0);
+        sums[0] = sums[5] = sums[kSquareSums - 1] = total / 3;
+        for (int64_t j = 0; j < n; ++j) {
+          for (int64_t i = 0; i < m && total > 0; ++i) expected(i, j) /= Real<T>(3);
+        }
+        EXPECT(host.DivideByRoot(Stream::kMain, m, n, sums.data(), a.data.data(), a.ld).ok());
+        EXPECT(a.data == expected.data) << m << " x " << n;
+        Launch(2, kFew, 1, [&] {
+          kernels::DivideByRoot(kSquareSums, m, n, sums.data(), by_kernel.cuda(), by_kernel.ld);
+        });
+        EXPECT(by_kernel.data == expected.data) << m << " x " << n;
+      }
+    });
+  });
+}
+
 TEST(LargestOfRowsAndNan) {
   ForEachDtype([](auto zero) {
     using T = decltype(zero);

@@ -49,6 +49,12 @@ class RecordingMatrix : public MatrixKernels<T> {
             {to_.Read(a, lda, m, n), to_.Write(sums, kSquareSums, kSquareSums, 1)});
     return real_.SquareSums(s, apart, m, n, a, lda, sums);
   }
+  Status DivideByRoot(Stream s, int64_t m, int64_t n, const double* sums, T* a,
+                      int64_t lda) override {
+    to_.Add(s, "divide by root",
+            {to_.Read(sums, kSquareSums, kSquareSums, 1), to_.Write(a, lda, m, n)});
+    return real_.DivideByRoot(s, m, n, sums, a, lda);
+  }
   Status LargestOfRows(Stream s, int64_t m, int64_t n, const T* a, int64_t lda,
                        R* largest) override {
     to_.Add(s, "largest of rows", {to_.Read(a, lda, m, n), to_.Write(largest, m, m, 1)});

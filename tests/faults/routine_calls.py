@@ -35,6 +35,7 @@ CASES = {
     "least_squares": ("least_squares", 50, "float64", 1),
     "lstsq": ("lstsq", 50, "float64", 1),
     "svdvals": ("svdvals", 14, "complex128", 1),
+    "polar": ("polar", 14, "float64", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
     "product": ("product", 50, "complex128", 1),
@@ -54,7 +55,7 @@ _LARGE = {
 }
 # XLA moves rows before native code is called. Its collectives wait without a limit for a device
 # for which XLA finds no memory.
-WITH_COLLECTIVES = ("geqrf", "lstsq", "svdvals")
+WITH_COLLECTIVES = ("geqrf", "lstsq", "svdvals", "polar")
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
@@ -77,7 +78,7 @@ class Problem:
 
         routine, n, dtype, replicas = CASES[name]
         plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
-        if routine == "svdvals":
+        if routine in ("svdvals", "polar"):
             svd.SMALL = svd.LARGE = 0  # by all ranks
             gesvd._WIDTHS = {"cpu": (4, 4)}  # in few steps, each of which allocates
         self.routine, self.n = routine, _LARGE[routine] if large else n
@@ -126,6 +127,8 @@ class Problem:
             result = jaxmg.linalg.matrix_power(self.rows, 2)
         elif self.routine == "lstsq":
             result = jaxmg.linalg.lstsq(self.rows, self.columns)[0]
+        elif self.routine == "polar":
+            result = jaxmg.linalg.polar(self.rows)
         elif self.routine == "least_squares":
             result = jaxmg.least_squares(self.rows, self.columns, self.tile)
         elif self.routine in _OF_QR:
@@ -215,6 +218,10 @@ class Problem:
             np.testing.assert_allclose(w, 1, rtol=one)
             product = x.conj().T @ self.matrix @ x
             np.testing.assert_allclose(product, np.eye(self.n), atol=one)
+        elif self.routine == "polar":
+            u, h = map(np.asarray, result)
+            np.testing.assert_allclose(u @ h, self.matrix, atol=1e-12 * np.abs(h).max())
+            np.testing.assert_allclose(u.conj().T @ u, np.eye(self.n), atol=1e-12)
         elif self.routine == "svdvals":
             exact = np.linalg.svd(self.matrix, compute_uv=False)
             np.testing.assert_allclose(result, exact, atol=1e-12 * exact[0])

@@ -206,6 +206,11 @@ _HANDLERS = {
         {"with_b": True, "with_q": True},
     ),
     "jaxmg_gesvd": ([_BLOCK], [_BLOCK, _NONE, (4,), _STATUS], {"vectors": False}),
+    "jaxmg_polar": (
+        [_BLOCK],
+        [_BLOCK, _BLOCK, _STATUS],
+        {"hermitian": True, "in_double": False},
+    ),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
     "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": True}),
@@ -234,13 +239,9 @@ _HANDLERS = {
 _COMMON = ("n", "ranks", "tile", "grid_rows", "backend", "processes")
 
 
-# What CPU devices have no backend of.
-_BY_LIBRARIES = {"jaxmg_polar": ([_BLOCK], [_BLOCK, _STATUS], {})}
-
-
 def _call_handler(name, without=None, pivots=4, **attributes):
     plugins.load("cpu")
-    operands, results, own = (_HANDLERS | _BY_LIBRARIES)[name]
+    operands, results, own = _HANDLERS[name]
     values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(pivots, dtype=np.int32)}
     arrays = [values[x] if x in values else np.ones(x) for x in operands]
     results = [jax.ShapeDtypeStruct(x, np.float64) if isinstance(x, tuple) else x for x in results]
@@ -256,7 +257,7 @@ def _call_handler(name, without=None, pivots=4, **attributes):
 
 
 def test_these_are_all_handlers():
-    others = {"jaxmg_potrs", "jaxmg_cyclic_1d", *_BY_LIBRARIES, *_STACKED}
+    others = {"jaxmg_potrs", "jaxmg_cyclic_1d", *_STACKED}
     assert _HANDLERS.keys() | others == {*table.HANDLERS}
 
 
@@ -367,7 +368,6 @@ def test_stacked_products(dtype):
 
 def test_what_a_library_alone_computes():
     for name, options, message in (
-        ("jaxmg_polar", {}, "polar: this plugin has no backend 'native'"),
         ("jaxmg_gesvd", {"vectors": True}, "gesvd: backend 'native' has no vectors"),
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):

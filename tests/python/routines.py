@@ -122,6 +122,10 @@ def _of_singular_values(a, m, b, results):
     return _norm(np.linalg.svd(a, compute_uv=False) - results[0]) / _norm(a)
 
 
+def _of_polar_factors(a, m, b, results):
+    return _norm(a - results[0] @ results[1]) / _norm(a)
+
+
 def _of_solution(a, m, b, results):
     return _residual(a, results[0], b)
 
@@ -329,6 +333,10 @@ ROUTINES = {
     "lstsq": Routine(
         "linalg.lstsq", {"jaxmg_tall_qr": "tall_qr"}, ("g", "b"), ("x",), _of_solution,
         unpack=lambda results: results[:1], transforms=False, T_A=0,
+    ),
+    "polar": Routine(
+        "linalg.polar", {"jaxmg_polar": "polar"}, ("g",), ("u", "h"), _of_polar_factors,
+        transforms=False, T_A=0,
     ),
     "qr_multiply": Routine(
         "QRFactor.multiply",

@@ -18,7 +18,6 @@ from jaxmg import _compat, linalg
 from jaxmg._call import backends, ffi, layouts, programs
 from jaxmg._routines import gesvd, jax_linalg, polar
 from jaxmg._routines import svd as svd_programs
-from jaxmg._transform import collective_products
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 KINDS = ("random", "ill", "singular", "graded", "zero", "huge", "tiny", "clustered", "orthogonal")
@@ -338,10 +337,9 @@ def test_polar_of_hard_matrices(dtype, shape, side, devices, way):
         ("float64", 8, (37, 37), AxisType.Auto),
     ],
 )
-def test_polar_in_parts(dtype, devices, shape, axes, monkeypatch):
-    """Of conditions that lead to each kind of step, with products of which half is computed."""
+def test_polar_of_every_condition(dtype, devices, shape, axes, monkeypatch):
+    """Of conditions that lead to each kind of step."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
-    monkeypatch.setattr(collective_products, "_BLOCK", 4)
     _forget_programs()
     single = np.finfo(dtype).bits == 32
     left, right = (matrix("orthogonal", n, shape[1], dtype) for n in shape)
@@ -351,34 +349,16 @@ def test_polar_in_parts(dtype, devices, shape, axes, monkeypatch):
     _forget_programs()
 
 
-@pytest.mark.parametrize("devices, dtype", [(1, "float32"), (4, "complex128"), (3, "float64")])
-def test_norm_of_a_hermitian_matrix(devices, dtype):
-    mesh = cases.line(devices)
-    layout = layouts.Layout(mesh, mesh.axis_names, (), P(mesh.axis_names[0], None))
-    norm = jax.jit(functools.partial(polar._norm, layout=layout))
-    for kind in ("random", "clustered", "singular", "repeated", "signs", "zero"):
-        a = matrix(kind, 50, 50, dtype)
-        a = a + a.conj().T
-        exact = np.linalg.norm(a, 2)
-        assert 0.99 * exact <= norm(jnp.asarray(a)) <= 1.2501 * exact
-
-
-def test_iteration_ends_with_nan(monkeypatch):
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_polar_of_what_is_not_finite(devices, value, monkeypatch):
+    monkeypatch.setattr(svd_programs, "SMALL", 0)
+    _forget_programs()
     a = matrix("random", 20, 20, "float64")
-    a[3, 4] = np.nan
-    layout = layouts.Layout(cases.line(1), cases.line(1).axis_names, (), P())
-    steps = []
-
-    def step(state, layout):
-        state = one_step(state, layout)
-        jax.debug.callback(steps.append, state.steps)
-        return state
-
-    one_step = polar._step
-    monkeypatch.setattr(polar, "_step", step)
-    u = jax.jit(functools.partial(polar._iterate, layout=layout))(jnp.asarray(a))
-    jax.effects_barrier()
-    assert np.isnan(u).any() and max(steps) == 1
+    a[3, 4] = value
+    u, p = linalg.polar(jnp.asarray(a), **on(cases.line(devices)))
+    assert np.isnan(u).all() and np.isnan(p).all()
+    _forget_programs()
 
 
 def _check_polar(a, side, devices, compare=False, axes=AxisType.Auto):
@@ -414,24 +394,12 @@ def double_is_fast(monkeypatch):
     _forget_programs()
 
 
-needs_double_without_64_bits = pytest.mark.skipif(
-    not _compat.DOUBLE_WITHOUT_64_BITS,
-    reason="double precision without 64 bits needs JAX 0.10 or 0.11",
-)
-
-
 @pytest.mark.parametrize(
     "dtype, devices, axes, bits",
     [
-        pytest.param(
-            "float32",
-            1,
-            AxisType.Auto,
-            32,
-            marks=(needs_double_without_64_bits, pytest.mark.extended),
-        ),
+        pytest.param("float32", 1, AxisType.Auto, 32, marks=pytest.mark.extended),
         pytest.param("complex64", 2, AxisType.Auto, 64, marks=pytest.mark.extended),
-        pytest.param("float32", 4, AxisType.Explicit, 32, marks=needs_double_without_64_bits),
+        ("float32", 4, AxisType.Explicit, 32),
     ],
 )
 def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
@@ -449,7 +417,6 @@ def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
     assert np.linalg.norm(np.asarray(u) @ np.asarray(p) - a) <= 1e-6 * np.linalg.norm(a)
 
 
-@needs_double_without_64_bits
 @cases.needs_transformations
 @pytest.mark.breadth
 def test_derivatives_and_batches_in_double(double_is_fast):

@@ -66,6 +66,9 @@ class MatrixKernels {
   // the shape alone.
   virtual Status SquareSums(Stream stream, bool apart, int64_t m, int64_t n, const T* a,
                             int64_t lda, double* sums) = 0;
+  // A := A / sqrt(s), where s is the sum of the partial sums of SquareSums, unless s is 0.
+  virtual Status DivideByRoot(Stream stream, int64_t m, int64_t n, const double* sums, T* a,
+                              int64_t lda) = 0;
   // largest_i := max(largest_i, |Re a_ij|, |Im a_ij|) over all j. NaN counts as larger than any
   // number.
   virtual Status LargestOfRows(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,

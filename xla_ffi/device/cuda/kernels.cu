@@ -493,6 +493,10 @@ KERNELS(cuDoubleComplex, double, z)
   KERNEL jaxmg_convert_##letter(Index m, Index n, const T* a, Index lda, U* c, Index ldc) {        \
     ConvertTo(m, n, a, lda, c, ldc);                                                               \
   }                                                                                                \
+  KERNEL jaxmg_divide_by_root_##letter(int count, Index m, Index n, const double* sums, T* a,      \
+                                       Index lda) {                                                \
+    DivideByRoot(count, m, n, sums, a, lda);                                                       \
+  }                                                                                                \
   KERNEL jaxmg_largest_of_rows_##letter(Index m, Index n, const T* a, Index lda, R* largest) {     \
     LargestOfRows(m, n, a, lda, largest);                                                          \
   }                                                                                                \

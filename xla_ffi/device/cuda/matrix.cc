@@ -57,6 +57,13 @@ Status CudaMatrix<T>::SquareSums(Stream stream, bool apart, int64_t m, int64_t n
 }
 
 template <typename T>
+Status CudaMatrix<T>::DivideByRoot(Stream stream, int64_t m, int64_t n, const double* sums, T* a,
+                                   int64_t lda) {
+  return device_.LaunchElements(Kernel::kDivideByRoot, CudaType<T>::kLetter, stream, m * n,
+                                kSquareSums, m, n, sums, a, lda);
+}
+
+template <typename T>
 Status CudaMatrix<T>::LargestOfRows(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                                     R* largest) {
   return device_.LaunchElements(Kernel::kLargestOfRows, CudaType<T>::kLetter, stream,

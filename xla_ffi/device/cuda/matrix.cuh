@@ -113,6 +113,20 @@ __device__ void SquareSums(bool apart, Index m, Index n, const T* a, Index lda, 
   if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
 }
 
+// Every thread adds the terms, in the same order.
+template <typename T>
+__device__ void DivideByRoot(int count, Index m, Index n, const double* terms, T* a, Index lda) {
+  using R = typename RealOf<T>::type;
+  double sum = 0;
+  for (int i = 0; i < count; ++i) sum += terms[i];
+  if (sum == 0) return;
+  const R root = static_cast<R>(sqrt(sum));
+  ForEachElement(m, n, [&](Index i, Index j) {
+    const T x = a[j * lda + i];
+    a[j * lda + i] = FromParts<T>(RealPart(x) / root, ImaginaryPart(x) / root);
+  });
+}
+
 __device__ inline void RaiseTo(float* largest, float x) {
   // Nonnegative numbers are ordered as their bits; NaN is the largest.
   atomicMax(reinterpret_cast<unsigned*>(largest), __float_as_uint(x) & 0x7fffffff);

@@ -29,6 +29,8 @@ class CudaMatrix : public MatrixKernels<T> {
   Status ClearTriangle(Stream stream, Uplo uplo, int64_t m, int64_t n, T* a, int64_t lda) override;
   Status SquareSums(Stream stream, bool apart, int64_t m, int64_t n, const T* a, int64_t lda,
                     double* sums) override;
+  Status DivideByRoot(Stream stream, int64_t m, int64_t n, const double* sums, T* a,
+                      int64_t lda) override;
   Status LargestOfRows(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                        R* largest) override;
   Status RootsOfDiagonal(Stream stream, int64_t n, const T* a, int64_t lda, R* roots) override;

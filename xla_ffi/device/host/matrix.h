@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 
 #include "xla_ffi/device/matrix_kernels.h"
 #include "xla_ffi/device/noise.h"
@@ -96,6 +97,17 @@ class HostMatrix : public MatrixKernels<T> {
         sum += re * re + im * im;
       }
       sums[j % kSquareSums] += sum;
+    }
+    return Status::Ok();
+  }
+
+  Status DivideByRoot(Stream, int64_t m, int64_t n, const double* sums, T* a,
+                      int64_t lda) override {
+    const double sum = std::accumulate(sums, sums + kSquareSums, 0.0);
+    if (sum == 0) return Status::Ok();
+    const R root = static_cast<R>(std::sqrt(sum));
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) a[j * lda + i] /= root;
     }
     return Status::Ok();
   }

@@ -271,6 +271,7 @@ class Step : public StepBase {
   JAXMG_OPERATION(MakeHermitian, flow_.device().template matrix<T>(), MakeHermitian)
   JAXMG_OPERATION(ClearTriangle, flow_.device().template matrix<T>(), ClearTriangle)
   JAXMG_OPERATION(SquareSums, flow_.device().template matrix<T>(), SquareSums)
+  JAXMG_OPERATION(DivideByRoot, flow_.device().template matrix<T>(), DivideByRoot)
   JAXMG_OPERATION(LargestOfRows, flow_.device().template matrix<T>(), LargestOfRows)
   JAXMG_OPERATION(RootsOfDiagonal, flow_.device().template matrix<T>(), RootsOfDiagonal)
   JAXMG_OPERATION(SignsOfDiagonal, flow_.device().template matrix<T>(), SignsOfDiagonal)

@@ -62,6 +62,7 @@ class Frame {
   U* at(const Piece<U>& piece) const {
     return workspace_.Get(piece);
   }
+  const Workspace& workspace() const { return workspace_; }
   // `other` where the piece has no elements.
   T* AtOr(const Piece<T>& piece, T* other) const { return piece.elements > 0 ? at(piece) : other; }
   T* panels() const { return at(space_.panels); }

@@ -36,7 +36,8 @@ examples() {
 # and pytest.
 lint() {
   local python
-  bazel test //tests:lint_test //tests:bazel_test //tests:pytest_main_test && bazel run //tools:lint &&
+  bazel test //tests:lint_test //tests:bazel_test //tests:pip_backend_test \
+    //tests:pytest_main_test && bazel run //tools:lint &&
     python=$(tools/find_python.sh 3.12 | sed -n 1p) &&
     "$python" tests/mutants/run.py --check && "$python" tests/names.py &&
     "$python" docs/tables.py --check

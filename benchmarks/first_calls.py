@@ -1,0 +1,177 @@
+"""The time of a first call: trace, compile and whatever a library does once.
+
+    first_calls.py [--case qr svd] [--dtype float64] [--orders 100 1000 3000] [--tall] [--gradient]
+                   [--devices 4] [--repeats 3] [--label new] [--peers]
+
+Each function has a process of its own, which takes its sizes in turn, with JAX's caches cleared
+between them. A record has the seconds of the first call less those of the second; with ``--peers``
+JAX's function in a process of its own, too.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import records
+
+FUNCTIONS = (
+    "qr", "svd", "svdvals", "lstsq", "pinv", "polar", "solve", "eigh", "expm", "inv", "cholesky",
+    "batched svd", "batched qr", "orthogonalize",
+)  # fmt: skip
+_SQUARE = ("solve", "eigh", "expm", "inv", "cholesky")
+_BATCH = (50, 300, 300)
+_TREES = (20, 200)
+
+
+def shapes_of(name, options):
+    """The shapes of a function's operands; of trees the number of leaves."""
+    if name == "orthogonalize":
+        return [(count,) for count in _TREES]
+    if name.startswith("batched"):
+        return [_BATCH]
+    square = [(n, n) for n in options.orders]
+    rectangular = [(20000, 1000), (1000, 20000)] if options.tall and name not in _SQUARE else []
+    return square + rectangular
+
+
+def function_of(name, peer):
+    import jax
+    import jax.numpy as jnp
+
+    if peer:
+        linalg, scipy = jnp.linalg, jax.scipy.linalg
+    else:
+        from jaxmg import linalg
+
+        scipy = linalg
+    of = {
+        "qr": linalg.qr,
+        "svd": lambda a: linalg.svd(a, full_matrices=False),
+        "svdvals": linalg.svdvals,
+        "lstsq": lambda a: linalg.lstsq(a, a[:, 0])[0],
+        "pinv": linalg.pinv,
+        "polar": lambda a: scipy.polar(a),
+        "solve": lambda a: scipy.solve(a, a[:, 0]),
+        "eigh": linalg.eigh,
+        "expm": scipy.expm,
+        "inv": linalg.inv,
+        "cholesky": linalg.cholesky,
+        "batched svd": lambda a: linalg.svd(a, full_matrices=False),
+        "batched qr": linalg.qr,
+    }
+    if name == "orthogonalize":
+        from jaxmg import tree
+
+        return tree.orthogonalize
+    return of[name]
+
+
+def operand_of(name, shape, dtype, sharding):
+    import jax
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    if name == "orthogonalize":
+        sizes = [(256, 256), (512, 256), (256, 1024), (300, 300)]
+        leaves = [sizes[i % len(sizes)] for i in range(shape[0])]
+        return [jax.device_put(random.normal(size=s).astype(dtype)) for s in leaves]
+    a = random.normal(size=shape) / shape[-1] ** 0.5
+    if name in ("eigh", "cholesky"):
+        a = a @ a.T + np.eye(len(a)) if name == "cholesky" else a + a.T
+    return jax.device_put(a.astype(dtype), sharding)
+
+
+def measure(name, options):
+    """Prints a line for each size."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    devices = jax.devices()[: 1 if options.peer else options.devices]
+    mesh = Mesh(np.array(devices), ("rank",))
+    sharding = NamedSharding(mesh, P("rank"))
+    if len(devices) > 1:
+        contextlib.ExitStack().enter_context(jax.set_mesh(mesh))
+    jax.block_until_ready(jnp.ones(8) @ jnp.ones(8))  # starts JAX, and its library
+    for shape in shapes_of(name, options):
+        a = operand_of(name, shape, options.dtype, sharding)
+        function = function_of(name, options.peer)
+        if options.gradient:
+            function = jax.grad(lambda a, f=function: sum(map(_total, jax.tree.leaves(f(a)))))
+        firsts, later = [], 0.0
+        for _ in range(options.repeats):
+            jax.clear_caches()
+            call, times = jax.jit(function), []
+            for _ in range(3):
+                start = time.perf_counter()
+                jax.block_until_ready(call(a))
+                times.append(time.perf_counter() - start)
+            firsts.append(times[0] - times[1])
+            later = times[2]
+        print(json.dumps([records.name_of(devices), shape, firsts, 1e3 * later]), flush=True)
+
+
+def _total(x):
+    import jax.numpy as jnp
+
+    return jnp.sum(jnp.abs(x))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--case", nargs="+", choices=FUNCTIONS, default=list(FUNCTIONS))
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--orders", nargs="*", type=int, default=[100, 1000, 3000])
+    parser.add_argument("--tall", action="store_true")
+    parser.add_argument("--gradient", action="store_true")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--label", default="")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--limit", type=float, default=120, help="seconds of a function")
+    parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        return measure(options.child, options)
+    command = records.python("benchmarks/first_calls.py", sys.argv[1:])
+    wide = options.dtype in ("float64", "complex128")
+    environment = os.environ | {
+        "JAX_ENABLE_X64": str(int(wide)), "JAX_ENABLE_COMPILATION_CACHE": "0",
+    }  # fmt: skip
+    if options.devices > 1:
+        flags = os.environ.get("XLA_FLAGS", "")
+        flag = f"--xla_force_host_platform_device_count={options.devices}"
+        environment["XLA_FLAGS"] = f"{flags} {flag}".strip()
+    for name in options.case:
+        for peer in (False, True) if options.peers and name != "orthogonalize" else (False,):
+            arguments = [sys.executable, __file__, *sys.argv[1:], "--child", name]
+            try:
+                done = subprocess.run(
+                    arguments + ["--peer"] * peer, env=environment, text=True, timeout=options.limit,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                )  # fmt: skip
+                lines, error = done.stdout.splitlines(), done.stderr[-300:] * (done.returncode != 0)
+            except subprocess.TimeoutExpired as late:
+                lines, error = (late.stdout or b"").decode().splitlines(), "time limit"
+            if error:
+                print(f"# {name}{' of JAX' * peer}: {error}", flush=True)
+            for line in lines:
+                machine, shape, firsts, later = json.loads(line)
+                record = records.origin(machine, command) | {
+                    "code": "JAX" if peer else options.label or "jaxmg", "devices": options.devices,
+                    "routine": name, "gradient": options.gradient, "shape": shape,
+                    "dtype": options.dtype, "first_s": [round(first, 2) for first in firsts],
+                    "later_ms": round(later, 3),
+                }  # fmt: skip
+                print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Builds and installs jaxmg and a plugin from this checkout, into the environment of `python`.
+#
+#   tools/install.sh [cpu | cuda12 | cuda13]
+set -euo pipefail
+plugin=${1:-cpu}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec "${PYTHON:-python3}" -m pip install -C "plugin=$plugin" ./xla_ffi/plugin ".[$plugin]"

@@ -1,0 +1,15 @@
+"""tools/pip_backend.py for the plugins: pip takes a backend from the folder that it builds alone."""
+
+import pathlib
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
+
+import pip_backend  # noqa: E402
+
+build_sdist = pip_backend.build_sdist
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """Builds the wheel of the plugin that ``-C plugin=cuda13`` names, or that for CPU devices."""
+    return pip_backend.build_plugin(wheel_directory, config_settings)

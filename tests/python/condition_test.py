@@ -160,4 +160,9 @@ def test_cond_of_infinity_is_that_of_numpy(ranks, batch):
         for p in (None, 2, -2, "nuc", "fro", 1, np.inf):
             stack = np.stack([a, np.eye(2)]) if batch else a
             found = linalg.cond(stack, p, mesh=cases.line(ranks))
-            np.testing.assert_array_equal(found, np.linalg.cond(stack, p), err_msg=f"{a}, {p}")
+            try:
+                expected = np.linalg.cond(stack, p)
+            except np.linalg.LinAlgError:  # some LAPACKs don't get through an SVD of infinity
+                of_a = np.nan if np.isnan(a).any() else np.inf
+                expected = [of_a, np.linalg.cond(np.eye(2), p)] if batch else of_a
+            np.testing.assert_array_equal(found, expected, err_msg=f"{a}, {p}")

@@ -145,7 +145,7 @@ def test_a_jit_hides_where_arrays_are(function):
     """Also those of a constant, which the jit may compute with on other devices."""
     cases.line(2)
     constant = jnp.asarray(_A)
-    error = "inside jit the mesh of a can't be seen"
+    error = "inside jit the mesh of [aA] can't be seen"
     with pytest.raises(ValueError, match=error):
         jax.jit(jax.vmap(function))(_A)
     with pytest.raises(ValueError, match=error):

@@ -8,11 +8,14 @@ import itertools
 
 import cases
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxmg
+from jaxmg._call import plugins
 from jaxmg._factors import scaling
+from jaxmg._stacks import native
 
 _N = 40
 
@@ -163,3 +166,23 @@ def test_multiplication_by_powers(dtype):
         assert same.all()
     there = np.isfinite(x) & (x != 0)
     np.testing.assert_array_equal(scaling.exponents(x)[there], np.frexp(x)[1][there] - 1)
+
+
+def _stack_and_more(a, b, c):
+    """Solutions by a stack's handler, which runs on XLA's thread, and XLA's own product on it."""
+    x = native.solve_small(a, b)
+    c, x = jax.lax.optimization_barrier((c, x))
+    return x, c * 0.25
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_stacks_keep_denormals_and_leave_the_mode_of_the_thread(jitted, size):
+    plugins.load("cpu")
+    smallest = np.finfo(np.float64).smallest_normal
+    a = np.broadcast_to(2.0 * np.eye(2), (size, 2, 2))
+    b = np.full((size, 2, 1), smallest)
+    f = jax.jit(_stack_and_more) if jitted else _stack_and_more
+    x, flushed = f(a, b, jnp.full((size, 3), smallest))
+    assert np.all(np.asarray(x) == smallest / 2)
+    assert not np.any(np.asarray(flushed))  # as XLA computes everywhere on CPU devices

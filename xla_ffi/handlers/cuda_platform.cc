@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "xla_ffi/base/floating_point.h"
 #include "xla_ffi/comm/processes/hub.h"
 #include "xla_ffi/comm/processes/nccl_channels.h"
 #include "xla_ffi/comm/processes/segments.h"
@@ -215,6 +216,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
 }  // namespace
 
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program) {
+  const DefaultFloatingPoint mode;
   return {Guarded([&]() -> Status {
     CurrentDevice current;
     JAXMG_RETURN_IF_ERROR(OpenDevice(platform, &current));
@@ -230,6 +232,7 @@ CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program) 
 }
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program) {
+  const DefaultFloatingPoint mode;
   return {Guarded([&] { return RunRank(platform, site, program); })};
 }
 

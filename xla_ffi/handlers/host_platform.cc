@@ -1,9 +1,9 @@
-#include <cfenv>
 #include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "xla_ffi/base/floating_point.h"
 #include "xla_ffi/comm/in_process.h"
 #include "xla_ffi/comm/processes/segments.h"
 #include "xla_ffi/device/host/device.h"
@@ -67,6 +67,7 @@ void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& stat
 }  // namespace
 
 CallOutcome LaunchAlone(const Platform&, const DeviceProgram& program) {
+  const DefaultFloatingPoint mode;
   return {Guarded([&] { return program(*NewHostDevice()); })};
 }
 
@@ -75,9 +76,7 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) 
   const CallSite site = pending.site;
   const Status started = Guarded([&] {
     std::thread([api, future, site, program = std::move(pending.program)]() mutable {
-      // A thread inherits the floating-point mode of its creator, and XLA's threads flush denormals
-      // to zero.
-      std::fesetenv(FE_DFL_ENV);
+      const DefaultFloatingPoint mode;
       const Status status = RunRank(site, program);
       program = nullptr;
       Complete(api, future, status);

@@ -9,6 +9,7 @@ broke and the version of JAX that broke it.
 import contextlib
 import os
 import sys
+import threading
 import typing
 
 import jax
@@ -169,3 +170,28 @@ def _is_eager(trace):
 def key_value_store():
     """The store that the processes of ``jax.distributed`` share; None where there is none."""
     return _distributed.global_state.client
+
+
+def raise_signals_before_errors():
+    """Makes the next error of JAX in the main thread give way to a pending KeyboardInterrupt.
+
+    Python calls the handlers of signals between its own instructions alone. A wait in JAX's native
+    code that ends in an error would raise that error, and the caller's ``except KeyboardInterrupt``
+    would not see the interrupt. An error whose constructor is a Python function gives Python the
+    occasion. The constructor is removed again as soon as it was called without a pending signal.
+    """
+    error = jax.errors.JaxRuntimeError
+    before, own = error.__init__, vars(error).get("__init__")
+    if getattr(before, "gives_way", False):  # since an earlier signal
+        return
+
+    def construct(self, *arguments):
+        if threading.current_thread() is threading.main_thread():
+            if own is not None:
+                error.__init__ = own
+            elif vars(error).get("__init__") is construct:
+                del error.__init__
+        before(self, *arguments)
+
+    construct.gives_way = True
+    error.__init__ = construct

@@ -4,7 +4,7 @@ A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``c
 ``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()``, ``backends(routine)`` and
 ``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``, and for ranks in several
 processes ``process_address()``, ``tcp_between(lower, higher)``, ``listen_over_tcp(scope)`` and
-``connect_processes(me, addresses, key)``.
+``connect_processes(me, addresses, key)``. ``watch_interrupts(wanted)`` is that of Ctrl-C.
 Nothing here runs when jaxmg is imported.
 """
 
@@ -15,7 +15,7 @@ import types
 
 import jax
 
-from jaxmg._call import exits
+from jaxmg._call import exits, interrupts
 
 GROUP = "jaxmg_plugins"
 
@@ -59,6 +59,7 @@ def load(platform):
         if platform not in _loaded:
             _loaded[platform] = _register(platform)
             exits.wait_at_exit(platform)
+            interrupts.watch(_loaded[platform])
         return _loaded[platform]
 
 

@@ -196,6 +196,33 @@ TEST(NothingIsEnqueuedAfterAFailure) {
   EXPECT(status.message() == "a rank alone has no peers") << status.message();
 }
 
+TEST(AStepEndsTheFlowOnceAnotherRankHasFailed) {
+  RunRanks(1, [](const RankContext& context) -> Status {
+    // As the root of a gathered matrix: its own Communicator has no other ranks.
+    SoloCommunicator alone(&context.comm);
+    Communicator* const both[] = {&context.comm, &alone};
+    double numbers[3] = {1, 2, 3};
+    for (Communicator* comm : both) {
+      Flow flow({context.device, *comm});
+      Step<double> on(flow, Stream::kMain);
+      on.Copy(Block(&numbers[0], 1, 1, 1), Block(&numbers[1], 1, 1, 1));
+      EXPECT(numbers[0] == 2 && flow.status().ok());
+    }
+    std::vector<std::unique_ptr<Flow>> flows;
+    for (Communicator* comm : both) {
+      flows.push_back(std::make_unique<Flow>(RankContext{context.device, *comm}));
+    }
+    context.comm.Abort(Status::Fixed(Code::kCancelled, "interrupted"));
+    for (const auto& flow : flows) {
+      Step<double> on(*flow, Stream::kMain);
+      on.Copy(Block(&numbers[1], 1, 1, 1), Block(&numbers[2], 1, 1, 1));
+      EXPECT(numbers[1] == 2);
+      EXPECT(flow->Finish().message() == "interrupted") << flow->status().message();
+    }
+    return Status::Ok();
+  });
+}
+
 // A device whose copies fail.
 class NoCopies : public ForwardingDevice {
  public:

@@ -115,5 +115,22 @@ TEST(AFailureOfOneRankIsAnErrorOfAll) {
   }
 }
 
+TEST(TheRootOfAGatheredMatrixFailsWithTheOtherRanks) {
+  testing::RunRanks(2, [](const RankContext& context) -> Status {
+    std::vector<double> rows(2 * 4);
+    const Operand<double> operand = {4, 4, 2, 2, rows.data(), nullptr};
+    const Ranks ranks = RanksOf(context);
+    const Tiles tiles = TilesOf({4, 4, 4, 2}, 1, ranks.tuning);
+    const MoveSpace space(operand.sizes(), ranks, tiles, /*gathers=*/true);
+    const Frame<double> frame(context, operand, space);
+    const Communicator& alone = frame.context().comm;
+    EXPECT(alone.size() == 1 && !alone.failed() && alone.Failure().ok());
+    JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
+    context.comm.Abort(Status::Fixed(Code::kCancelled, "interrupted"));
+    EXPECT(alone.failed() && alone.Failure().message() == "interrupted");
+    return Status::Ok();
+  });
+}
+
 }  // namespace
 }  // namespace jaxmg

@@ -3,6 +3,7 @@
 worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -85,6 +86,31 @@ def addresses():
     solve(8)
     for known in plugins.load(jax.local_devices()[0].platform).connections():
         say(known)
+
+
+def interrupted(*waiting):
+    """A call that Ctrl-C has to end, as it would run for hours, and another one after it. Processes
+    that are named come to the call only when their input has ended."""
+    solve(8)
+    mesh, n = line(), 400
+    a, b = place(matrix(n), mesh, "r", None), place(np.ones(n), mesh)
+    step = functools.partial(jaxmg.potrs, mesh=mesh, matrix_specs=P("r", None))
+    forever = jax.jit(
+        lambda a, b: jax.lax.fori_loop(0, 10**7, lambda i, x: step(a, b + x / n), 0 * b)
+    )
+    try:
+        if str(jax.process_index()) in waiting:
+            say("waits")
+            sys.stdin.read()
+        x = forever(a, b)
+        say("in the call")
+        jax.block_until_ready(x)
+    except KeyboardInterrupt:
+        say("KeyboardInterrupt")
+    except _ERRORS as error:
+        say("error:", " ".join(str(error).split()))
+    solve(8)
+    say("went on")
 
 
 def patient(seconds):

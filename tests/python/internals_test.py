@@ -225,6 +225,21 @@ def test_key_value_store():
         assert store is None or hasattr(store, "blocking_key_value_get")
 
 
+def test_raise_signals_before_errors():
+    def fail(x):
+        raise ValueError("expected")
+
+    error = jax.errors.JaxRuntimeError
+    with canary("jax.errors.JaxRuntimeError, of which a constructor in Python takes effect"):
+        before = error.__init__
+        _internals.raise_signals_before_errors()
+        assert error.__init__ is not before
+        x = jax.jit(lambda x: jax.pure_callback(fail, x, x))
+        with pytest.raises(error, match="expected"):
+            jax.block_until_ready(x(jnp.ones(2)))
+        assert error.__init__ is before  # it was called, which removes it
+
+
 def test_launch_finds_its_cluster():
     """Of jaxmg/_processes/child.py, which imports neither JAX nor this package."""
     with canary("jax._src.clusters.ClusterEnv._cluster_types"):

@@ -18,6 +18,7 @@ enum class Code {
   kUnavailable,        // a library or a device is missing
   kDeadlineExceeded,   // a rank did not arrive in time
   kAborted,            // another rank failed
+  kCancelled,          // the user has interrupted the call
   kInternal,
 };
 

@@ -2,6 +2,13 @@
 
 namespace jaxmg {
 
+Status GivenUp(const Status& failure) noexcept {
+  if (failure.code() == Code::kCancelled) return failure;
+  return Guarded([&] {
+    return Error(Code::kAborted, "given up because another rank failed: ", failure.text());
+  });
+}
+
 Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& block) {
   return comm.rank() == root ? comm.SendToAll(stream, block) : comm.Recv(stream, root, block);
 }

@@ -59,11 +59,16 @@ class Communicator {
   virtual void Abort(const Status& status) noexcept = 0;
   // The error passed to Abort, or Ok. Any thread may call it at any time.
   virtual Status Failure() const noexcept = 0;
+  // Whether Abort was called. Takes no lock: cheap enough for each step of an algorithm.
+  virtual bool failed() const noexcept = 0;
 };
 
-// The Communicator of a call of one rank. Has no peers to send to.
+// The Communicator of a call of one rank, or of a rank that works alone for the ranks of `outer`,
+// and fails with these. Has no peers to send to.
 class SoloCommunicator : public Communicator {
  public:
+  explicit SoloCommunicator(const Communicator* outer = nullptr) : outer_(outer) {}
+
   int rank() const override { return 0; }
   int size() const override { return 1; }
   Status Agree(const Status& mine) noexcept override { return mine; }
@@ -78,13 +83,22 @@ class SoloCommunicator : public Communicator {
   Status Borrow(Stream, int, Bytes2D*) override { return NoPeersError(); }
   Status Return(Stream, int) override { return NoPeersError(); }
   void Abort(const Status&) noexcept override {}
-  Status Failure() const noexcept override { return Status::Ok(); }
+  Status Failure() const noexcept override {
+    return outer_ == nullptr ? Status::Ok() : outer_->Failure();
+  }
+  bool failed() const noexcept override { return outer_ != nullptr && outer_->failed(); }
 
  private:
+  const Communicator* const outer_;
+
   static Status NoPeersError() {
     return Status::Fixed(Code::kInternal, "a rank alone has no peers");
   }
 };
+
+// The error of a rank that gives up because of another one's failure, which Abort was called with.
+// An interrupt is nobody's failure, and remains what it is.
+Status GivenUp(const Status& failure) noexcept;
 
 // Sends `block` of rank `root` to the same block of every other rank. The root may change it only
 // after WaitSent to each of them.

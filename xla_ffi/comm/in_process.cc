@@ -64,9 +64,7 @@ template <typename Ready, typename Take, typename Late>
 Status InProcessGroup::Await(const WaitPolicy& policy, Ready ready, Take take, Late late) {
   auto lock = monitor_.Lock();
   monitor_.Wait(lock, policy, [&] { return !aborted_.ok() || ready(); });
-  if (!aborted_.ok()) {
-    return Error(Code::kAborted, "given up because another rank failed: ", aborted_.text());
-  }
+  if (!aborted_.ok()) return GivenUp(aborted_);
   if (!ready()) {
     AbortLocked(late());
     return aborted_;
@@ -144,6 +142,7 @@ void InProcessGroup::Abort(const Status& status) noexcept {
 void InProcessGroup::AbortLocked(const Status& status) noexcept {
   if (aborted_.ok()) {
     aborted_ = status;
+    failed_.store(true, std::memory_order_release);
     OnAbort();
   }
   monitor_.Notify();
@@ -254,6 +253,7 @@ class InProcessCommunicator : public Communicator {
 
   void Abort(const Status& status) noexcept override { group_->Abort(status); }
   Status Failure() const noexcept override { return group_->Failure(); }
+  bool failed() const noexcept override { return group_->failed(); }
 
  private:
   std::shared_ptr<InProcessGroup> group_;

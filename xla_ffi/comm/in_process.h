@@ -5,6 +5,7 @@
 #ifndef JAXMG_XLA_FFI_COMM_IN_PROCESS_H_
 #define JAXMG_XLA_FFI_COMM_IN_PROCESS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -68,6 +69,7 @@ class InProcessGroup {
   virtual Status Agree(int rank, const Status& mine, const WaitPolicy& policy) noexcept;
   void Abort(const Status& status) noexcept;
   Status Failure() noexcept;
+  bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   // For a rank that leaves the call early and will not vote again: all later agreements return this
   // failure.
@@ -97,6 +99,7 @@ class InProcessGroup {
   Monitor monitor_;
   std::vector<Queues> queues_;
   Status aborted_;
+  std::atomic<bool> failed_{false};  // whether aborted_ is set
   std::vector<Status> votes_;
   std::vector<int64_t> shared_,
       rank_values_;  // the arguments of Share and of SetRankValue, by rank

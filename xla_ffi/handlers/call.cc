@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "xla_ffi/comm/processes/hub.h"
+
 namespace jaxmg {
 
 namespace {
@@ -78,6 +80,12 @@ Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordin
   }
   int here = 0;
   return JoinSharedRendezvous(call, patience, group, sharing == nullptr ? &here : sharing);
+}
+
+std::string WhereInterrupted(const void* site) {
+  if (!static_cast<const CallSite*>(site)->spans_processes) return "";
+  Hub& hub = Hub::Instance();
+  return " in " + hub.Describe(hub.me());
 }
 
 CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {

@@ -175,6 +175,8 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   CurrentDevice current;
   std::unique_ptr<CudaDevice> device;
   SharedScratch shared(platform.ordinal);
+  // Declared after the device, of which its group has events.
+  CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
   bool shares = false;
   auto allocate = [&](size_t bytes, CudaDevice::Readers readers, void** data) -> Status {
     if (shares && readers == CudaDevice::Readers::kAllRanks) return shared.Allocate(bytes, data);
@@ -196,7 +198,12 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(JoinOthers(site, coordinates, platform.ordinal, &group));
+  const Status joined = JoinOthers(site, coordinates, platform.ordinal, &group);
+  if (!joined.ok()) {
+    call.AwaitOwnSignal(joined);
+    return joined;
+  }
+  call.Join(group);
   const Status status = RunInGroup(
       group, coordinates.rank, device.get(), NoTimeLimit(site.ranks),
       [&](Communicator& comm) -> Status {
@@ -210,6 +217,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
         return done;
       });
   AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
+  call.AwaitOwnSignal(status);
   return status;
 }
 

@@ -31,6 +31,8 @@ Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
 Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   const RankCoordinates coordinates = {site.coordinates[0], site.coordinates[1]};
   std::unique_ptr<Device> device;
+  // Declared after the device, of which its group has events.
+  CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
   const Status ready = Guarded([&] {
     device = site.spans_processes ? NewSharingHostDevice() : NewHostDevice();
     return Status::Ok();
@@ -41,11 +43,17 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   }
   std::shared_ptr<InProcessGroup> group;
   int sharing = site.ranks;  // the number of ranks that share this process's processors
-  JAXMG_RETURN_IF_ERROR(JoinOthers(site, coordinates, &group, &sharing));
+  const Status joined = JoinOthers(site, coordinates, &group, &sharing);
+  if (!joined.ok()) {
+    call.AwaitOwnSignal(joined);
+    return joined;
+  }
+  call.Join(group);
   const BlasThreadShare threads(sharing);
   const Status status = RunInGroup(group, coordinates.rank, device.get(), kNoTimeLimit,
                                    [&](Communicator& comm) { return program({*device, comm}); });
   AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
+  call.AwaitOwnSignal(status);
   return status;
 }
 

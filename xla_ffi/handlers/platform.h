@@ -10,6 +10,7 @@
 #include <string>
 
 #include "xla/ffi/api/ffi.h"
+#include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/shared_call_site.h"
 #include "xla_ffi/comm/processes/shared_rendezvous.h"
 #include "xla_ffi/comm/rendezvous.h"
@@ -67,6 +68,12 @@ inline void FailCall(const CallSite& site, const Status& status) noexcept {
   if (site.shared != nullptr) FailSharedCall(*site.shared, site.key.run, status);
 }
 
+// What CallUnderWay does with a CallSite.
+inline void FailWaitingCall(const void* site, const Status& status) noexcept {
+  FailCall(*static_cast<const CallSite*>(site), status);
+}
+std::string WhereInterrupted(const void* site);  // names this process if there are others
+
 // Converts a status that is not Ok to XLA's error. Allocates no memory itself, so that it works
 // when none is left.
 inline XLA_FFI_Error* ToFfiError(const XLA_FFI_Api* api, const Status& status) noexcept {
@@ -82,6 +89,8 @@ inline XLA_FFI_Error* ToFfiError(const XLA_FFI_Api* api, const Status& status) n
         return XLA_FFI_Error_Code_DEADLINE_EXCEEDED;
       case Code::kAborted:
         return XLA_FFI_Error_Code_ABORTED;
+      case Code::kCancelled:
+        return XLA_FFI_Error_Code_CANCELLED;
       case Code::kOk:
       case Code::kInternal:
         break;

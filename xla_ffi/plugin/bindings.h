@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/hub.h"
 #include "xla_ffi/comm/processes/shared_rendezvous.h"
 #include "xla_ffi/handlers/handlers.h"
@@ -131,6 +132,41 @@ inline void DefineProcesses(pybind11::module_& module) {
       "connected, connecting, or lost and why.");
 }
 
+// The Python function that says whether SIGINT is to interrupt calls. Never freed: the watcher's
+// thread may use it while the process exits.
+inline pybind11::object*& InterruptsWanted() {
+  static pybind11::object* function = nullptr;
+  return function;
+}
+
+inline bool AskWhetherInterruptsAreWanted() {
+#if PY_VERSION_HEX >= 0x030d0000
+  if (Py_IsFinalizing()) return false;
+#else
+  if (_Py_IsFinalizing()) return false;
+#endif
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    return (*InterruptsWanted())().cast<bool>();
+  } catch (pybind11::error_already_set& error) {
+    error.discard_as_unraisable("jaxmg's watcher of SIGINT");
+  } catch (const std::exception&) {
+  }
+  return false;
+}
+
+inline void DefineInterrupts(pybind11::module_& module) {
+  module.def(
+      "watch_interrupts",
+      [](const pybind11::function& wanted) {
+        if (InterruptsWanted() == nullptr) InterruptsWanted() = new pybind11::object(wanted);
+        return WatchInterrupts(&AskWhetherInterruptsAreWanted);
+      },
+      pybind11::arg("wanted"),
+      "Has SIGINT end the calls that are under way if `wanted`, called for each signal on a thread "
+      "of its own, returns True. Returns whether it is watched: not if no function handles it.");
+}
+
 inline void DefineCommon(pybind11::module_& module) {
   ReadOptions();
   module.def("registrations", &Registrations,
@@ -170,6 +206,7 @@ inline void DefineCommon(pybind11::module_& module) {
       "Which ranks solve an eigenproblem from now on: \"one\" by LAPACK or cuSOLVER, \"all\", or "
       "\"auto\".");
   DefineProcesses(module);
+  DefineInterrupts(module);
   module.def("compiler", [] { return std::string(__VERSION__); });
 }
 

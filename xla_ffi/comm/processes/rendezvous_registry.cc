@@ -11,6 +11,8 @@ namespace {
 
 // How long a process whose limit has passed waits for the lead to report the missing ranks.
 constexpr std::chrono::seconds kLastAnswer(5);
+// How often a wait for a connection looks whether the call has failed.
+constexpr std::chrono::milliseconds kBetweenLooks(200);
 // How long, and how many, abandoned rendezvous are remembered.
 constexpr std::chrono::seconds kRemembered(60);
 constexpr size_t kMostRemembered = 16;
@@ -83,11 +85,20 @@ Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
     }
   }
   if (lead != me) {
-    Status connected = hub.Await(lead, std::min(deadline, Clock::now() + kBeforeNotice));
-    if (connected.code() == Code::kDeadlineExceeded && Clock::now() < deadline) {
-      PrintNotice(text + ": waiting for " + group->DescribeRanks(lead) + ": " + connected.text());
-      connected = hub.Await(lead, deadline);
-    }
+    // In parts, because the call may fail meanwhile: another rank can't start, or it is
+    // interrupted.
+    Status connected, failed;
+    bool noticed = false;
+    const Clock::time_point notice = Clock::now() + kBeforeNotice;
+    do {
+      connected = hub.Await(lead, std::min(deadline, Clock::now() + kBetweenLooks));
+      failed = FailureOf(name);
+      if (connected.code() == Code::kDeadlineExceeded && !noticed && Clock::now() >= notice) {
+        PrintNotice(text + ": waiting for " + group->DescribeRanks(lead) + ": " + connected.text());
+        noticed = true;
+      }
+    } while (connected.code() == Code::kDeadlineExceeded && failed.ok() && Clock::now() < deadline);
+    JAXMG_RETURN_IF_ERROR(failed);
     if (!connected.ok()) {
       return Error(connected.code(), call.call_site->routine, ": after ", limit.count(), " s ",
                    group->DescribeRanks(lead), " did not come to the call: ", connected.text());

@@ -81,11 +81,15 @@ class Flow {
   const Tuning& tuning() const { return tuning_; }
   Precision precision() const { return precision_; }
 
-  // Calls `call` unless the flow has failed. If `call` fails, records the failure and aborts on all
-  // ranks.
+  // Calls `call` unless the flow or another rank has failed. If `call` fails, records the failure
+  // and aborts on all ranks.
   template <typename Call>
   void Do(const Call& call) noexcept {
     if (!status_.ok()) return;
+    if (comm_.failed()) {
+      status_ = GivenUp(comm_.Failure());
+      return;
+    }
     status_ = Guarded(call);
     if (!status_.ok()) comm_.Abort(status_);
   }

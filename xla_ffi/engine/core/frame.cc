@@ -7,7 +7,8 @@ namespace jaxmg {
 Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
                      const std::function<Status()>& work) {
   JAXMG_RETURN_IF_ERROR(comm.Agree(Guarded(prepare)));
-  const Status status = Guarded(work);
+  // A library's routine, if `work` begins with one, can't be stopped.
+  const Status status = comm.failed() ? GivenUp(comm.Failure()) : Guarded(work);
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);
 }
@@ -17,6 +18,7 @@ Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, const Rou
     : outer_(context),
       operand_(operand),
       space_(space),
+      solo_(&context.comm),
       alone_({context.device, solo_}),
       workspace_(space.pieces),
       status_(workspace_.Reserve<int32_t>(operand.status == nullptr ? 1 : 0)) {}

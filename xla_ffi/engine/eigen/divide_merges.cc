@@ -307,6 +307,7 @@ class Level {
     if (parts.empty()) return Status::Ok();
     const int64_t k = m.found.k;
     for (int64_t root = roots.begin; root < roots.end; root += tuning_.panel) {
+      if (comm_.failed()) return GivenUp(comm_.Failure());
       const int64_t columns = std::min(tuning_.panel, roots.end - root);
       JAXMG_RETURN_IF_ERROR(kernels_.Vectors(
           kMain, k, root, root + columns, tables.grouped, on_device_.refined + m.begin,

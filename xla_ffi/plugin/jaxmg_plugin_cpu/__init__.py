@@ -16,6 +16,7 @@ connect_processes = _native.connect_processes
 tcp_between = _native.tcp_between
 listen_over_tcp = _native.listen_over_tcp
 connections = _native.connections
+watch_interrupts = _native.watch_interrupts
 
 
 def process_address():

@@ -1,0 +1,23 @@
+"""Ctrl-C: ends the calls that are under way, and reaches the caller as KeyboardInterrupt.
+
+The plugin counts SIGINT while calls are under way, and asks `_wanted`, on a thread of its own,
+whether the signal interrupts them: it does if the handler is Python's own. Any other handler is
+called as without jaxmg, and the calls go on.
+"""
+
+import signal
+
+from jaxmg import _internals
+
+
+def watch(plugin):
+    """Has SIGINT interrupt the calls of a plugin, if that can, and if Python handles SIGINT."""
+    if hasattr(plugin, "watch_interrupts") and callable(signal.getsignal(signal.SIGINT)):
+        plugin.watch_interrupts(_wanted)
+
+
+def _wanted():
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    _internals.raise_signals_before_errors()
+    return True

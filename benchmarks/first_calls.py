@@ -154,9 +154,13 @@ def main():
             arguments = [sys.executable, __file__, *sys.argv[1:], "--child", name]
             try:
                 done = subprocess.run(
-                    arguments + ["--peer"] * peer, env=environment, text=True, timeout=options.limit,
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
-                )  # fmt: skip
+                    arguments + ["--peer"] * peer,
+                    env=environment,
+                    text=True,
+                    timeout=options.limit,
+                    capture_output=True,
+                    check=False,
+                )
                 lines, error = done.stdout.splitlines(), done.stderr[-300:] * (done.returncode != 0)
             except subprocess.TimeoutExpired as late:
                 lines, error = (late.stdout or b"").decode().splitlines(), "time limit"

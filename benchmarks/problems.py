@@ -211,7 +211,7 @@ def same_bits(xp, first, second):
 
 
 def _bits(x):
-    return x.view({4: np.uint32, 8: np.uint64}[x.dtype.itemsize])
+    return x.view({1: np.uint8, 4: np.uint32, 8: np.uint64}[x.dtype.itemsize])
 
 
 def backward_error(xp, routine, a, operands, results, multiply):

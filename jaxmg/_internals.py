@@ -132,7 +132,7 @@ def batch_size(array):
         kind = type(value).__name__
         if kind == "BatchTracer":
             dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", None)
-            size *= value.shape[dimension] if isinstance(dimension, int) else 1
+            size *= np.shape(value)[dimension] if isinstance(dimension, int) else 1
         elif kind in ("JVPTracer", "LinearizeTracer"):
             value = getattr(value, "primal", None)
         else:

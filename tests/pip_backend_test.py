@@ -56,7 +56,7 @@ def test_builds_for_this_python(checkout, folder, module, settings, target):
     done = build(checkout, folder, module, settings)
     assert done.stdout.split() == ["jaxmg-2.0.0-py3-none-any.whl"], done.stderr
     assert (checkout / "wheels/jaxmg-2.0.0-py3-none-any.whl").read_text() == "wheel\n"
-    python = "--repo_env=JAXMG_PYTHON=%d.%d" % sys.version_info[:2]
+    python = f"--repo_env=JAXMG_PYTHON={sys.version_info.major}.{sys.version_info.minor}"
     calls = (checkout / "calls").read_text().splitlines()
     assert [call.split()[0] for call in calls] == ["build", "cquery"]
     assert all(call.endswith(target) and python in call.split() for call in calls)

@@ -34,7 +34,7 @@ def build_sdist(sdist_directory, config_settings=None):
 
 def build(target, folder):
     """Builds a wheel for the running Python into ``folder`` and returns its name."""
-    version = "%d.%d" % sys.version_info[:2]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     options = ["--config=ci", f"--repo_env=JAXMG_PYTHON={version}"]
     built = _bazel("build", *options, target)
     if built.returncode != 0:
@@ -42,7 +42,7 @@ def build(target, folder):
             f"Bazel did not build {target} for Python {version}; its output is above. The first "
             "build downloads Bazel, a compiler and packages of Python (from GitHub or Debian, and "
             "PyPI), about 1 GB, so it needs the network and some minutes. Without a network "
-            "install wheels: pip install --no-index --find-links FOLDER \"jaxmg[cpu]>=2\""
+            'install wheels: pip install --no-index --find-links FOLDER "jaxmg[cpu]>=2"'
         )
     found = _bazel("cquery", *options, "--output=files", target, stdout=subprocess.PIPE)
     wheel = ROOT / found.stdout.split()[-1]

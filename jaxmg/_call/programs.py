@@ -257,7 +257,8 @@ def _on_same_devices(array, layout):
     sharding = getattr(array, "sharding", None)
     if not isinstance(sharding, NamedSharding) or layout.explicit:
         return False
-    same = list(sharding.mesh.devices.flat) == list(layout.mesh.devices.flat)
+    meshes = np.asarray(sharding.mesh.devices), np.asarray(layout.mesh.devices)
+    same = meshes[0].ravel().tolist() == meshes[1].ravel().tolist()
     return same and set(sharding.mesh.axis_types) == {AxisType.Auto}
 
 

@@ -37,7 +37,7 @@ class Pickled(portable.Portable):
     def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
-        leaves.check(name, self, self.shape[1])
+        leaves.check(name, self, self.shape[1])  # type: ignore
         layout = values.pop("layout")
         arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array)}
         if not all(array.is_fully_addressable for array in arrays.values()):

@@ -3,6 +3,7 @@ products, compiled as a whole. A file jax_*.py has functions and their programs.
 
 import dataclasses
 import functools
+import inspect
 import itertools
 from typing import Any
 
@@ -59,7 +60,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
         lie = whole.places(mesh, arrays, counts)
         batch = _jit_batch(lie, name, program, results, mesh, spec, *options)
         # Under vmap both batches become one.
-        return (batch.__wrapped__ if _compat.batched_here(arrays) else batch)(*arrays)
+        return (inspect.unwrap(batch) if _compat.batched_here(arrays) else batch)(*arrays)
     return _one(arrays, name, program, results, mesh, spec, *options)
 
 

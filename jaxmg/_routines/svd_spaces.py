@@ -37,7 +37,7 @@ def pseudoinverse_above(call, a, rtol):
     return (pseudoinverse_of(a, Cut(0.0), call.layout, rtol),)
 
 
-def _condition(s, p, has_nan):
+def _condition(s, has_nan, p):
     """The condition number of singular values, (..., k); infinite where ``a`` has infinity."""
     if p == "nuc":
         value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
@@ -49,7 +49,7 @@ def _condition(s, p, has_nan):
 def _condition_stacks(platform, options, a):
     """`condition` of each matrix of a stack."""
     (s,) = svd.relative_values.of_stacks(platform, (), a)
-    return (_condition(s, *options, jnp.isnan(a).any((-2, -1))),)
+    return (_condition(s, jnp.isnan(a).any((-2, -1)), *options),)
 
 
 @shares.on_shares(_condition_stacks)
@@ -57,7 +57,7 @@ def _condition_stacks(platform, options, a):
 def condition(call, a):
     """The condition number by singular values."""
     s = svd.values_of(scaling.scaled(a), call.layout)
-    return (_condition(s, *call.attributes, jnp.isnan(a).any()),)
+    return (_condition(s, jnp.isnan(a).any(), *call.attributes),)
 
 
 @jax_linalg.program_of_any_shape

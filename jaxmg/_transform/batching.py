@@ -228,15 +228,16 @@ def merged(larger, sizes, marks, *arrays):
     ones = [of_one(array, mark) for array, mark in zip(arrays, of_outer, strict=True)]
     inner = tuple(axis for axis in axes_in_front(ones, of_inner) if axis not in outer)
     each = zip(arrays, of_inner, of_outer, strict=True)
-    results = larger(*(_merge(*sizes, outer + inner, *one) for one in each))
+    results = larger(*(_merge(sizes, outer + inner, *one) for one in each))
     return jax.tree.map(lambda x: _split(x, sizes, outer, inner), results)
 
 
-def _merge(outer_size, inner_size, axes, array, inner, outer):
+def _merge(sizes, axes, array, inner, outer):
     """Merges the two batch dimensions of an array into one, sharded over explicit ``axes``.
     ``inner`` and ``outer`` tell which of the two dimensions the array has."""
     if not (inner or outer):
         return array
+    outer_size, inner_size = sizes
     rest = array.shape[outer + inner :]
     missing = tuple(i for i, there in enumerate((outer, inner)) if not there)
     shapes = (outer_size, inner_size, *rest), (outer_size * inner_size, *rest)

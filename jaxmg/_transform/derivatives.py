@@ -24,7 +24,7 @@ from jaxmg._call import layouts
 from jaxmg._transform import batching
 
 
-def differentiable(function, rule, *arrays):
+def differentiable(function, rule, *arrays) -> typing.Any:
     """Calls ``function(*arrays)`` with a derivative rule: ``rule(primals, tangents)`` returns the
     results and their tangents. The tangent of an array that isn't being differentiated is None.
 

@@ -56,8 +56,8 @@ class Product:
     def __call__(self, coordinates, *operands):
         axes = frozenset().union(*map(_compat.varying_axes, operands))
         plugins.load(self.layout.platform)
-        operands = (_compat.vary(x, axes) for x in operands)
-        return _product.bind(jnp.reshape(coordinates, 2), *operands, of=self)
+        varying = (_compat.vary(x, axes) for x in operands)
+        return _product.bind(jnp.reshape(coordinates, 2), *varying, of=self)
 
     def like(self, kind, m, n, k, block, **options):
         """Another product on the same ranks."""
@@ -142,11 +142,11 @@ def _transpose(cotangent, coordinates, x, *y, of):
     if of.kind == ADJOINT:
         back = of.like(ADJOINT, of.n, of.m, of.m, x.aval.shape[0], conjugates=of.conjugates)
         return None, back(coordinates, cotangent)
-    (y,) = y
+    (other,) = y
     m, n, k = of.m, of.n, of.k
     if ad.is_undefined_primal(x):
-        return None, _back_to_x(of, x.aval.shape[0], m, n, k, coordinates, cotangent, y), None
-    return None, None, _back_to_y(of, y.aval.shape[0], m, n, k, coordinates, cotangent, x)
+        return None, _back_to_x(of, x.aval.shape[0], m, n, k, coordinates, cotangent, other), None
+    return None, None, _back_to_y(of, other.aval.shape[0], m, n, k, coordinates, cotangent, x)
 
 
 def _back_to_x(of, block, m, n, k, coordinates, cotangent, y):
@@ -216,11 +216,11 @@ def _by_xla(of, x, *y):
     layout, by = of.layout, collective_products
     if of.kind == TIMES:
         times = (by.rows_times_rows, by.rows_times_upper, by.rows_times_lower)[of.triangle]
-        product = times(x, *y, layout)
+        product = times(x, y[0], layout)
     elif of.kind == TIMES_ADJOINT:
-        product = by.rows_times_adjoint(x, *y, layout, of.conjugates)
+        product = by.rows_times_adjoint(x, y[0], layout, of.conjugates)
     elif of.kind == ADJOINT_TIMES:
-        product = by.adjoint_times_rows(x, *y, layout, of.conjugates)
+        product = by.adjoint_times_rows(x, y[0], layout, of.conjugates)
     elif of.kind == GRAM:
         product = by.gram(x, layout)
     else:

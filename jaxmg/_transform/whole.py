@@ -49,8 +49,8 @@ def over_devices(function, mesh, size, marks, *arrays):
 
     with _compat.entered(mesh):
         each = zip(arrays, marks, strict=True)
-        arrays = [extended(x) if mark else x for x, mark in each]
-        results = jax.vmap(function, [0 if mark else None for mark in marks])(*arrays)
+        larger = [extended(x) if mark else x for x, mark in each]
+        results = jax.vmap(function, [0 if mark else None for mark in marks])(*larger)
         return jax.tree.map(lambda x: spread(x)[:size], results)
 
 

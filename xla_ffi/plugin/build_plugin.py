@@ -1,4 +1,4 @@
-"""tools/pip_backend.py for the plugins: pip takes a backend from the folder that it builds alone."""
+"""tools/pip_backend.py for plugins: pip takes a backend from the folder that it builds."""
 
 import pathlib
 import sys

@@ -151,8 +151,7 @@ def exp_times_power(log, exponent):
 
 def with_upper_multiplied(a, exponent):
     """Matrices (..., m, n) of which the upper triangles are multiplied by 2^exponent, (...)."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - i) for i in (2, 1))
-    return jnp.where(row <= column, multiplied(a, over(exponent, 2)), a)
+    return jnp.tril(a, -1) + jnp.triu(multiplied(a, over(exponent, 2)))
 
 
 def multiplied(x, exponent):

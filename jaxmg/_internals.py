@@ -131,7 +131,7 @@ def batch_size(array):
     while isinstance(value, jax.core.Tracer):
         kind = type(value).__name__
         if kind == "BatchTracer":
-            dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", None)
+            dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", ())
             size *= np.shape(value)[dimension] if isinstance(dimension, int) else 1
         elif kind in ("JVPTracer", "LinearizeTracer"):
             value = getattr(value, "primal", None)

@@ -35,7 +35,8 @@ def check(routine, factor, rows):
     leaf = factor.made_for
     if leaf is None and factor.layout.inside:
         return
-    needed, shape = _shape(factor.layout, rows, factor.tile), getattr(leaf, "shape", ())
+    needed = _shape(factor.layout, rows, factor.tile)
+    shape: tuple[int, ...] = getattr(leaf, "shape", ())
     if shape[-2:] == needed:
         return
     origin = "another tree"

@@ -113,7 +113,7 @@ def homogeneous(function, *degrees, reads=None):
     @functools.wraps(function)
     def scaled_function(a, *others, **options):
         exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1)) // step
-        results = function(multiplied(a, -step * exponent[..., None, None]), *others, **options)
+        results = function(_lifted(a, -step * exponent[..., None, None]), *others, **options)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
         values = [
@@ -163,6 +163,25 @@ def multiplied(x, exponent):
     half = exponent // 2
     halves = (jnp.clip(part, 1 - bias, bias) for part in (half, exponent - half))
     return functools.reduce(lambda x, part: x * power(part, x.dtype), halves, x)
+
+
+def _lifted(x, exponent):
+    """`multiplied` of numbers of which some are denormal, too."""
+    return jax.lax.platform_dependent(x, exponent, cpu=_lifted_on_cpu, default=multiplied)
+
+
+@jax.custom_jvp
+def _lifted_on_cpu(x, exponent):
+    """XLA's code for CPUs takes denormals for 0. Beside large entries they are rounding."""
+    info = jnp.finfo(x.dtype)
+    small = jnp.any(exponent > -info.minexp - 2 * info.nmant)
+    return jax.lax.cond(small, times_power, multiplied, x, exponent)
+
+
+@_lifted_on_cpu.defjvp
+def _lifted_on_cpu_jvp(primals, tangents):
+    x, exponent = primals
+    return _lifted_on_cpu(x, exponent), multiplied(tangents[0], exponent)
 
 
 def _is_complex(x):

@@ -311,26 +311,22 @@ def _run(arrays, name, program, results, mesh, spec, *options):
 # Programs: of a call, whose first attribute says what to read of its matrix, and of global arrays.
 
 
-def program(function, meets=False):
-    """A program of a square matrix and other arrays.
-
-    Args:
-        meets: whether its routines meet (`ffi.meet`) before any collective of XLA's. Else the
-            program does so first, which may cost a copy of the matrix in several processes.
-    """
+def program(function):
+    """A program of a square matrix and other arrays. Its processes meet (`ffi.meet`) before any
+    collective of XLA's, which may cost a copy of the matrix where there are several."""
 
     @functools.wraps(function)
     def run_on_rows(call, a, *others):
-        (a,) = (a,) if meets else ffi.meet_first(call.layout, a)
+        (a,) = ffi.meet_first(call.layout, a)
         # On its way to the mesh a matrix may have got rows of padding.
         return function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
 
     return run_on_rows
 
 
-def program_of_any_shape(function, with_b=False, meets=False):
+def program_of_any_shape(function, with_b=False):
     """A program of matrices (m, n), and of b with as many rows if ``with_b``."""
-    made: Any = program(function, meets)
+    made: Any = program(function)
     made.any_shape, made.with_b = True, with_b
     return made
 

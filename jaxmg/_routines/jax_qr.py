@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
@@ -144,9 +143,6 @@ def qr(
     return tuple(results) if pivoting or how == "raw" else QRResult(*results)
 
 
-_program = functools.partial(jax_linalg.program_of_any_shape, meets=True)
-
-
 def fits(m, n, ranks):
     """Whether every device may have R, or what is as large, of a matrix (m, n)."""
     return min(m, n) <= SMALL or tall.fits(m, n, ranks)
@@ -246,7 +242,7 @@ def _of_stacks(platform, options, a):
 
 
 @shares.on_shares(_of_stacks, lambda mode: mode != "raw")
-@_program
+@jax_linalg.program_of_any_shape
 def decomposed(call, a):
     (mode,) = call.attributes
     if mode == "r":
@@ -293,7 +289,7 @@ def _complete(call, a):
     return factor.q("complete") * units, scaling.multiplied(r, exponent)
 
 
-@_program
+@jax_linalg.program_of_any_shape
 def pivoted(call, a):
     """(Q, R, p), or (R, p)."""
     (mode,) = call.attributes

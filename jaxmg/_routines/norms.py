@@ -82,7 +82,7 @@ def _scaled(x, ord, axis):
     reciprocal, which of the largest numbers is denormal, and then 0."""
     still = jax.lax.stop_gradient(x)
     squares = ord is None or isinstance(ord, str) or ord == 2
-    if squares or float(ord) > 0:
+    if ord is None or isinstance(ord, str) or float(ord) > 0:
         scale = scaling.largest(still, axis, keepdims=True)
     else:
         scale = smallest(jnp.abs(still), axis, keepdims=True)

@@ -321,8 +321,8 @@ TEST(RootsAndSignsOfDiagonals) {
   ForEachDtype([](auto zero) {
     using T = decltype(zero);
     using R = Real<T>;
-    const R kInf = std::numeric_limits<R>::infinity();
-    const R diagonal[] = {4, 0, -9, kInf, R(0.25), R(std::nan(""))};
+    const R kInfinity = std::numeric_limits<R>::infinity();
+    const R diagonal[] = {4, 0, -9, kInfinity, R(0.25), R(std::nan(""))};
     const R roots[] = {2, 1, 1, 1, R(0.5), 1}, signs[] = {1, 1, -1, 1, 1, 1};
     constexpr int64_t kN = 6;
     Padded<T> a(kN, kN, 1);

@@ -1,5 +1,6 @@
 """Devices, matrices with known answers and error measures that the tests share."""
 
+import contextlib
 import functools
 import itertools
 
@@ -137,6 +138,16 @@ def shard_rows(array, mesh):
 def context(mesh):
     """A context in which ``mesh`` is the context mesh."""
     return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+@contextlib.contextmanager
+def without_64_bits():
+    """A context in which JAX computes with 32 bits, as it does by default."""
+    jax.config.update("jax_enable_x64", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", True)
 
 
 def watch_programs(monkeypatch):

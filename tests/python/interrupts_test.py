@@ -13,6 +13,8 @@ from jaxmg._call import interrupts, plugins
 
 _START = """
 import ctypes, os, signal, sys, threading, time
+# A shell that starts its programs in the background has them ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import jax, numpy as np
 import jaxmg
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P

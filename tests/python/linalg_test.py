@@ -179,7 +179,7 @@ def test_no_device_has_a_whole_matrix(name):
 @pytest.mark.skipif(
     jax.default_backend() != "cpu", reason="on GPUs XLA counts more than copies of the rows"
 )
-def test_a_look_at_the_matrix_takes_no_memory():
+def test_a_look_at_the_matrix_takes_little_memory():
     n, mesh = 512, cases.line(4)
     by_rows = jax.NamedSharding(mesh, P("r", None))
     a, b = jax.ShapeDtypeStruct((n, n), float, sharding=by_rows), jax.ShapeDtypeStruct((n,), float)
@@ -194,10 +194,10 @@ def test_a_look_at_the_matrix_takes_no_memory():
     def upper_of_hermitian(a, b, **where):
         return linalg.cholesky(a, upper=True, **where)
 
-    assert memory(upper_of_hermitian) <= memory(upper) + 8 * 64 * n
-    # To choose between two factorizations takes a second copy of the rows, and no more.
+    # The matrix is scaled, into a copy of the rows; to choose between two factorizations takes one.
     rows = 8 * n * n // 4
-    assert memory(linalg.solve) <= memory(jaxmg.gesv) + rows + 8 * 64 * n
+    assert memory(upper_of_hermitian) <= memory(upper) + rows + 8 * 64 * n
+    assert memory(linalg.solve) <= memory(jaxmg.gesv) + 2 * rows + 8 * 64 * n
 
 
 @pytest.mark.parametrize(

@@ -408,7 +408,7 @@ def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
     a = matrix("ill", 40, 40, dtype)
     exact = scipy.linalg.polar(a.astype(np.result_type(dtype, np.float64)))[0]
     mesh = cases.line(devices, kind=axes)
-    with contextlib.nullcontext() if bits == 64 else jax.enable_x64(False):
+    with contextlib.nullcontext() if bits == 64 else cases.without_64_bits():
         rows = jax.device_put(a, NamedSharding(mesh, P(mesh.axis_names[0], None)))
         u, p = jax.jit(functools.partial(linalg.polar, **on(mesh)))(rows)
         assert u.dtype == p.dtype == dtype
@@ -427,7 +427,7 @@ def test_derivatives_and_batches_in_double(double_is_fast):
         u, p = linalg.polar(a, **where)
         return jnp.sum(jnp.sin(u)) + jnp.sum(p * p)
 
-    with jax.enable_x64(False):
+    with cases.without_64_bits():
         got = jax.jit(jax.grad(total))(jnp.asarray(a))
         u, _ = jax.jit(jax.vmap(functools.partial(linalg.polar, **where)))(np.stack([a, 2 * a]))
     assert got.dtype == u.dtype == np.float32

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmg import _compat
+
 
 def exponents(x):
     """e of |x| = f 2^e with 1 <= f < 2, int32; 0 of what isn't finite, very low of 0. Of a complex
@@ -117,7 +119,7 @@ def homogeneous(function, *degrees, reads=None):
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
         values = [
-            multiplied(x, int(step * degree) * over(exponent, x.ndim - a.ndim + 2)) if degree else x
+            _lifted(x, int(step * degree) * over(exponent, x.ndim - a.ndim + 2)) if degree else x
             for x, degree in zip(leaves, of_each, strict=True)
         ]
         return jax.tree.unflatten(tree, values)
@@ -166,7 +168,7 @@ def multiplied(x, exponent):
 
 
 def _lifted(x, exponent):
-    """`multiplied` of numbers of which some are denormal, too."""
+    """`multiplied` where numbers or results may be denormal, too."""
     return jax.lax.platform_dependent(x, exponent, cpu=_lifted_on_cpu, default=multiplied)
 
 
@@ -174,8 +176,10 @@ def _lifted(x, exponent):
 def _lifted_on_cpu(x, exponent):
     """XLA's code for CPUs takes denormals for 0. Beside large entries they are rounding."""
     info = jnp.finfo(x.dtype)
-    small = jnp.any(exponent > -info.minexp - 2 * info.nmant)
-    return jax.lax.cond(small, times_power, multiplied, x, exponent)
+    if not _compat.COMPILES_EXCHANGES:  # the XLA of JAX 0.6.2 loses more of them, and branches
+        return times_power(x, exponent)
+    far = jnp.any(jnp.abs(exponent) > -info.minexp - 2 * info.nmant)
+    return jax.lax.cond(far, times_power, multiplied, x, exponent)
 
 
 @_lifted_on_cpu.defjvp

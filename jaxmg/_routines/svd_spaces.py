@@ -34,7 +34,11 @@ def _above_stacks(platform, options, a, rtol):
 def pseudoinverse_above(call, a, rtol):
     """`pseudoinverse` with ``rtol`` in an array (1, 1) of the dtype of ``a``."""
     rtol = blocks.replicate(rtol, call.layout)[0, 0].real
-    return (pseudoinverse_of(a, Cut(0.0), call.layout, rtol),)
+
+    def inverse(a):
+        return pseudoinverse_of(a, Cut(0.0), call.layout, rtol)
+
+    return (scaling.homogeneous(inverse, -1)(a),)
 
 
 def _condition(s, has_nan, p):

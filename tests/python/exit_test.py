@@ -54,10 +54,15 @@ _CASES.sort(key=lambda case: case[-1] != 500)  # the first few are to be quick
 _COUNT = int(os.environ.get("JAXMG_TEST_EXITS", 4))
 
 
+# Of processes on CPU devices, wherever the tests run.
+_needs_cpu_plugin = pytest.mark.skipif(
+    "cpu" not in plugins.entry_points(), reason="needs the plugin for CPU devices"
+)
+
+
+@_needs_cpu_plugin
 @pytest.mark.parametrize("number", range(_COUNT))
 def test_end_with_calls_under_way(number):
-    if "cpu" not in plugins.entry_points():
-        pytest.skip("needs the plugin for CPU devices")
     end, routine, mode, n = _CASES[number % len(_CASES)]
     result = run(
         "-c", _PROGRAM, end, routine, mode, str(n), timeout=60, JAX_PLATFORMS="cpu",
@@ -85,6 +90,7 @@ at_end.append(lambda: (before, v.is_ready()))
 """
 
 
+@_needs_cpu_plugin
 @pytest.mark.parametrize("limit, ready", [("10", True), ("0", False)])
 def test_the_end_waits_for_results_up_to_a_limit(limit, ready):
     result = run(

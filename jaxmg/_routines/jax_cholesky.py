@@ -190,6 +190,8 @@ def triangular_factor(call, a):
 
 @jax_linalg.program
 def solve_again(call, c, b):
-    return (
-        CholeskyFactor.from_upper(jax_linalg.upper(call, c), **jax_linalg.where(call)).solve(b),
-    )
+    def solve(u, b):
+        return CholeskyFactor.from_upper(u, **jax_linalg.where(call)).solve(b)
+
+    u = jax_linalg.upper(call, c)
+    return (scaling.homogeneous(solve, -2, reads=jnp.triu)(u, b),)

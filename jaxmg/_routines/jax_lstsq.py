@@ -179,10 +179,13 @@ def _solved(call, a, b, *scalars):
 
 def _by_tiles(call, a, b, damp):
     """x of a matrix of full rank that isn't tall, nor wide."""
-    n, layout = a.shape[1], call.layout
-    if damp is None:
-        return gels.least_squares(a, b, **layout.where)
-    return gels.least_squares(*_damped(call, a, b, damp), **layout.where)[:n]
+    n = a.shape[1]
+    a, b = (a, b) if damp is None else _damped(call, a, b, damp)
+    i, j = scaling.exponent_of(a), scaling.exponent_of(b, 0)
+    x = gels.least_squares(
+        scaling.multiplied(a, -i), scaling.multiplied(b, -j), **call.layout.where
+    )
+    return scaling.multiplied(x[:n], j - i)
 
 
 def _damped(call, a, b, damp):
@@ -202,9 +205,11 @@ def _by_singular_values(call, of, a, b, damp, rcond):
     cutoff = of.cutoff(a.shape, a.dtype, rcond)
     static, moving = (cutoff, None) if rcond is None else (0.0, cutoff)
     cut = svd_spaces.Cut(static)
+    i, j = scaling.exponent_of(matrix), scaling.exponent_of(columns, 0)
+    matrix, columns = scaling.multiplied(matrix, -i), scaling.multiplied(columns, -j)
     x, s, rank = _of_least_norm(matrix, columns, moving, cut, call.layout)
-    x = x[: a.shape[1]]
-    return x, of.residuals(a, b, x), rank, s
+    x = scaling.multiplied(x[: a.shape[1]], j - i)
+    return x, of.residuals(a, b, x), rank, scaling.multiplied(s, i)
 
 
 def _of_least_norm(a, b, rtol, cut, layout):

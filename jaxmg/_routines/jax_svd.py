@@ -343,11 +343,10 @@ def norm(
             f"linalg.norm: axis must be two different axes of x, which has {rank}; got {axis!r}"
         )
     matrices = x if (row, column) == (rank - 2, rank - 1) else jnp.moveaxis(x, axes, (-2, -1))
-    s = jax_linalg.run((matrices,), "norm", programs.values, ("small",), mesh, matrix_specs)
-    if ord == "nuc":
-        value = jnp.sum(s, axis=-1)
-    else:
-        value = norms.largest(s, -1) if ord == 2 else norms.smallest(s, -1)
+    program = svd_spaces.nuclear_norm if ord == "nuc" else programs.values
+    value = jax_linalg.run((matrices,), "norm", program, ("small",), mesh, matrix_specs)
+    if ord != "nuc":
+        value = norms.largest(value, -1) if ord == 2 else norms.smallest(value, -1)
     return jnp.expand_dims(value, (row, column)) if keepdims else value
 
 

@@ -26,7 +26,7 @@ def pseudoinverse(call, a):
 
 def _above_stacks(platform, options, a, rtol):
     """`pseudoinverse_above` of each matrix of a stack."""
-    return (_of_stack(a, rtol[:, 0, 0].real),)
+    return (scaling.homogeneous(_of_stack, -1)(a, rtol[:, 0, 0].real),)
 
 
 @shares.on_shares(_above_stacks)
@@ -62,6 +62,20 @@ def condition(call, a):
     """The condition number by singular values."""
     s = svd.values_of(scaling.scaled(a), call.layout)
     return (_condition(s, jnp.isnan(a).any(), *call.attributes),)
+
+
+def _nuclear_stacks(platform, options, a):
+    """`nuclear_norm` of each matrix of a stack."""
+    of = scaling.homogeneous(lambda a: jnp.sum(ways.singular_values(platform, a), axis=-1), 1)
+    return (of(a),)
+
+
+@shares.on_shares(_nuclear_stacks)
+@jax_linalg.program_of_any_shape
+def nuclear_norm(call, a):
+    """The sum of the singular values, of which some may be denormal."""
+    of = scaling.homogeneous(lambda a: jnp.sum(svd.values_of(a, call.layout)), 1)
+    return (of(a),)
 
 
 @jax_linalg.program_of_any_shape

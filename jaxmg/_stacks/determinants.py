@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._factors import scaling
 from jaxmg._stacks import library, polar_svd, sections
 
 
@@ -21,7 +22,23 @@ def log_det(a):
 @_compat.default_promotion()
 def det(a):
     """The determinants. The derivative where one is 0 is by cofactors, of any rank."""
-    return library.det(a)
+    return _by_polynomial(a) if a.shape[-1] <= 3 else _by_lu(a)
+
+
+def _by_polynomial(a):
+    return scaling.homogeneous(library.det, a.shape[-1])(a)
+
+
+def _by_lu(a):
+    """By logarithms, so that only the result has to be in the range."""
+    scaled, exponent = _scaled(a)
+    sign, log = library.slogdet(scaled)
+    return sign * scaling.exp_times_power(log, a.shape[-1] * exponent).astype(a.dtype)
+
+
+def _scaled(a):
+    exponent = scaling.exponent_of(a, (-2, -1))
+    return scaling.multiplied(a, -scaling.over(exponent, 2)), exponent
 
 
 @det.defjvp
@@ -32,12 +49,22 @@ def _(primals, tangents):
     value = det(a)
     singular = (value == 0)[..., None, None]
     regular = jnp.where(singular, jnp.eye(a.shape[-1], dtype=a.dtype), a)
-    slope = jax.jvp(library.det, (regular,), (a_dot,))[1]
+    slope = _slope(value, regular, a_dot)
     adjugate = jax.lax.cond(
         jnp.any(singular), _adjugates, lambda a: jnp.zeros_like(a), jnp.where(singular, a, 1)
     )
     by_cofactors = jnp.sum(jnp.swapaxes(adjugate, -1, -2) * a_dot, axis=(-2, -1))
     return value, jnp.where(singular[..., 0, 0], by_cofactors, slope)
+
+
+def _slope(value, a, a_dot):
+    """trace(adj(A) dA) of regular matrices; adj(A) is det(A) A^-1. By LU both are of one
+    factorization, so that their errors cancel where A is nearly singular."""
+    if a.shape[-1] <= 3:
+        return jax.jvp(_by_polynomial, (a,), (a_dot,))[1]
+    scaled, exponent = _scaled(a)
+    trace = jnp.trace(library.solve(scaled, a_dot), axis1=-2, axis2=-1)
+    return value * scaling.multiplied(trace, -exponent)
 
 
 def _adjugates(a):

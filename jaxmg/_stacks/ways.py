@@ -29,20 +29,20 @@ def _cholesky_by_jax(a):
 
 _CHOLESKY: _Ways = {
     JAX: _cholesky_by_jax,
-    "plugin": definite.factor_by_plugin,
+    "plugin": scaling.homogeneous(definite.factor_by_plugin, 0.5),
 }
 _QR: _Ways = {JAX: library.qr, TURNS: _in_turn(library.qr), "blocked": qr.reduced}
 _INV: _Ways = {
     JAX: library.inv,
     TURNS: _in_turn(library.inv),
-    "plugin": lu.inverse_by_plugin,
-    "small": lu.inverse_of_small,
+    "plugin": scaling.homogeneous(lu.inverse_by_plugin, -1),
+    "small": scaling.homogeneous(lu.inverse_of_small, -1),
 }
 _SOLVE: _Ways = {
     JAX: library.solve,
     TURNS: lambda a, b: jax.lax.map(lambda one: library.solve(*one), (a, b)),
-    "plugin": lu.solve_by_plugin,
-    "small": lu.solve_small,
+    "plugin": scaling.homogeneous(lu.solve_by_plugin, -1),
+    "small": scaling.homogeneous(lu.solve_small, -1),
 }
 
 

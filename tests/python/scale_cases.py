@@ -91,6 +91,9 @@ FUNCTIONS = {
     "null_space": Function(lambda a, b, o: linalg.null_space(a, rank=3, **o), (0,), ("wide",)),
     "orth": Function(lambda a, b, o: linalg.orth(a, rank=3, **o), (0,), _TALL),
     "pinv": Function(lambda a, b, o: linalg.pinv(a, **o), (-1,)),
+    "pinv by an array": Function(
+        lambda a, b, o: linalg.pinv(a, jnp.full(a.shape[:-2], 1e-5, abs(b).dtype), **o), (-1,)
+    ),
     "polar": Function(lambda a, b, o: linalg.polar(a, **o), (0, 1)),
     "qr": Function(lambda a, b, o: linalg.qr(a, **o), (0, 1), ("square", "tall")),
     "qr pivoting": Function(

@@ -15,6 +15,8 @@ import scipy.linalg
 
 import jaxmg
 from jaxmg import linalg
+from jaxmg._routines import jax_linalg, jax_qr
+from jaxmg._stacks import ways
 
 # Powers of two at which squares of entries overflow or vanish, and entries don't.
 _FAR = {"float32": (-100, 120), "float64": (-900, 1000)}
@@ -197,6 +199,84 @@ def test_lstsq_of_columns_far_apart(damp):
             results[1][1:], [_times(resid[0], 2 * k) for k in (-25, 0, 40)]
         )
         np.testing.assert_array_equal(results[3], _times(s, i))
+
+
+@cases.needs_transformations
+@pytest.mark.breadth
+def test_lstsq_of_a_large_matrix_that_is_not_tall(monkeypatch):
+    monkeypatch.setattr(jax_qr, "SMALL", 4)
+    jax_linalg._run.cache_clear()
+    a, b, mesh = _random("float32", 9, 9), _random("float32", 9, 2, seed=1), cases.line(2)
+    x, resid, rank, s = linalg.lstsq(a, b, mesh=mesh)
+    assert rank == 9
+    np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-3, atol=1e-4)
+    for i, j in ((118, 0), (-118, 0), (100, 120), (-100, -116)):
+        found = linalg.lstsq(_times(a, i), _times(b, j), mesh=mesh)
+        assert found[2] == 9
+        np.testing.assert_array_equal(found[0], _times(x, j - i))
+        np.testing.assert_array_equal(found[3], _times(s, i))
+    jax_linalg._run.cache_clear()
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize("n", [cases.breadth(2), cases.breadth(3), 8])
+def test_det_of_batches(n):
+    """Also where those of the scaled matrices overflow, and of singular ones."""
+    a = _random("float32", 4, n, n)
+    a[3, 0] = a[3, 1]
+    run = jax.jit(jax.value_and_grad(lambda a: linalg.det(a, mesh=cases.line(1)).sum()))
+    exact = np.linalg.det(a.astype(float))
+    values = linalg.det(jnp.asarray(a), mesh=cases.line(1))
+    np.testing.assert_allclose(values, exact, rtol=1e-5, atol=1e-5)
+    slope = run(a)[1]
+    for k in (-112 // n, 112 // n):
+        scaled = _times(a, k)
+        found = np.asarray(linalg.det(jnp.asarray(scaled), mesh=cases.line(1)))
+        np.testing.assert_array_equal(found[:3], _times(values, k * n)[:3])
+        np.testing.assert_array_equal(run(scaled)[1][:3], _times(slope, k * (n - 1))[:3])
+
+
+@pytest.mark.extended
+def test_det_of_a_batch_of_large_matrices():
+    """The determinants are near 1; those of the matrices that are scaled overflow."""
+    n = 200
+    a = np.stack([_random("float32", n, n, seed=i) for i in range(2)]) * np.float32(0.1165)
+    exact = np.linalg.slogdet(a.astype(float))
+    assert (np.abs(exact[1]) < 20).all()
+    assert (exact[1] - n * np.log(np.abs(a).max((1, 2))) > 100).all()
+    run = jax.jit(jax.value_and_grad(lambda a: linalg.det(a, mesh=cases.line(1)).sum()))
+    value, slope = run(a)
+    exact = exact[0] * np.exp(exact[1])
+    np.testing.assert_allclose(value, exact.sum(), rtol=0, atol=1e-3 * np.abs(exact).max())
+    slopes = exact[:, None, None] * np.linalg.inv(a.astype(float)).swapaxes(1, 2)
+    np.testing.assert_allclose(slope, slopes, rtol=0, atol=1e-2 * np.abs(slopes).max())
+
+
+@cases.needs_transformations
+@pytest.mark.extended
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("table", "way", "degree"),
+    [("_INV", "small", -1), ("_INV", "plugin", -1), ("_SOLVE", "small", -1),
+     ("_SOLVE", "plugin", -1), ("_CHOLESKY", "plugin", 0.5)],
+)  # fmt: skip
+def test_stacks_by_the_plugin(table, way, degree):
+    """Partial sums of results near the least normal number are denormal."""
+    a = _random("float32", 40, 6, 6)
+    if degree == 0.5:
+        a = a @ a.swapaxes(1, 2) + np.eye(6, dtype="float32")
+    others = (_random("float32", 40, 6, 2, seed=1),) * (table == "_SOLVE")
+    run = jax.jit(getattr(ways, table)[way])
+    value = np.asarray(run(a, *others))
+    info = np.finfo("float32")
+    for k in (-118, -60, 60, 124):
+        expected = _times(value, int(degree * k))
+        scaled = _times(a, k)
+        normal = np.isfinite(scaled).all((1, 2)) & (np.abs(scaled) >= info.tiny).all((1, 2))
+        assert normal.any()
+        found = np.asarray(run(scaled, *others))
+        fine = (np.abs(expected) >= info.tiny) & np.isfinite(expected) & normal[:, None, None]
+        np.testing.assert_array_equal(found[fine], expected[fine])
 
 
 @pytest.mark.extended

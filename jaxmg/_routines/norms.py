@@ -52,8 +52,32 @@ def _of_sums(x, ord, row, column, keepdims):
     """The largest or smallest sum of absolute values of a column or of a row."""
     along, across = (row, column) if abs(ord) == 1 else (column, row)
     sums = jnp.sum(jnp.abs(x), along, keepdims=True)
-    value = (largest if ord > 0 else smallest)(sums, across, keepdims=True)
+    value = _extreme(sums, across % x.ndim, bool(ord > 0))
     return value if keepdims else jnp.squeeze(value, (row, column))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _extreme(sums, axis, is_largest):
+    return (largest if is_largest else smallest)(sums, axis, keepdims=True)
+
+
+@_extreme.defjvp
+@_compat.default_promotion()
+def _extreme_jvp(axis, is_largest, primals, tangents):
+    (sums,), (sums_dot,) = primals, tangents
+    value = _extreme(sums, axis, is_largest)
+    return value, jnp.sum(_weights(sums, value, axis, is_largest) * sums_dot, axis, keepdims=True)
+
+
+def _weights(sums, value, axis, is_largest):
+    """The derivative of the largest or smallest sum by each: the same for equal ones, as JAX has
+    it. XLA's code for GPUs may compute the sums again in another order, so that none is ``value``;
+    then it is 1 for that of the first such sum."""
+    first = (jnp.argmax if is_largest else jnp.argmin)(sums, axis, keepdims=True)
+    position = jax.lax.broadcasted_iota(first.dtype, sums.shape, axis)
+    ties = ((sums == value) | (position == first)).astype(sums.dtype)
+    weights = ties / jnp.sum(ties, axis, keepdims=True)
+    return jnp.where(jnp.isnan(value), jnp.nan, weights)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))

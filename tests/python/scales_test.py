@@ -15,7 +15,7 @@ import scipy.linalg
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._routines import jax_linalg, jax_qr
+from jaxmg._routines import jax_linalg, jax_qr, norms
 from jaxmg._stacks import ways
 
 # Powers of two at which squares of entries overflow or vanish, and entries don't.
@@ -102,6 +102,23 @@ def test_norm_keeps_nan(ranks):
             assert np.isnan(linalg.norm(placed[:, 1], order)), order
         for p in (None, 1, -1, np.inf, -np.inf, "fro", "nuc"):
             assert np.isnan(linalg.cond(placed, p)), p
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("order", [1, -1, np.inf, -np.inf])
+def test_norm_by_sums_has_a_derivative_at_ties(order):
+    """Also where XLA computes the sums twice, with other rounding: no sum is then the norm."""
+    a = np.array([[1.0, -2, 1 if order > 0 else 3], [3, 2, -2]])  # sums 4, 4 and 3 or 5
+    expected = np.sign(a) * [0.5, 0.5, 0]
+    if abs(order) == np.inf:
+        a, expected = a.T, expected.T
+    slope = jax.grad(lambda a: linalg.norm(a, order))
+    np.testing.assert_array_equal(slope(jnp.asarray(a)), expected)
+    assert np.isnan(slope(jnp.asarray(a) * np.nan)).all()
+    sums = jnp.array([[3.0, 5, 4]])
+    for value in (3.0, 3 * (1 + 1e-15), 3 * (1 - 1e-15)):
+        np.testing.assert_array_equal(norms._weights(sums, value, 1, False), [[1, 0, 0]])
+    np.testing.assert_array_equal(norms._weights(sums, 5 * (1 + 1e-15), 1, True), [[0, 1, 0]])
 
 
 @pytest.mark.extended

@@ -133,26 +133,28 @@ class LU(operations.Factor):
         """d det(A) = trace(adj(A) dA), where adj(A) is det(A) A^-1."""
         *factor, sign, log_det, exponent = primals
         value = self.det(sign, log_det, exponent, *factor)
-        scale, *factor = self._regular(value, *factor)
+        scale, *factor = self._regular(value, exponent, *factor)
         trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
         return value, _like(scale.reshape(()) * trace, value)
 
-    def _regular(self, value, *factor):
+    def _regular(self, value, exponent, *factor):
         """(determinant, *factor) of a matrix that has A's adjugate, to rounding, and an inverse.
+        The determinant is times 2^exponent, as ``value`` is.
 
         The adjugate's elements are polynomials of A's. So zeros on the diagonal of U are replaced
         by a number that is so small, relative to the others, that only the inverse changes.
         """
 
-        def regular(value, *factor):
+        def regular(value, exponent, *factor):
             diagonal = self.run(DIAGONAL, *factor[:-1], m=self.n)
             zeros, size = diagonal == 0, jnp.abs(diagonal)
             count, largest = jnp.sum(zeros), jnp.max(size, initial=0)
             small = jnp.where(largest > 0, largest, 1) * jnp.finfo(size.dtype).eps ** 1.25
             signs = jnp.where(zeros, 1, diagonal / jnp.where(zeros, 1, size).astype(value.dtype))
             swaps = jnp.sum(factor[-1] != jnp.arange(self.n, dtype=factor[-1].dtype))
-            others = jnp.exp(jnp.sum(jnp.log(jnp.where(zeros, 1, size))))
-            scale = jnp.where(count > _MOST_ZEROS, 0, small**count * others) * (1 - swaps % 2 * 2)
+            log = jnp.sum(jnp.log(jnp.where(zeros, small, size)))
+            product = scaling.exp_times_power(log, exponent)
+            scale = jnp.where(count > _MOST_ZEROS, 0, product) * (1 - swaps % 2 * 2)
             scale = (scale.astype(value.dtype) * jnp.prod(signs)).reshape(value.shape)
             added = jnp.where(zeros, small, 0).astype(value.dtype)
             tiles = self._add_to_diagonal(added, *factor[:-1])
@@ -164,10 +166,10 @@ class LU(operations.Factor):
             # Derivatives of the derivative are of another matrix where this one is singular.
             once = jnp.where(primals[0] == 0, jnp.nan, 1)
             moved = jnp.zeros_like(results[0]) if tangents[0] is None else tangents[0] * once
-            pairs = zip(derivatives.still(results[1:]), tangents[1:], strict=True)
+            pairs = zip(derivatives.still(results[1:]), tangents[2:], strict=True)
             return results, (moved, *(still if t is None else t for still, t in pairs))
 
-        return derivatives.differentiable(regular, rule, value, *factor)
+        return derivatives.differentiable(regular, rule, value, exponent, *factor)
 
     def _add_to_diagonal(self, numbers, *tiles):
         """Tiles and overflow with ``numbers``, (n,), added to the diagonal of U."""

@@ -1,5 +1,7 @@
 """Determinants of each matrix of a stack, with the derivatives of single matrices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -63,7 +65,13 @@ def _slope(value, a, a_dot):
     if a.shape[-1] <= 3:
         return jax.jvp(_by_polynomial, (a,), (a_dot,))[1]
     scaled, exponent = _scaled(a)
-    trace = jnp.trace(library.solve(scaled, a_dot), axis1=-2, axis2=-1)
+    moved = jax.lax.custom_linear_solve(  # linear in dA, as scaling by bits isn't
+        functools.partial(sections.multiply, scaled),
+        a_dot,
+        lambda _, y: library.solve(scaled, y),
+        lambda _, y: library.solve(jnp.swapaxes(scaled, -1, -2), y),
+    )
+    trace = jnp.trace(moved, axis1=-2, axis2=-1)
     return value * scaling.multiplied(trace, -exponent)
 
 

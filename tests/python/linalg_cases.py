@@ -104,7 +104,7 @@ def _table():
     for of, call in {
         "solve": lambda a: linalg.solve(a, a),
         "inv": linalg.inv,
-        "det": linalg.det,
+        "det": lambda a: linalg.det(a) / 1e7,  # near 1, so that `total` keeps its digits
         "slogdet": linalg.slogdet,
         "lu": linalg.lu,
         "lu_factor": _first(linalg.lu_factor),

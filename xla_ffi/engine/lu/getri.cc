@@ -166,8 +166,9 @@ class InversionSweep {
   std::array<Room, 2> rooms_;  // by the parity of a step
 };
 
-// U^-1 L^-1 of a matrix on one rank, whose tile columns are contiguous: two substitutions with
-// whole triangles, from the left, where cuBLAS takes less time than from the right.
+// X = U^-1 L^-1 of a matrix on one rank, whose tile columns are contiguous: X^H = L^-H U^-H by two
+// substitutions with whole triangles, from the left, where cuBLAS takes less time than from the
+// right. They bound X M - I, as the sweeps do and LAPACK; those of U^-1 (L^-1 I) bound M X - I.
 template <typename T>
 Status InvertWhole(const RankContext& context, const Matrix<T>& matrix, T* inverse) {
   const int64_t n = matrix.rows;
@@ -175,9 +176,9 @@ Status InvertWhole(const RankContext& context, const Matrix<T>& matrix, T* inver
   {
     Step<T> on(flow, Stream::kMain, "getri");
     on.SetIdentity(n, inverse, n);
-    on.Trsm(Side::kLeft, Op::kNone, n, n, matrix.data, matrix.ld(), inverse, n, kUnitLower);
-    on.Trsm(Side::kLeft, Op::kNone, n, n, matrix.data, matrix.ld(), inverse, n, kUpper);
-    on.Copy(Block(matrix.data, matrix.ld(), n, n), Block(inverse, n, n, n));
+    on.Trsm(Side::kLeft, Op::kConjTrans, n, n, matrix.data, matrix.ld(), inverse, n, kUpper);
+    on.Trsm(Side::kLeft, Op::kConjTrans, n, n, matrix.data, matrix.ld(), inverse, n, kUnitLower);
+    on.ConjTranspose(n, n, inverse, n, matrix.data, matrix.ld());
   }
   return flow.Finish();
 }

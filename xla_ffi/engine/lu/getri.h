@@ -21,7 +21,8 @@
 // rank gets some rows of all columns, interchanges there, and gives them back.
 //
 // 4/3 n^3 operations, as LAPACK's. Every rank receives n^2 elements, and sends and receives 2 n^2 /
-// P for the interchanges. The residual is bounded by |U^-1| |L^-1| |L| |U| n eps (N. J. Higham,
+// P for the interchanges. The residual of X = V W, X L U - I as of LAPACK's getri, is bounded by
+// |U^-1| |L^-1| |L| |U| n eps; L U X - I may be larger by the condition number (N. J. Higham,
 // "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 14.3, method D; J. J. Du Croz
 // and N. J. Higham, "Stability of methods for matrix inversion", IMA J. Numer. Anal. 12, 1992).
 #ifndef JAXMG_XLA_FFI_ENGINE_LU_GETRI_H_

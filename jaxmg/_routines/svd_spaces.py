@@ -129,8 +129,8 @@ def pseudoinverse_of(a, cut, layout, rtol=None):
     def rule(primals, tangents):
         """dP = -P dA P + P P^H dA^H (I - A P) + (I - P A) dA^H P^H P (Golub and Pereyra, 1973)"""
 
-        def times(*matrices):
-            return functools.reduce(lambda x, y: products.rows_times_rows(x, y, layout), matrices)
+        def times(x, y):
+            return products.rows_times_rows(x, y, layout)
 
         (a, rtol), (a_dot, _) = primals, tangents
         p = pseudoinverse_of(a, cut, layout, rtol)
@@ -141,8 +141,14 @@ def pseudoinverse_of(a, cut, layout, rtol=None):
     return derivatives.differentiable(value, rule, a, rtol)
 
 
-def _tangent(times, a, a_dot, p, p_adjoint, a_dot_adjoint):
-    """That of P, at constant rank."""
+def _tangent(times_one, a, a_dot, p, p_adjoint, a_dot_adjoint):
+    """That of P, at constant rank. No product is larger than P."""
+
+    def times(*matrices):
+        if a.shape[-2] >= a.shape[-1]:
+            return functools.reduce(times_one, matrices)
+        return functools.reduce(lambda y, x: times_one(x, y), reversed(matrices))
+
     left = times(p, p_adjoint, a_dot_adjoint)
     right = times(a_dot_adjoint, p_adjoint, p)
     p_dot = left - times(left, a, p) + right - times(p, a, right)
@@ -163,7 +169,7 @@ def _of_stack(a, rtol):
 def _(primals, tangents):
     (a, rtol), (a_dot, _) = primals, tangents
     p = _of_stack(a, rtol)
-    return p, _tangent(ways.multiply, a, a_dot, p, sections.adjoint(p), sections.adjoint(a_dot))
+    return p, _tangent(sections.multiply, a, a_dot, p, sections.adjoint(p), sections.adjoint(a_dot))
 
 
 def _of_range(a, cut, layout):

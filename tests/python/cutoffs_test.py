@@ -66,6 +66,22 @@ def test_pinv_with_an_rtol_for_each_matrix(ranks, kind):
 
 @pytest.mark.extended
 @cases.needs_transformations
+@pytest.mark.parametrize("leading", [(), cases.breadth(1)])
+@pytest.mark.parametrize("shape", [(2, 200000), cases.breadth((200000, 2))])
+def test_gradient_of_pinv_is_of_no_larger_products(shape, leading):
+    """A square matrix of the larger dimension has 160 GB."""
+    leading = (leading,) if leading else ()
+    a = jnp.asarray(cases.normal(cases.rng(1), (*leading, *shape), "float32"))
+    slope = jax.grad(lambda a: jnp.sum(jnp.square(linalg.pinv(a, mesh=cases.line(2)))))(a)
+    p = np.linalg.pinv(np.asarray(a, "float64"))
+    turned = np.swapaxes(p, -1, -2)  # the sum is trace((A^T A)^+), or of A A^T
+    wide = shape[0] < shape[1]
+    expected = -2 * ((turned @ p) @ turned if wide else turned @ (p @ turned))
+    np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-4 * abs(expected).max())
+
+
+@pytest.mark.extended
+@cases.needs_transformations
 @pytest.mark.parametrize("ranks, kind", _MESHES)
 @pytest.mark.parametrize("leading", [(), cases.breadth(3)])
 def test_gradient_of_pinv_with_a_traced_rtol(ranks, kind, leading):

@@ -288,7 +288,6 @@ ROUTINES = {
         "any",
         {
             "blocked": qr.reduced,
-            "blocked64": lambda a: qr.reduced(a, 64),
             "turns": in_turn(jnp.linalg.qr),
             "ours": ours(_linalg.qr),
             "jax": jnp.linalg.qr,

@@ -386,19 +386,14 @@ def _orthogonal(method: str, steps: int, dtype: Any) -> Callable[[Any], Any]:
     """The function of `orthogonalize`: the same object each time."""
     known = iterations.POLAR_EXPRESS if method == "polar-express" else iterations.NEWTON_SCHULZ
     coefficients = known[:steps] + known[-1:] * max(0, steps - len(known))
-    safe = method == "polar-express"
-
-    def orthogonal(g: Any) -> Any:
-        return iterations.orthogonal(g, coefficients, safe, g.dtype if dtype is None else dtype)
-
-    return orthogonal
+    return of_stacks.Orthogonal(coefficients, method == "polar-express", dtype)
 
 
 @functools.lru_cache(maxsize=64)
 def _inverse_root(method: str, p: int, epsilon: float) -> Callable[[Any], Any]:
     """The function of `inverse_pth_root`: the same object each time."""
     by = iterations.root_by_newton if method == "newton" else iterations.root_by_eigenvalues
-    return functools.partial(iterations.inverse_root, p=p, epsilon=epsilon, by=by)
+    return of_stacks.InverseRoot(by, p, epsilon)
 
 
 def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:

@@ -1,5 +1,5 @@
 """Functions of one matrix that optimizers need, by products: the orthogonal factor and inverse
-roots. For `jaxmg.tree`, which gives each matrix a device."""
+roots. For `jaxmg.tree`, which gives each matrix a device; ``multiply`` is the product."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._factors import scaling
 from jaxmg._routines import polar
-from jaxmg._stacks import library
+from jaxmg._stacks import library, sections
 
 # Muon's: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024. They
 # are made to be fast, and singular values come no nearer to 1 than 0.3.
@@ -32,22 +32,34 @@ _POWERS, _NEWTON_STEPS = 100, 100
 
 
 @_compat.default_promotion()
-def orthogonal(g, coefficients, safe, dtype):
+def orthogonal(g, coefficients, safe, dtype, multiply=sections.multiply):
     """The odd polynomials (a x + b x^3 + c x^5) of the singular values of g, one after the other,
     computed in ``dtype``, or of a complex g in the complex dtype of that precision."""
     if not g.size:
         return g
+    tall = g.shape[0] > g.shape[1]
+    x = start(g.T.conj() if tall else g, safe, dtype)
+    for a, b, c in polynomials(coefficients, safe):
+        gram = multiply(x, x.T.conj())
+        x = a * x + multiply(b * gram + c * multiply(gram, gram), x)
+    return (x.T.conj() if tall else x).astype(g.dtype)
+
+
+@_compat.default_promotion()
+def start(g, safe, dtype):
+    """The X with which `orthogonal` begins, of singular values of 1 at most."""
     if jnp.iscomplexobj(g):
         dtype = jnp.promote_types(dtype, jnp.complex64)
-    tall = g.shape[0] > g.shape[1]
-    x = _unit(g.T.conj() if tall else g)
-    x = (x / _SAFETY if safe else x).astype(dtype)
-    for i, (a, b, c) in enumerate(coefficients):
-        if safe and i < len(coefficients) - 1:
-            a, b, c = a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
-        gram = _multiply(x, x.T.conj())
-        x = a * x + _multiply(b * gram + c * _multiply(gram, gram), x)
-    return (x.T.conj() if tall else x).astype(g.dtype)
+    x = _unit(g)
+    return (x / _SAFETY if safe else x).astype(dtype)
+
+
+def polynomials(coefficients, safe):
+    """The triples (a, b, c) that `orthogonal` applies."""
+    if not safe:
+        return tuple(coefficients)
+    *first, last = coefficients
+    return *((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in first), last
 
 
 def _unit(g):
@@ -60,34 +72,34 @@ def _unit(g):
 
 
 @_compat.default_promotion()
-def inverse_root(a, p, epsilon, by):
+def inverse_root(a, p, epsilon, by, multiply=sections.multiply):
     """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A, by the function ``by`` of a scaled A:
     times a power of 2^p, if p is small, so that all digits stay."""
     exponent = scaling.exponent_of(a)
     exponent -= exponent % p if p <= 32 else 0
-    root = by(scaling.multiplied(a, -exponent), p, epsilon)
+    root = by(scaling.multiplied(a, -exponent), p, epsilon, multiply)
     rest = (exponent % p).astype(jnp.finfo(a.dtype).dtype) / p
     return scaling.multiplied(root * jnp.exp2(-rest).astype(a.dtype), -(exponent // p))
 
 
-def root_by_eigenvalues(a, p, epsilon):
+def root_by_eigenvalues(a, p, epsilon, multiply):
     """`inverse_root` by eigenvalues and eigenvectors."""
     if not a.size:
         return a
     w, v = library.eigh(a)
     w = w + epsilon * w[-1:].max(initial=-jnp.inf)
-    root = _multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
+    root = multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
     return (root + root.T.conj()) / 2
 
 
-def root_by_newton(a, p, epsilon):
+def root_by_newton(a, p, epsilon, multiply):
     """The same by the coupled Newton iteration: C.-H. Guo, N. J. Higham, "A Schur-Newton method for
     the matrix pth root and its inverse", 2006, (1.2) there with M = H^p A beside H."""
     if not a.size:
         return a
     n, real = a.shape[-1], jnp.finfo(a.dtype).dtype
     eye = jnp.eye(n, dtype=a.dtype)
-    a = a + (epsilon * _largest(a)).astype(a.dtype) * eye
+    a = a + (epsilon * _largest(a, multiply)).astype(a.dtype) * eye
     scale = (1 + p) / (2 * jnp.linalg.norm(a))  # eigenvalues of M are below p + 1
     enough = 10 * jnp.finfo(a.dtype).eps
 
@@ -100,8 +112,8 @@ def root_by_newton(a, p, epsilon):
     def step(state):
         m, h, error, _, count = state
         factor = ((p + 1) * eye - m) / p
-        m = _multiply(_power(factor, p), m)
-        return m, _multiply(h, factor), jnp.linalg.norm(m - eye), error, count + 1
+        m = multiply(_power(factor, p, multiply), m)
+        return m, multiply(h, factor), jnp.linalg.norm(m - eye), error, count + 1
 
     m = scale.astype(a.dtype) * a
     h = (scale ** (1 / p)).astype(a.dtype) * eye
@@ -111,30 +123,31 @@ def root_by_newton(a, p, epsilon):
     return jnp.where(error <= 0.3, h, jnp.nan)
 
 
-def _largest(a):
+def _largest(a, multiply):
     """The largest eigenvalue of a positive semidefinite matrix, by power iteration."""
     n = a.shape[-1]
     v = jnp.cos(jnp.arange(n, dtype=jnp.finfo(a.dtype).dtype)).astype(a.dtype)  # no eigenvector
 
     def step(_, v):
-        v = _multiply(a, v)
+        v = multiply(a, v)
         size = jnp.sqrt(jnp.sum(jnp.abs(v) ** 2))
         return v / jnp.where(size == 0, 1, size).astype(a.dtype)
 
-    v = jax.lax.fori_loop(0, _POWERS, step, v)
-    return jnp.vdot(v, _multiply(a, v)).real / jnp.maximum(jnp.vdot(v, v).real, 1e-30)
+    v = jax.lax.fori_loop(0, _POWERS, step, v[:, None])
+    return _dot(v, multiply(a, v)) / jnp.maximum(_dot(v, v), 1e-30)
 
 
-def _power(a, p):
+def _dot(x, y):
+    """The real part of their inner product."""
+    return jnp.sum((x.conj() * y).real)
+
+
+def _power(a, p, multiply):
     """a^p by squares."""
     result = None
     while p:
         if p % 2:
-            result = a if result is None else _multiply(result, a)
+            result = a if result is None else multiply(result, a)
         p //= 2
-        a = _multiply(a, a) if p else a
+        a = multiply(a, a) if p else a
     return result
-
-
-def _multiply(x, y):
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -232,13 +232,15 @@ def _of_stacks(platform, options, a):
     (mode,) = options
     if mode == "complete" and a.shape[-2] > a.shape[-1]:
         q, r = library.qr(a, mode="complete")
+    elif mode == "r":
+        q, r = None, ways.upper_factor(platform, a)
     else:
         q, r = ways.reduced_qr(platform, a)
     diagonal = jax.lax.stop_gradient(jnp.diagonal(r, axis1=-2, axis2=-1)).real
     units = jnp.where(diagonal < 0, -1, 1).astype(r.dtype)
     units = jnp.pad(units, ((0, 0), (0, r.shape[-2] - units.shape[-1])), constant_values=1)
     r = units[:, :, None] * r
-    return (r,) if mode == "r" else (q * units[:, None, :], r)
+    return (r,) if q is None else (q * units[:, None, :], r)
 
 
 @shares.on_shares(_of_stacks, lambda mode: mode != "raw")

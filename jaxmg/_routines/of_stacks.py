@@ -5,13 +5,18 @@ Each is hashable, and equal to another one with the same options, so that a tree
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._call import checks
 from jaxmg._factors import scaling
-from jaxmg._stacks import choice, library, ways
+from jaxmg._routines import iterations
+from jaxmg._stacks import choice, library, native, products, sections, ways
 from jaxmg._transform import homes
 
 
@@ -34,9 +39,9 @@ class Function:
             return ways.inverse(platform, stack)
         m, n = stack.shape[-2:]
         if self.name == "qr" and (options["mode"] != "complete" or m <= n):
-            q, r = ways.reduced_qr(platform, stack)
-            result = jax.eval_shape(self, stack[0])
-            return r if options["mode"] == "r" else type(result)(q, r)
+            if options["mode"] == "r":
+                return ways.upper_factor(platform, stack)
+            return type(jax.eval_shape(self, stack[0]))(*ways.reduced_qr(platform, stack))
         if self.name == "cholesky":
             return self._cholesky(platform, stack, **options)
         if self.name == "eigh":
@@ -85,6 +90,67 @@ EXACTLY_ORTHOGONAL = _ExactlyOrthogonal()
 
 
 @dataclasses.dataclass(frozen=True)
+class Orthogonal:
+    """`iterations.orthogonal` with these options."""
+
+    coefficients: tuple
+    safe: bool
+    dtype: Any  # None: the matrix's
+
+    def __call__(self, g):
+        return iterations.orthogonal(g, self.coefficients, self.safe, self.dtype or g.dtype)
+
+    @_compat.default_promotion()
+    def of_stack(self, platform, stack):
+        if not stack.size or not choice.multiplies_by_plugin(platform):
+            return jax.vmap(self)(stack)
+        return _orthogonal_by_plugin(self, stack)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@_compat.default_promotion()
+def _orthogonal_by_plugin(options, stack):
+    """`Orthogonal` of each matrix, with one operation for all polynomials."""
+    dtype = options.dtype or stack.dtype
+    x = jax.vmap(lambda g: iterations.start(g, options.safe, dtype))(stack)
+    polynomials = iterations.polynomials(options.coefficients, options.safe)
+    return native.map_singular_values(x, polynomials).astype(stack.dtype)
+
+
+@_orthogonal_by_plugin.defjvp
+@_compat.default_promotion()
+def _(options, primals, tangents):
+    """That of the polynomials by products."""
+    dtype = options.dtype or primals[0].dtype
+    by_plugin = str(jnp.dtype(dtype)) in checks.DTYPES or jnp.iscomplexobj(primals[0])
+    multiply = products.multiply if by_plugin else sections.multiply
+
+    def each(g):
+        return iterations.orthogonal(g, options.coefficients, options.safe, dtype, multiply)
+
+    _, tangent = jax.jvp(jax.vmap(each), primals, tangents)
+    return _orthogonal_by_plugin(options, *primals), tangent
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseRoot:
+    """`iterations.inverse_root` with these options."""
+
+    by: Callable
+    p: int
+    epsilon: float
+
+    def __call__(self, a, multiply=sections.multiply):
+        return iterations.inverse_root(a, self.p, self.epsilon, self.by, multiply)
+
+    @_compat.default_promotion()
+    def of_stack(self, platform, stack):
+        if not stack.size or not choice.multiplies_by_plugin(platform):
+            return jax.vmap(self)(stack)
+        return jax.vmap(functools.partial(self, multiply=products.multiply))(stack)
+
+
+@dataclasses.dataclass(frozen=True)
 class OrthogonalIteration:
     """So many steps for [A Q] or [A; Q]."""
 
@@ -100,7 +166,7 @@ class OrthogonalIteration:
             return q
         a = scaling.scaled(a, (-2, -1))
         for _ in range(self.steps):
-            q, r = ways.reduced_qr(platform, ways.multiply(a, q))
+            q, r = ways.reduced_qr(platform, ways.multiply(platform, a, q))
             diagonal = jnp.diagonal(r, axis1=-2, axis2=-1).real
             q = q * jnp.where(diagonal < 0, -1, 1).astype(q.dtype)[:, None, :]
         return q

@@ -95,7 +95,7 @@ class _OfStacks:
 
         def factors(a):
             u = ways.polar(platform, a)
-            h = ways.multiply(jnp.swapaxes(u, -1, -2).conj(), a)
+            h = ways.multiply(platform, jnp.swapaxes(u, -1, -2).conj(), a)
             return u, (h + jnp.swapaxes(h, -1, -2).conj()) / 2
 
         return scaling.homogeneous(factors, 0, 1)(a)

@@ -29,7 +29,7 @@ from jaxmg._routines import (
     tall,
     tall_qr,
 )
-from jaxmg._stacks import library, ways
+from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import batching, derivatives, products, rotations
 
 # Up to this order one rank computes the SVD of the square matrix.
@@ -120,7 +120,7 @@ def _polar_stacks(platform, options, a):
     def factors(a):
         u = ways.polar(platform, a)
         adjoint = jnp.swapaxes(u, -1, -2).conj()
-        p = ways.multiply(adjoint, a) if side == "right" else ways.multiply(a, adjoint)
+        p = ways.multiply(platform, *((adjoint, a) if side == "right" else (a, adjoint)))
         return u, (p + jnp.swapaxes(p, -1, -2).conj()) / 2
 
     return scaling.homogeneous(factors, 0, 1)(a)
@@ -298,7 +298,7 @@ def _corrected(a, u, s, vh):
     """(U, s, V^H) of small square matrices, to the rounding that LAPACK's has. cuSOLVER's Jacobi
     iteration leaves U^H U - 1 up to hundreds of times the rounding unit where singular values are
     close, of which a step of Newton and Schulz leaves the square."""
-    multiply, adjoint = ways.multiply, lambda x: jnp.swapaxes(x, -1, -2).conj()
+    multiply, adjoint = sections.multiply, lambda x: jnp.swapaxes(x, -1, -2).conj()
     u, v = (x + multiply(x, jnp.eye(x.shape[-1], dtype=x.dtype) - multiply(adjoint(x), x)) / 2
             for x in (u, adjoint(vh)))  # fmt: skip
     quotients = jnp.sum(u.conj() * multiply(a, v), axis=-2).real

@@ -77,7 +77,20 @@ TABLE: tuple[Row, ...] = (
 
 # The ways with kernels of Pallas, and those that call the plugin.
 _BY_KERNELS = ("stages", "polar and stages")
-_BY_PLUGIN = (*_BY_KERNELS, "plugin", "small", "qdwh", "polar")
+_BY_PLUGIN = (*_BY_KERNELS, "plugin", "small", "qdwh", "polar", "blocked")
+
+
+# Where products of stacks are the plugin's: XLA times several algorithms for each of its own on a
+# GPU.
+_PRODUCTS = ("gpu",)
+
+
+def multiplies_by_plugin(platform):
+    """Whether products of stacks are the plugin's on a platform. Loads it then."""
+    if platform not in _PRODUCTS:
+        return False
+    plugins.load(platform)
+    return True
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import native, sections, triangle
+from jaxmg._stacks import native, products, triangle
 
 
 @jax.custom_jvp
@@ -27,4 +27,4 @@ def _rule(primals, tangents):
         left_side=True,
     )
     half = jnp.tril(inner, -1) + jnp.tril(jnp.triu(inner)) / 2
-    return lower, sections.multiply(lower, half)
+    return lower, products.multiply(lower, half)

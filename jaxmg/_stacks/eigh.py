@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._routines.polar import times_power
-from jaxmg._stacks import householder, sections, tridiagonal
+from jaxmg._factors import scaling
+from jaxmg._stacks import householder, products, tridiagonal
 from jaxmg._transform import rotations
 
 
@@ -23,13 +23,10 @@ def decompose(a):
 
     Cost for each matrix: about 14/3 n^3 multiplications and additions. Memory: about four stacks.
     """
-    largest = jnp.max(jnp.abs(a), axis=(1, 2))
-    usual = (largest > 0) & jnp.isfinite(largest)
-    exponent = jnp.where(usual, jnp.frexp(largest)[1], 0)[:, None]
-    scaled = times_power(a, -exponent[..., None])
-    d, e, reflectors, tau = householder.reduce(scaled)
+    exponent = scaling.exponent_of(a, (1, 2), keepdims=True)
+    d, e, reflectors, tau = householder.reduce(scaling.multiplied(a, -exponent))
     w, v = tridiagonal.eigh(d, e)
-    return times_power(w, exponent), householder.multiply(reflectors, tau, v)
+    return scaling.multiplied(w, exponent[..., 0]), householder.multiply(reflectors, tau, v)
 
 
 def decompose_lower(a):
@@ -45,8 +42,8 @@ def _jvp(primals, tangents):
     """As `jaxmg._transform.eigen_rules`: J. R. Magnus, Econometric Theory 1, 1985."""
     (a,), (a_dot,) = primals, tangents
     w, v = decompose(a)
-    multiply, adjoint = sections.multiply, sections.adjoint
-    inner = multiply(adjoint(v), multiply(a_dot, v))
+    multiply = products.multiply
+    inner = multiply(v, multiply(a_dot, v), products.ADJOINT)
     gap = w[:, None, :] - w[:, :, None]
     eye = jnp.eye(a.shape[-1], dtype=bool)
     turn = rotations.divide(jnp.where(eye, 0, inner), jnp.where(eye, 1, gap))

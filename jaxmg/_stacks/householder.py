@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import native, sections
+from jaxmg._stacks import products, sections
 
 # Bytes of the rows that a thread block has in registers at a time, and its most warps: at order 512
 # the fastest of 2^14 to 2^17 and of 4 to 32.
@@ -172,17 +172,16 @@ def multiply(reflectors, tau, x):
     v = jnp.swapaxes(sections.pad(jnp.triu(reflectors, 1), padded, n), 1, 2)
     v = jnp.moveaxis(v.reshape(count, n, -1, _WIDTH), 2, 1)
     tau = jnp.pad(tau, ((0, 0), (0, padded - n))).reshape(count, -1, _WIDTH)
-    across = jnp.swapaxes(v, 2, 3)
-    products = jnp.triu(native.multiply(across, v), 1)
+    gram = jnp.triu(products.multiply(v, v, products.TRANSPOSE), 1)
     eye = jnp.eye(_WIDTH, dtype=x.dtype)
     t = jax.lax.linalg.triangular_solve(
-        tau[..., None] * products + eye, tau[..., None] * eye, left_side=True, lower=False,
+        tau[..., None] * gram + eye, tau[..., None] * eye, left_side=True, lower=False,
         unit_diagonal=True,
     )  # fmt: skip
     for i in reversed(range(v.shape[1])):
         begin = i * _WIDTH
         rest = x[:, begin:]
-        inner = native.multiply(across[:, i, :, begin:], rest)
-        rest = rest - native.multiply(v[:, i, begin:], native.multiply(t[:, i], inner))
+        inner = products.multiply(v[:, i, begin:], rest, products.TRANSPOSE)
+        rest = rest - products.multiply(v[:, i, begin:], products.multiply(t[:, i], inner))
         x = sections.put(x, rest, begin)
     return x

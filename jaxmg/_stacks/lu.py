@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import library, native, sections, triangle
+from jaxmg._stacks import library, native, products, triangle
 
 
 def _differentiable_solve(function):
@@ -24,8 +24,8 @@ def _differentiable_solve(function):
         (a, b), (a_dot, b_dot) = primals, tangents
         x = value(a, b)
         return x, jax.lax.custom_linear_solve(
-            functools.partial(sections.multiply, a),
-            b_dot - sections.multiply(a_dot, x),
+            functools.partial(products.multiply, a),
+            b_dot - products.multiply(a_dot, x),
             lambda _, y: value(a, y),
             lambda _, y: value(jnp.swapaxes(a, 1, 2), y),
         )
@@ -40,7 +40,7 @@ def _differentiable_inverse(function):
     @_compat.default_promotion()
     def rule(primals, tangents):
         x = value(*primals)
-        return x, -sections.multiply(sections.multiply(x, tangents[0]), x)
+        return x, -products.multiply(products.multiply(x, tangents[0]), x)
 
     return value
 
@@ -61,7 +61,7 @@ def inverse_of_factors(packed, pivots):
     lower = native.invert_triangle(jnp.tril(packed, -1) + jnp.eye(n, dtype=packed.dtype))
     upper = native.invert_triangle(jnp.triu(packed), upper=True)
     back = jnp.argsort(order, axis=1)[:, None, :]
-    return jnp.take_along_axis(native.multiply(upper, lower), back, axis=2)
+    return jnp.take_along_axis(products.multiply(upper, lower), back, axis=2)
 
 
 def _inverse_by_plugin(a):

@@ -7,12 +7,14 @@ derivative of their own call them. The plugin must be loaded.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmg import _compat
 
 HANDLERS = (
     "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
-    "stacked_product", "stacked_solve32", "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
+    "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_solve32",
+    "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
 )  # fmt: skip
 
 # kMostStackSubstitution, kMostSmall and kMostSmallColumns of xla_ffi/device/constants.h.
@@ -30,11 +32,25 @@ def call(name, results, *operands, aliases=None, **attributes):
     return jax.tree.map(lambda value: _compat.vary(value, varying), values)
 
 
-def multiply(x, y, transposed=False):
-    """X Y of two stacks, (count, m, k) and (count, k, n), or X Y^T with y (count, n, k)."""
-    n = y.shape[-2 if transposed else -1]
-    result = jax.ShapeDtypeStruct((*x.shape[:-1], n), x.dtype)
-    return call("stacked_product", result, x, y, transposed=transposed)
+def factor_qr(a, with_q=True):
+    """(Q, R) of a (count, m, n) of entries near 1 or smaller: Q (count, m, k), k = min(m, n), or
+    None, and R (count, k, n) with LAPACK's signs: geqrf and orgqr.
+
+    Cost for each matrix: about 2 n k (m - k / 3) multiplications and additions, and without Q half
+    of it where it is square. Memory: beside the results one stack of k columns.
+    """
+    count, m, n = a.shape
+    k = min(m, n)
+    of_q = jax.ShapeDtypeStruct((count, m, k) if with_q else (count, 0, k), a.dtype)
+    r, q = call("stacked_qr", (_like(a), of_q), a, aliases={0: 0}, with_q=with_q)
+    return q if with_q else None, r[:, :k]
+
+
+def map_singular_values(x, coefficients):
+    """x (count, m, n), also of bfloat16 or float16, with each singular value s replaced by a s + b
+    s^3 + c s^5 for each triple (a, b, c), one after the other."""
+    numbers = np.array(coefficients, np.float64).reshape(-1)
+    return call("stacked_polynomials", _like(x), x, aliases={0: 0}, coefficients=numbers)
 
 
 def factor_lu(a):

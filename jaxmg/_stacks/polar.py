@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._factors import scaling
 from jaxmg._routines import polar as _weights_of
-from jaxmg._stacks import native, sections
+from jaxmg._stacks import native, products, sections
 
 _LARGEST_C = 100
 # The l whose c that is: 2 / (4 c)^(3/4), as `_least_low` there has it.
@@ -25,8 +26,12 @@ _INVERSE_ITERATIONS = 6
 @_compat.default_promotion()
 def unitary(a):
     """U of A = U H, of a (count, m, n), m >= n, with orthonormal columns whatever A's rank is."""
-    n, unit = a.shape[-1], float(jnp.finfo(a.dtype).eps) / 2
-    x = scaled(a)[0]
+    return _of_scaled(scaled(a)[0])
+
+
+def _of_scaled(x):
+    """`unitary` of matrices whose largest entry is near 1."""
+    n, unit = x.shape[-1], float(jnp.finfo(x.dtype).eps) / 2
     gram = _gram(x)
     # An upper bound of the largest singular value squared, within n^(1/2) of it.
     bound = _norm(gram)
@@ -55,7 +60,7 @@ def unitary(a):
 @_compat.default_promotion()
 def hermitian_factor(u, a):
     """The Hermitian part of U^H A."""
-    h = sections.multiply(sections.adjoint(u), a)
+    h = products.multiply(u, a, products.ADJOINT)
     return (h + sections.adjoint(h)) / 2
 
 
@@ -63,22 +68,21 @@ def hermitian_factor(u, a):
 def decompose(a, eigh):
     """(U, s, V^H) of a (count, m, n), m >= n, with ``eigh`` of a stack for (w, v)."""
     a, exponent = scaled(a)
-    u = unitary(a)
+    u = _of_scaled(a)
     w, v = eigh(hermitian_factor(u, a))
     order = jnp.argsort(-jnp.abs(w), axis=-1)
     w = jnp.take_along_axis(w, order, -1)
     v = jnp.take_along_axis(v, order[:, None, :], -1)
     sign = jnp.where(w < 0, -1, 1)[:, None, :].astype(v.dtype)
-    s = _weights_of.times_power(jnp.abs(w), exponent[:, 0])
-    return sections.multiply(u, v) * sign, s, sections.adjoint(v)
+    s = scaling.multiplied(jnp.abs(w), exponent[:, 0])
+    return products.multiply(u, v) * sign, s, sections.adjoint(v)
 
 
 def scaled(a):
-    """(``a`` times powers of two by which the largest entry of each matrix is between 1/2 and 1,
-    the exponents that undo it, (count, 1, 1))"""
-    largest = jnp.maximum(jnp.abs(a.real), jnp.abs(a.imag)).max((-2, -1), keepdims=True, initial=0)
-    _, exponent = jnp.frexp(largest)
-    return _weights_of.times_power(a, -exponent), exponent
+    """(``a`` times powers of two by which the largest entry of each matrix is between 1 and 2, the
+    exponents that undo it, (count, 1, 1))"""
+    exponent = scaling.exponent_of(a, (-2, -1), keepdims=True)
+    return scaling.multiplied(a, -exponent), exponent
 
 
 def _step(x, low):
@@ -89,7 +93,7 @@ def _step(x, low):
     new = wide[1] / wide[2] * x
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     lower = _invert_factor(eye + wide[2] * _gram(x))
-    solved = sections.multiply(sections.multiply(x, sections.adjoint(lower)), lower)
+    solved = products.multiply(products.multiply(x, lower, right=products.ADJOINT), lower)
     new = new + (wide[0] - wide[1] / wide[2]) * solved
     square = low * low
     low = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
@@ -106,7 +110,7 @@ def _smallest(gram, rounding):
     def iterate(_, state):
         v, _ = state
         v = v / _norm(v).astype(dtype)
-        v = sections.multiply(sections.adjoint(lower), sections.multiply(lower, v))
+        v = products.multiply(lower, products.multiply(lower, v), products.ADJOINT)
         return v, _norm(v)
 
     start = jnp.broadcast_to(v, (len(gram), n, 1)), _norm(gram)
@@ -116,7 +120,7 @@ def _smallest(gram, rounding):
 
 
 def _gram(x):
-    return sections.multiply(sections.adjoint(x), x)
+    return products.multiply(x, x, products.ADJOINT)
 
 
 def _invert_factor(a):

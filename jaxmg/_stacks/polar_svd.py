@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._stacks import eigh as stages
-from jaxmg._stacks import library, polar, qr, sections
+from jaxmg._stacks import library, polar, products, qr, sections
 from jaxmg._transform import rotations
 
-_multiply, _adjoint = sections.multiply, sections.adjoint
+_adjoint = sections.adjoint
 
 
 @_compat.default_promotion()
@@ -22,7 +22,7 @@ def _svd_by_jax(a):
 @_compat.default_promotion()
 def _unitary_by_jax(a):
     u, _, vh = _svd_by_jax(a)
-    return _multiply(u, vh)
+    return sections.multiply(u, vh)
 
 
 @_compat.default_promotion()
@@ -33,7 +33,7 @@ def _unitary(a):
     if m == n:
         return polar.unitary(a)
     q, r = qr.reduced(a)
-    return _multiply(q, polar.unitary(r))
+    return products.multiply(q, polar.unitary(r))
 
 
 @_compat.default_promotion()
@@ -46,11 +46,11 @@ def _decompose(eigh, a):
         return polar.decompose(a, eigh)
     q, r = qr.reduced(a)
     u, s, vh = polar.decompose(r, eigh)
-    return _multiply(q, u), s, vh
+    return products.multiply(q, u), s, vh
 
 
-def _differentiable_svd(function):
-    """With the derivative that `rotations` describes."""
+def _differentiable_svd(function, multiply):
+    """With the derivative that `rotations` describes, by products of ``multiply``."""
     value = jax.custom_jvp(function)
 
     @value.defjvp
@@ -59,14 +59,14 @@ def _differentiable_svd(function):
         (a_dot,) = tangents
         u, s, vh = value(*primals)
         k = s.shape[-1]
-        inner = _multiply(_multiply(_adjoint(u), a_dot), _adjoint(vh))
+        inner = multiply(multiply(_adjoint(u), a_dot), _adjoint(vh))
         of_u, of_v = rotations.of_vectors(inner, _adjoint, s)
-        u_dot, vh_dot = _multiply(u, of_u), _multiply(_adjoint(of_v), vh)
+        u_dot, vh_dot = multiply(u, of_u), multiply(_adjoint(of_v), vh)
         if u.shape[-2] > k:
-            moved = _multiply(a_dot, _adjoint(vh)) - _multiply(u, inner)
+            moved = multiply(a_dot, _adjoint(vh)) - multiply(u, inner)
             u_dot += rotations.divide(moved, s[..., None, :])
         if vh.shape[-1] > k:
-            moved = _multiply(_adjoint(u), a_dot) - _multiply(inner, vh)
+            moved = multiply(_adjoint(u), a_dot) - multiply(inner, vh)
             vh_dot += rotations.divide(moved, s[..., :, None])
         s_dot = jnp.diagonal(inner, axis1=-2, axis2=-1).real
         return (u, s, vh), (u_dot, s_dot, vh_dot)
@@ -74,7 +74,7 @@ def _differentiable_svd(function):
     return value
 
 
-def _differentiable_unitary(function, svd):
+def _differentiable_unitary(function, svd, multiply):
     """With the derivative of the orthogonal factor, for matrices of full rank."""
     value = jax.custom_jvp(function)
 
@@ -86,21 +86,21 @@ def _differentiable_unitary(function, svd):
         (a,), (a_dot,) = primals, tangents
         w, s, vh = svd(a)
         (m, n), k = a.shape[-2:], s.shape[-1]
-        inner = _multiply(_multiply(_adjoint(w), a_dot), _adjoint(vh))
+        inner = multiply(multiply(_adjoint(w), a_dot), _adjoint(vh))
         skew = rotations.of_unitary_factor(inner, _adjoint, s)
-        u_dot = _multiply(w, _multiply(skew, vh))
+        u_dot = multiply(w, multiply(skew, vh))
         if m > k:
-            moved = _multiply(a_dot, _adjoint(vh)) - _multiply(w, inner)
-            u_dot += _multiply(rotations.divide(moved, s[..., None, :]), vh)
+            moved = multiply(a_dot, _adjoint(vh)) - multiply(w, inner)
+            u_dot += multiply(rotations.divide(moved, s[..., None, :]), vh)
         if n > k:
-            moved = _multiply(_adjoint(w), a_dot) - _multiply(inner, vh)
-            u_dot += _multiply(w, rotations.divide(moved, s[..., :, None]))
+            moved = multiply(_adjoint(w), a_dot) - multiply(inner, vh)
+            u_dot += multiply(w, rotations.divide(moved, s[..., :, None]))
         return value(a), u_dot.astype(a.dtype)
 
     return value
 
 
-def _differentiable_values(function, svd):
+def _differentiable_values(function, svd, multiply):
     """With the derivative of singular values, which needs the vectors."""
     value = jax.custom_jvp(function)
 
@@ -109,7 +109,7 @@ def _differentiable_values(function, svd):
     def rule(primals, tangents):
         (a,), (a_dot,) = primals, tangents
         u, _, vh = svd(a)
-        moved = _multiply(a_dot, _adjoint(vh))
+        moved = multiply(a_dot, _adjoint(vh))
         return value(a), jnp.sum((u.conj() * moved).real, axis=-2)
 
     return value
@@ -120,11 +120,15 @@ def _values_by_jax(a):
     return library.svdvals(a)
 
 
+_by_plugin, _by_jax = products.multiply, sections.multiply
 decompose = _differentiable_svd(
-    functools.partial(_decompose, functools.partial(library.eigh, symmetrize_input=False))
+    functools.partial(_decompose, functools.partial(library.eigh, symmetrize_input=False)),
+    _by_plugin,
 )
-decompose_by_stages = _differentiable_svd(functools.partial(_decompose, stages.decompose))
-decompose_by_jax = _differentiable_svd(_svd_by_jax)
-values_by_jax = _differentiable_values(_values_by_jax, decompose_by_jax)
-unitary = _differentiable_unitary(_unitary, decompose)
-unitary_by_jax = _differentiable_unitary(_unitary_by_jax, decompose_by_jax)
+decompose_by_stages = _differentiable_svd(
+    functools.partial(_decompose, stages.decompose), _by_plugin
+)
+decompose_by_jax = _differentiable_svd(_svd_by_jax, _by_jax)
+values_by_jax = _differentiable_values(_values_by_jax, decompose_by_jax, _by_jax)
+unitary = _differentiable_unitary(_unitary, decompose, _by_plugin)
+unitary_by_jax = _differentiable_unitary(_unitary_by_jax, decompose_by_jax, _by_jax)

@@ -1,28 +1,12 @@
-"""What the blocked algorithms for stacks have in common: sections of panels.
+"""Parts of stacks, and products by JAX."""
 
-An algorithm takes one panel of columns after the other, in a loop that is compiled once. A loop has
-arrays of one shape, and so each panel updates a whole matrix. Therefore the panels are divided into
-a few sections, each with a loop of its own for the trailing matrix that is left at its start: four
-of them take half the operations of one, and sixteen a few percent less but four times as long to
-compile.
-"""
+import functools
 
 import jax
 import jax.numpy as jnp
 
-# The columns of a panel, and the most sections.
-WIDTH = 32
-_SECTIONS = 4
 
-
-def of(columns, width=WIDTH):
-    """The sections of so many columns, a multiple of ``width``: (first, after the last) of each."""
-    panels = columns // width
-    length = -(-panels // _SECTIONS) * width
-    return [(start, min(start + length, columns)) for start in range(0, columns, max(length, 1))]
-
-
-def padded(n, width=WIDTH):
+def padded(n, width):
     """The least multiple of ``width`` that is n or more."""
     return -(-n // width) * width
 
@@ -42,9 +26,10 @@ def put(a, block, row, column=0):
     return jax.lax.dynamic_update_slice(a, block, (0, row, column))
 
 
-def multiply(x, y):
-    """X Y of two stacks."""
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+def multiply(*stacks):
+    """Their product."""
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    return functools.reduce(product, stacks)
 
 
 def adjoint(a):

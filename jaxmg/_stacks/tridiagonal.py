@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg import _compat
-from jaxmg._routines.polar import times_power
-from jaxmg._stacks import native
+from jaxmg._factors import scaling
+from jaxmg._stacks import native, products
 
 _LEAF = 32
 
@@ -52,11 +52,11 @@ def eigh(d, e):
         return d, jnp.ones((*d.shape, 1), d.dtype)
     finite = jnp.isfinite(d).all(-1) & jnp.isfinite(e).all(-1)
     d, e = (jnp.where(finite[:, None], x, 0) for x in (d, e))
-    largest = jnp.maximum(jnp.abs(d).max(-1), jnp.abs(e).max(-1))
     # Powers of two that bring the entries to 1/2 at most.
-    exponent = jnp.where(largest > 0, jnp.frexp(largest)[1] + 1, 0)[:, None]
-    w, v = _eigh(times_power(d, -exponent), times_power(e, -exponent))
-    w = jnp.where(largest[:, None] > 0, times_power(w, exponent), 0)
+    exponent = scaling.exponent_of(jnp.concatenate([d, e], -1), -1, keepdims=True) + 2
+    w, v = _eigh(scaling.multiplied(d, -exponent), scaling.multiplied(e, -exponent))
+    w = jnp.where((d != 0).any(-1)[:, None] | (e != 0).any(-1)[:, None], w, 0)
+    w = scaling.multiplied(w, exponent)
     w = jnp.where(finite[:, None], w, jnp.nan)
     return w, jnp.where(finite[:, None, None], v, jnp.nan)
 
@@ -118,7 +118,9 @@ def _merge(w, v, couplings, last):
     z = jnp.where(z < 0, -1, 1) * jnp.maximum(jnp.abs(z), 2.0**least.z)
     high, low, z = (x.reshape(-1, k) for x in (*w, z))
     w, u = _native_merge(high, low, z, jnp.abs(couplings).reshape(-1), least.gap)
-    product = native.multiply(v.reshape(-1, half, half), u.reshape(-1, k, half), transposed=True)
+    product = products.multiply(
+        v.reshape(-1, half, half), u.reshape(-1, k, half), right=products.TRANSPOSE
+    )
     w = Pole(*(x.reshape(count, pieces // 2, k) for x in w))
     if last:  # rounded roots may not ascend
         w = Pole(jax.lax.cummax(w.high, axis=2), w.low)

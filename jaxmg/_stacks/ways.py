@@ -8,7 +8,7 @@ import typing
 import jax
 
 from jaxmg._factors import scaling
-from jaxmg._stacks import choice, library, lu, polar_svd, qr, sections, triangle
+from jaxmg._stacks import choice, library, lu, polar_svd, products, qr, sections, triangle
 from jaxmg._stacks import cholesky as definite
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks.choice import JAX, TURNS
@@ -31,7 +31,21 @@ _CHOLESKY: _Ways = {
     JAX: _cholesky_by_jax,
     "plugin": scaling.homogeneous(definite.factor_by_plugin, 0.5),
 }
-_QR: _Ways = {JAX: library.qr, TURNS: _in_turn(library.qr), "blocked": qr.reduced}
+
+
+def _qr_by_jax(a):
+    """LAPACK's Q of huge complex numbers isn't orthogonal."""
+    exponent = scaling.exponent_of(a, -2, keepdims=True)
+    q, r = library.qr(scaling.multiplied(a, -exponent))
+    return q, scaling.multiplied(r, exponent)
+
+
+def _r_by_jax(a):
+    return _qr_by_jax(a)[1]
+
+
+_QR: _Ways = {JAX: _qr_by_jax, TURNS: _in_turn(_qr_by_jax), "blocked": qr.reduced}
+_R: _Ways = {JAX: _r_by_jax, TURNS: _in_turn(_r_by_jax), "blocked": qr.upper}
 _INV: _Ways = {
     JAX: library.inv,
     TURNS: _in_turn(library.inv),
@@ -65,10 +79,14 @@ def cholesky(platform, a):
 
 
 def reduced_qr(platform, a):
-    """(Q, R), with LAPACK's signs. LAPACK's Q of huge complex numbers isn't orthogonal."""
-    exponent = scaling.exponent_of(a, -2, keepdims=True)
-    q, r = choice.function(_QR, platform, "qr", a)(scaling.multiplied(a, -exponent))
-    return q, scaling.multiplied(r, exponent)
+    """(Q, R), with LAPACK's signs."""
+    q, r = choice.function(_QR, platform, "qr", a)(a)
+    return q, r
+
+
+def upper_factor(platform, a):
+    """R of `reduced_qr` alone."""
+    return choice.function(_R, platform, "qr", a)(a)
 
 
 def inverse(platform, a):
@@ -105,6 +123,7 @@ def polar(platform, a):
     return choice.function(_POLAR, platform, "polar", a)(a)
 
 
-def multiply(*stacks):
-    """Their product."""
-    return functools.reduce(sections.multiply, stacks)
+def multiply(platform, *stacks):
+    """Their product, by the plugin on GPUs."""
+    by_plugin = choice.multiplies_by_plugin(platform)
+    return functools.reduce(products.multiply if by_plugin else sections.multiply, stacks)

@@ -10,7 +10,6 @@ from processes import run
 import jaxmg
 from jaxmg._call import plugins
 from jaxmg._routines import table
-from jaxmg._stacks import native
 
 # Prints what a program is made of; what was traced before differs from process to process.
 _PROGRAM = """
@@ -273,7 +272,9 @@ _STACKED = {
     "jaxmg_stacked_merge": (
         [_POLES, _POLES, _POLES, (3,)], [_POLES, _POLES, _VECTORS], {"gap_exponent": -90}
     ),
-    "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"transposed": False}),
+    "jaxmg_stacked_polynomials": ([(3, 2, 5)], [(3, 2, 5)], {"coefficients": np.ones(3)}),
+    "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"left": 0, "right": 0}),
+    "jaxmg_stacked_qr": ([(3, 5, 4)], [(3, 5, 4), (3, 5, 4)], {"with_q": True}),
     "jaxmg_stacked_solve32": ([_MATRICES, (3, 4, 2)], [(3, 4, 2)], {}),
     "jaxmg_stacked_trsm": (
         [_MATRICES, (3, 4, 2)], [(3, 4, 2)], {"upper": False, "adjoint": False, "unit": True}
@@ -332,10 +333,15 @@ _ODD = (3, 5)
         ("jaxmg_stacked_trsm", None, [(3, 4, 3)], "a must be"),
         ("jaxmg_stacked_lu", [(3, 4, 5)], None, "a must be"),
         ("jaxmg_stacked_lu", [(4, 4)], None, "a must be"),
-        ("jaxmg_stacked_product", [(3, 2, 5), (3, 4, 4)], None, "x must be"),
-        ("jaxmg_stacked_product", [(3, 2, 5), (2, 5, 4)], None, "x must be"),
-        ("jaxmg_stacked_product", [(2, 5), (3, 5, 4)], None, "x must be"),
-        ("jaxmg_stacked_product", None, [(3, 4, 2)], "x must be"),
+        ("jaxmg_stacked_polynomials", [(5,)], [(5,)], "x must be"),
+        ("jaxmg_stacked_polynomials", None, [(3, 2, 4)], "x must be"),
+        ("jaxmg_stacked_product", [(3, 2, 5), (3, 4, 4)], None, r"op\(x\) must be"),
+        ("jaxmg_stacked_product", [(3, 2, 5), (2, 5, 4)], None, r"op\(x\) must be"),
+        ("jaxmg_stacked_product", [(2, 5), (3, 5, 4)], None, r"op\(x\) must be"),
+        ("jaxmg_stacked_product", None, [(3, 4, 2)], r"op\(x\) must be"),
+        ("jaxmg_stacked_qr", [(5,)], [(5,), (5,)], "a must be"),
+        ("jaxmg_stacked_qr", None, [(3, 4, 4), (3, 5, 4)], "a must be"),
+        ("jaxmg_stacked_qr", None, [(3, 5, 4), (3, 5, 5)], "a must be"),
         ("jaxmg_stacked_tridiagonal", [_POLES, _POLES], None, "d must be"),
         ("jaxmg_stacked_tridiagonal", [(1, 33), (1, 32)], [(1, 33), (1, 33, 33)], "n <= 32"),
     ],
@@ -351,19 +357,14 @@ def test_stages_of_eigenproblems_are_of_real_numbers():
             _call_stacked(name, dtype=np.complex128)
 
 
-@pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_stacked_products(dtype):
-    x = np.arange(24.0).reshape(2, 3, 4).astype(dtype)
-    y = (np.arange(40.0).reshape(2, 4, 5) - 7).astype(dtype)
-    if np.dtype(dtype).kind == "c":
-        y += 1j
-    plugins.load("cpu")
-    np.testing.assert_array_equal(native.multiply(x, y), x @ y)
-    turned = np.ascontiguousarray(y.swapaxes(1, 2))
-    np.testing.assert_array_equal(native.multiply(x, turned, transposed=True), x @ y)
-    # A batch of stacks, of which the other operand has none.
-    batched = jax.vmap(native.multiply, (0, None))(np.stack([x, 2 * x]), y)
-    np.testing.assert_array_equal(batched, [x @ y, 2 * x @ y])
+def test_stacked_operations_with_attributes_that_do_not_fit():
+    message = "coefficients must be triples; there are 4"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        _call_stacked("jaxmg_stacked_polynomials", coefficients=np.ones(4))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="is no array of float64 numbers"):
+        _call_stacked("jaxmg_stacked_polynomials", coefficients=np.ones(3, np.int64))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 3"):
+        _call_stacked("jaxmg_stacked_product", left=3)
 
 
 def test_what_a_library_alone_computes():

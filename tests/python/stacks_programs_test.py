@@ -60,6 +60,7 @@ def ways_of_gpus(monkeypatch):
     platform = jax.default_backend()
     rows = [row._replace(platform=platform) for row in choice.TABLE if row.platform == "gpu"]
     monkeypatch.setattr(choice, "TABLE", tuple(rows))
+    monkeypatch.setattr(choice, "_PRODUCTS", (platform,))
     monkeypatch.setattr(choice, "has_kernels", lambda: True)
     one_device = functools.partial(dataclasses.replace, devices=1)
     share = shares.Share
@@ -96,8 +97,124 @@ def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
     assert shapes and all(0 not in shape for shape in shapes)
 
 
+# The operations of a program as JAX traces it, and those of each leaf of a tree.
+_OPERATIONS, _OF_A_LEAF = 900, 10
+
+
+def _primitives(jaxpr):
+    """The names of all operations in a program; a kernel of Pallas is one."""
+    for eqn in jaxpr.eqns:
+        inner = [
+            getattr(x, "jaxpr", x)
+            for x in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
+            if _is_jaxpr(x)
+        ]
+        if not inner or eqn.primitive.name == "pallas_call":
+            yield eqn.primitive.name
+        elif "jvp_jaxpr_fun" in eqn.params or "call_jaxpr" in eqn.params:
+            yield from _primitives(inner[0])  # the derivative beside it is no part of the program
+        else:
+            for one in inner:
+                yield from _primitives(one)
+
+
+def _counts(function, *operands):
+    """(operations, products of XLA's) of a program."""
+    names = list(_primitives(jax.make_jaxpr(function)(*operands).jaxpr))
+    return len(names), names.count("dot_general")
+
+
+_COUNTED = {
+    "qr": linalg.qr,
+    "r": lambda a: linalg.qr(a, mode="r"),
+    "polar": linalg.polar,
+    "svd": lambda a: linalg.svd(a, full_matrices=False),
+    "svdvals": linalg.svdvals,
+    "inv": linalg.inv,
+    "solve": lambda a: linalg.solve(a, a),
+    "cholesky": linalg.cholesky,
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["value", "gradient"])
+@pytest.mark.parametrize("name", _COUNTED)
+def test_stacks_have_no_product_of_xla(ways_of_gpus, name, gradient):
+    function = _COUNTED[name]
+    if gradient:
+
+        def function(a):
+            def loss(a):
+                return sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(_COUNTED[name](a)))
+
+            return jax.grad(loss)(a)
+
+    with cases.context(cases.line(1)):
+        a = jax.ShapeDtypeStruct((50, 300, 300), "float32")
+        operations, dots = _counts(function, a)
+    assert dots == 0
+    assert operations <= _OPERATIONS * (1.4 if gradient else 1), operations
+
+
+_TREES = {
+    "newton-schulz": jaxmg.tree.orthogonalize,
+    "bfloat16": lambda tree: jaxmg.tree.orthogonalize(tree, dtype=jnp.bfloat16),
+    "polar-express": lambda tree: jaxmg.tree.orthogonalize(tree, 8, "polar-express"),
+    "exact": lambda tree: jaxmg.tree.orthogonalize(tree, method="exact"),
+    "qr": jaxmg.tree.qr,
+    "root": lambda tree: jaxmg.tree.inverse_pth_root(tree, 4),
+    "newton": lambda tree: jaxmg.tree.inverse_pth_root(tree, 4, method="newton"),
+    "iteration": lambda tree: jaxmg.tree.orthogonal_iteration(tree, tree),
+}
+
+
+@pytest.mark.parametrize("name", _TREES)
+def test_trees_have_no_product_of_xla(ways_of_gpus, name):
+    rows = 256 if name in ("root", "newton", "iteration") else 512
+    shapes = [(256, 256), (rows, 256), (300, 300), (10, 256, 256)]
+    leaves = [jax.ShapeDtypeStruct(shapes[i % 4], "float32") for i in range(40)]
+    with cases.context(cases.line(1)):
+        operations, dots = _counts(_TREES[name], leaves)
+    assert dots == 0
+    assert operations <= _OPERATIONS + _OF_A_LEAF * len(leaves), operations
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [("newton-schulz", "complex64"), ("polar-express", "float64"), ("bfloat16", "float32")],
+)
+def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype):
+    """Values and gradients are those of products by XLA."""
+    tree = [stack_cases.stack(shape, dtype) for shape in ((6, 6), (5, 7), (2, 7, 5), (0, 3))]
+    tree = [x / 8 for x in tree]
+
+    def loss(tree):
+        return sum(jnp.sum(jnp.sin(x.real) + x.imag**2) for x in _TREES[name](tree))
+
+    found = *_TREES[name](tree), *jax.grad(loss)(tree)
+    with cases.context(cases.line(1)):
+        assert "jaxmg_stacked_polynomials" in jax.jit(_TREES[name]).lower(tree).as_text()
+    monkeypatch.setattr(choice, "_PRODUCTS", ())
+    jax.clear_caches()
+    expected = *_TREES[name](tree), *jax.grad(loss)(tree)
+    limit = 0.1 if name == "bfloat16" else 100 * cases.eps(dtype)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        scale = np.abs(theirs).max(initial=1)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=limit * scale)
+
+
+@pytest.mark.parametrize("p", [1, 3, 4])
+def test_inverse_roots_by_the_plugin(ways_of_gpus, p):
+    a = [stack_cases.definite(3, 6, "float64"), stack_cases.definite(1, 5, "float64")[0]]
+    for method in ("eigh", "newton"):
+        for x, root in zip(a, jaxmg.tree.inverse_pth_root(a, p, 0.0, method), strict=True):
+            identity = np.linalg.matrix_power(np.asarray(root), p) @ np.asarray(x)
+            np.testing.assert_allclose(identity, np.broadcast_to(np.eye(len(x[-1])), x.shape),
+                                       atol=1e-9)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["qr", pytest.param("householder", marks=pytest.mark.breadth)])
-def test_loops_over_sections_compile_for_two_devices(ways_of_gpus, monkeypatch, name):
+def test_programs_of_stacks_compile_for_two_devices(ways_of_gpus, monkeypatch, name):
     row = choice.Row(jax.default_backend(), "qr", "blocked", (70, 70))
     monkeypatch.setattr(choice, "TABLE", (row,))
     mesh = cases.line(2)

@@ -125,6 +125,10 @@ inline constexpr int kStackLuColumns = 32;
 inline constexpr int kStackMoveThreads = 128;  // of a block that moves rows, a column each
 // The most columns of a matrix that is factored as one panel.
 inline constexpr int kStackLuWhole = 64;
+// QR of stacks: the columns of a panel, one for each lane of a warp, and the warps of a block that
+// have rows of it.
+inline constexpr int kStackQrColumns = 32;
+inline constexpr int kStackQrWarps = 16;
 // Cholesky factorizations and inverses of triangles of stacks: the order of the blocks that threads
 // have in registers; that of blocks on the diagonal, by the bytes of an element, one or two of
 // these; threads of a block that factors one; rows of a block below it, one for each thread.

@@ -8,6 +8,8 @@
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/parts.h"
 #include "xla_ffi/device/stream.h"
 
 namespace jaxmg {
@@ -36,6 +38,12 @@ struct MergedPairs {
 // read, with `unit`. The other triangle isn't read.
 struct StackedTriangle {
   bool upper, adjoint, unit;
+};
+
+// Triples (a, b, c) of a x + b x^3 + c x^5, in host memory.
+struct Polynomials {
+  const double* coefficients;
+  int64_t count;  // of triples
 };
 
 template <typename T>
@@ -68,6 +76,23 @@ class StackKernels {
   virtual Status SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a,
                             const T* b, T* x) = 0;
 
+  // Overwrites each of `count` matrices, m x n, by the R of its QR decomposition, with zeros below
+  // it, whose signs are LAPACK's. Unless q is null it becomes the first k = min(m, n) columns of Q,
+  // m x k. Entries are near 1 or smaller, so that squares don't overflow. The device allocates
+  // workspace of about a stack m x k.
+  virtual Status FactorQr(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* q) = 0;
+
+  // Overwrites each of `count` matrices X, m x n, by (a + b X X^H + c (X X^H)^2) X for each triple
+  // of `polynomials`, one after the other: odd polynomials of its singular values. The device
+  // allocates workspace of a stack m x n and two of the order min(m, n).
+  virtual Status MapSingularValues(Stream stream, int64_t count, int64_t m, int64_t n,
+                                   Polynomials polynomials, T* x) = 0;
+  // The same of numbers of 16 bits, whose products are added in float32, by the kernels of float.
+  virtual Status MapSingularValues(Stream, PartFormat, int64_t, int64_t, int64_t, Polynomials,
+                                   Part*) {
+    return Error(Code::kInternal, "numbers of 16 bits are for the kernels of float32");
+  }
+
   // Overwrites the lower triangle of each of `count` Hermitian matrices, n x n, by L of A = L L^H,
   // and what is above it by 0; with `upper` the upper triangle by U = L^H, and what is below it by
   // 0. The triangle is NaN where A isn't positive definite. Reads only the triangle.
@@ -87,8 +112,8 @@ class StackKernels {
   virtual Status MultiplyTriangle(Stream stream, int64_t count, int64_t n, const T* x,
                                   T* product) = 0;
 
-  // product := x y for each of `count` matrices, m x k and k x n; with `transposed` x y^T, y n x k.
-  virtual Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n,
+  // product := op(x) op(y) for each of `count` matrices, m x n, of inner dimension k.
+  virtual Status Multiply(Stream stream, Op op_x, Op op_y, int64_t count, int64_t m, int64_t n,
                           int64_t k, const T* x, const T* y, T* product) = 0;
 };
 

@@ -63,6 +63,16 @@ void AttributeDecoder::operator()(std::string_view name, Processes& value) {
   value = {static_cast<const int64_t*>(array->data), array->size};
 }
 
+void AttributeDecoder::operator()(std::string_view name, Numbers& value) {
+  const int64_t i = Find(name);
+  if (i < 0) return;
+  const auto* array = static_cast<const XLA_FFI_Array*>(attributes_.attrs[i]);
+  if (attributes_.types[i] != XLA_FFI_AttrType_ARRAY || array->dtype != XLA_FFI_DataType_F64) {
+    return Fail(name, " is no array of float64 numbers");
+  }
+  value = {static_cast<const double*>(array->data), array->size};
+}
+
 std::string AttributeDecoder::Finish() {
   for (int64_t i = 0; i < attributes_.size; ++i) {
     const bool read = i < 64 && (read_ >> i & 1) != 0;

@@ -24,6 +24,12 @@ struct Processes {
   size_t count;         // 0: all ranks are in this process
 };
 
+// Real numbers, in the memory of the executable.
+struct Numbers {
+  const double* data;
+  size_t count;
+};
+
 // The attributes of every call; docs/architecture.md explains them. `Visit` calls visit(name,
 // value) for each.
 struct CommonAttributes {
@@ -101,6 +107,11 @@ struct VectorsAttributes : SquareAttributes {
 template <typename Enum>
 struct EnumAttribute;
 template <>
+struct EnumAttribute<Op> {
+  static constexpr int64_t kCount = static_cast<int64_t>(Op::kConjTrans) + 1;
+  static constexpr char kWhat[] = "operation";
+};
+template <>
 struct EnumAttribute<Precision> {
   static constexpr int64_t kCount = static_cast<int64_t>(Precision::kChosen) + 1;  // those named
   static constexpr char kWhat[] = "precision";
@@ -115,6 +126,7 @@ class AttributeDecoder {
   void operator()(std::string_view name, bool& value);
   void operator()(std::string_view name, std::string_view& value);
   void operator()(std::string_view name, Processes& value);
+  void operator()(std::string_view name, Numbers& value);
   template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>>
   void operator()(std::string_view name, Enum& value) {
     int64_t number = 0;

@@ -7,12 +7,6 @@
 
 namespace jaxmg {
 
-template <>
-struct EnumAttribute<Op> {
-  static constexpr int64_t kCount = static_cast<int64_t>(Op::kConjTrans) + 1;
-  static constexpr char kWhat[] = "operation";
-};
-
 // Of a matrix of m rows.
 template <typename Base>
 struct WithRows : Base {

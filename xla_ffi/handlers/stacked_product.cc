@@ -5,11 +5,12 @@
 namespace jaxmg {
 
 struct StackedProductAttributes {
-  bool transposed;  // x y^T instead of x y
+  Op left, right;  // what is multiplied of x and y
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
-    visit("transposed", attributes.transposed);
+    visit("left", attributes.left);
+    visit("right", attributes.right);
   }
 };
 
@@ -28,22 +29,23 @@ CallOutcome Multiply(Platform platform, ffi::AnyBuffer x, ffi::AnyBuffer y,
       fits &= right[i] == left[i] && result[i] == left[i];
       count *= left[i];
     }
+    const bool plain_x = attributes.left == Op::kNone, plain_y = attributes.right == Op::kNone;
     const size_t row = rank - 2, column = rank - 1;
-    m = left[row], k = left[column], n = result[column];
-    const bool transposed = attributes.transposed;
-    fits &= result[row] == m && right[transposed ? column : row] == k &&
-            right[transposed ? row : column] == n;
+    m = result[row], n = result[column], k = left[plain_x ? column : row];
+    fits &= left[plain_x ? row : column] == m && right[plain_y ? row : column] == k &&
+            right[plain_y ? column : row] == n;
   }
   if (!fits || x.element_type() != y.element_type() ||
       x.element_type() != product->element_type()) {
     return {Error(Code::kInvalidArgument, kName,
-                  ": x must be (..., m, k) and y (..., k, n), or transposed, of one dtype")};
+                  ": op(x) must be (..., m, k), op(y) (..., k, n), and the product (..., m, n) of "
+                  "their dtype")};
   }
   return ForDtype(kName, x.element_type(), [&](auto zero) {
     using T = decltype(zero);
     return LaunchAlone(platform, [&](Device& device) {
-      return device.stacks<T>().Multiply(Stream::kMain, attributes.transposed, count, m, n, k,
-                                         DataOf<T>(x), DataOf<T>(y), DataOf<T>(*product));
+      return device.stacks<T>().Multiply(Stream::kMain, attributes.left, attributes.right, count, m,
+                                         n, k, DataOf<T>(x), DataOf<T>(y), DataOf<T>(*product));
     });
   });
 }
@@ -55,6 +57,6 @@ JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedProduct, jaxmg::kName, jaxmg::Multiply,
                            jaxmg::StackedProductAttributes,
                            xla::ffi::Ffi::Bind()
                                .Ctx<jaxmg::Platform>()
-                               .Arg<xla::ffi::AnyBuffer>()    // x, ... x m x k
+                               .Arg<xla::ffi::AnyBuffer>()    // x, ... x m x k or ... x k x m
                                .Arg<xla::ffi::AnyBuffer>()    // y, ... x k x n or ... x n x k
-                               .Ret<xla::ffi::AnyBuffer>());  // ... x m x n
+                               .Ret<xla::ffi::AnyBuffer>());  // op(x) op(y), ... x m x n

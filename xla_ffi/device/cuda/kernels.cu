@@ -11,6 +11,7 @@
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
+#include "xla_ffi/device/cuda/qr_stacks.cuh"
 #include "xla_ffi/device/cuda/register_panel.cuh"
 #include "xla_ffi/device/cuda/row_solver.cuh"
 #include "xla_ffi/device/cuda/scalars.cuh"
@@ -429,6 +430,10 @@ LU_KERNELS(cuDoubleComplex, z)
   KERNEL __launch_bounds__(kStackSubstitutionThreads) jaxmg_solve_stacked_triangle_##letter(   \
       int n, int nrhs, int upper, int adjoint, int unit, const T* a, T* b) {                   \
     SolveStackedTriangle(n, nrhs, upper, adjoint, unit, a, b);                                 \
+  }                                                                                            \
+  KERNEL __launch_bounds__(32 * (kStackQrWarps + 1)) jaxmg_factor_stacked_qr_panel_##letter(   \
+      int m, int n, int first, int width, int in_shared, T* a, T* v, T* t, T* q) {             \
+    StackedQrPanel<T>(m, n, first, width, in_shared, a, v, t, q).Run();                        \
   }                                                                                            \
   KERNEL __launch_bounds__(kSmallThreads)                                                      \
       jaxmg_invert_small_##letter(Index count, int n, const T* a, T* inverse) {                \

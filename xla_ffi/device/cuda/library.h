@@ -95,6 +95,7 @@
 #define JAXMG_CUBLAS_FUNCTIONS(F)           \
   F(cublasCreate)                           \
   F(cublasGemmEx_64)                        \
+  F(cublasGemmStridedBatchedEx_64)          \
   F(cublasGetStatusString)                  \
   F(cublasSetMathMode)                      \
   F(cublasSetStream)                        \

@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/device/cuda/device.h"
+#include "xla_ffi/device/stack_polynomials.h"
 
 namespace jaxmg {
 
@@ -242,10 +243,96 @@ Status CudaStacks<T>::MultiplyTriangle(Stream stream, int64_t count, int64_t n, 
 }
 
 template <typename T>
-Status CudaStacks<T>::Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n,
+Status CudaStacks<T>::MultiplyRows(Stream stream, int64_t count, int64_t m, int64_t n, int64_t k,
+                                   R alpha, const StackedFactor<T>& x, const StackedFactor<T>& y,
+                                   R beta, T* product, int64_t ld, int64_t size) {
+  // To cuBLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, by the same op.
+  return blas_.GemmBatched(stream, y.op, x.op, n, m, k, alpha, y.data, y.ld, y.size, x.data, x.ld,
+                           x.size, beta, product, ld, size, count);
+}
+
+template <typename T>
+Status CudaStacks<T>::Multiply(Stream stream, Op op_x, Op op_y, int64_t count, int64_t m, int64_t n,
                                int64_t k, const T* x, const T* y, T* product) {
-  return blas_.GemmBatched(stream, transposed ? Op::kTrans : Op::kNone, Op::kNone, n, m, k, 1, y,
-                           transposed ? k : n, n * k, x, k, m * k, 0, product, n, m * n, count);
+  return MultiplyRows(stream, count, m, n, k, 1, {x, op_x == Op::kNone ? k : m, m * k, op_x},
+                      {y, op_y == Op::kNone ? n : k, n * k, op_y}, 0, product, n, m * n);
+}
+
+template <typename T>
+Status CudaStacks<T>::FactorQr(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* q) {
+  if (count == 0 || m == 0 || n == 0) return Status::Ok();
+  const StackedQr<T> program(count, m, n);
+  void* space = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, program.Space() * sizeof(T), &space));
+  int most = 0;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SharedBytes(&most));
+  auto factor = [&](int64_t first, int64_t width, T* v, T* t) {
+    const int64_t rows = m - first;
+    const auto warps = static_cast<int>(std::min<int64_t>(kStackQrWarps, (rows + 3) / 4));
+    const int threads = 32 * (warps + 1), own = program.SharedBytes(threads);
+    const int64_t whole = own + rows * kStackQrColumns * static_cast<int64_t>(sizeof(T));
+    const int in_shared = whole <= most;
+    return device_.LaunchShared(Kernel::kFactorStackedQrPanel, CudaType<T>::kLetter, stream, count,
+                                threads, in_shared ? static_cast<int>(whole) : own,
+                                static_cast<int>(m), static_cast<int>(n), static_cast<int>(first),
+                                static_cast<int>(width), in_shared, a, v, t, q);
+  };
+  auto multiply = [&](int64_t rows, int64_t columns, int64_t k, R alpha, const StackedFactor<T>& x,
+                      const StackedFactor<T>& y, R beta, T* c, int64_t ld, int64_t size) {
+    return MultiplyRows(stream, count, rows, columns, k, alpha, x, y, beta, c, ld, size);
+  };
+  return program.Run(factor, multiply, static_cast<T*>(space), a, q);
+}
+
+template <typename T>
+template <typename Element>
+Status CudaStacks<T>::Copy(Stream stream, const Element* source, Element* target, int64_t count) {
+  return device_.Copy(stream, Block(target, count, count, 1), Block(source, count, count, 1));
+}
+
+template <typename T>
+Status CudaStacks<T>::MapSingularValues(Stream stream, int64_t count, int64_t m, int64_t n,
+                                        Polynomials polynomials, T* x) {
+  void* space = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, PolynomialsSpace(count, m, n) * sizeof(T), &space));
+  auto multiply = [&](Op op_a, Op op_b, int64_t rows, int64_t columns, int64_t k, double alpha,
+                      const T* a, const T* b, double beta, T* c) {
+    return blas_.GemmBatched(stream, op_a, op_b, rows, columns, k, static_cast<R>(alpha), a,
+                             op_a == Op::kNone ? rows : k, rows * k, b,
+                             op_b == Op::kNone ? k : columns, k * columns, static_cast<R>(beta), c,
+                             rows, rows * columns, count);
+  };
+  auto copy = [&](const T* from, T* to, int64_t size) { return Copy(stream, from, to, size); };
+  return MapSingularValuesBy(multiply, copy, count, m, n, polynomials, x, static_cast<T*>(space));
+}
+
+template <typename T>
+Status CudaStacks<T>::MapSingularValues(Stream stream, PartFormat format, int64_t count, int64_t m,
+                                        int64_t n, Polynomials polynomials, Part* x) {
+  void* space = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, PolynomialsSpace(count, m, n) * sizeof(Part), &space));
+  const cudaDataType type = format == PartFormat::kFloat16 ? CUDA_R_16F : CUDA_R_16BF;
+  cublasHandle_t handle;
+  JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, Precision::kHighest, &handle));
+  auto multiply = [&](Op op_a, Op op_b, int64_t rows, int64_t columns, int64_t k, double scale,
+                      const Part* a, const Part* b, double weight, Part* c) -> Status {
+    const bool plain_a = op_a == Op::kNone, plain_b = op_b == Op::kNone;
+    const auto alpha = static_cast<float>(scale), beta = static_cast<float>(weight);
+    JAXMG_CHECK_CUDA(
+        Get<Cublas>().cublasGemmStridedBatchedEx_64(
+            handle, plain_a ? CUBLAS_OP_N : CUBLAS_OP_T, plain_b ? CUBLAS_OP_N : CUBLAS_OP_T, rows,
+            columns, k, &alpha, a, type, plain_a ? rows : k, rows * k, b, type,
+            plain_b ? k : columns, k * columns, &beta, c, type, rows, rows * columns, count,
+            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "products of 16 bits on GPU ", device_.ordinal(), ", ", rows, " x ", columns);
+    return Status::Ok();
+  };
+  auto copy = [&](const Part* from, Part* to, int64_t size) {
+    return Copy(stream, from, to, size);
+  };
+  return MapSingularValuesBy(multiply, copy, count, m, n, polynomials, x,
+                             static_cast<Part*>(space));
 }
 
 #define JAXMG_INSTANTIATE(T) template class CudaStacks<T>;

@@ -6,6 +6,7 @@
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/device/stack_kernels.h"
+#include "xla_ffi/device/stack_qr.h"
 
 namespace jaxmg {
 
@@ -27,15 +28,27 @@ class CudaStacks : public StackKernels<T> {
   Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) override;
   Status SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a, const T* b,
                     T* x) override;
+  Status FactorQr(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* q) override;
+  Status MapSingularValues(Stream stream, int64_t count, int64_t m, int64_t n,
+                           Polynomials polynomials, T* x) override;
+  Status MapSingularValues(Stream stream, PartFormat format, int64_t count, int64_t m, int64_t n,
+                           Polynomials polynomials, Part* x) override;
   Status FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) override;
   Status InvertTriangle(Stream stream, bool upper, int64_t count, int64_t n, T* a) override;
   Status SolveTriangle(Stream stream, StackedTriangle triangle, int64_t count, int64_t n,
                        int64_t nrhs, const T* a, T* b) override;
   Status MultiplyTriangle(Stream stream, int64_t count, int64_t n, const T* x, T* product) override;
-  Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
+  Status Multiply(Stream stream, Op op_x, Op op_y, int64_t count, int64_t m, int64_t n, int64_t k,
                   const T* x, const T* y, T* product) override;
 
  private:
+  // C := alpha op(X) op(Y) + beta C of row-major matrices.
+  Status MultiplyRows(Stream stream, int64_t count, int64_t m, int64_t n, int64_t k, R alpha,
+                      const StackedFactor<T>& x, const StackedFactor<T>& y, R beta, T* product,
+                      int64_t ld, int64_t size);
+  // Copies elements that lie one behind the other.
+  template <typename Element>
+  Status Copy(Stream stream, const Element* source, Element* target, int64_t count);
   // The dynamic shared memory that a block may have, beside what its kernel declares.
   Status SharedBytes(int* bytes) const;
 

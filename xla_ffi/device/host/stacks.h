@@ -9,13 +9,17 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/host/blas.h"
+#include "xla_ffi/device/host/reflector.h"
 #include "xla_ffi/device/host/secular.h"
 #include "xla_ffi/device/secular_root.h"
 #include "xla_ffi/device/stack_kernels.h"
+#include "xla_ffi/device/stack_polynomials.h"
 #include "xla_ffi/device/tridiagonal_ql.h"
 
 namespace jaxmg {
@@ -239,17 +243,91 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
-  Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
+  // To BLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, by the same op.
+  Status Multiply(Stream stream, Op op_x, Op op_y, int64_t count, int64_t m, int64_t n, int64_t k,
                   const T* x, const T* y, T* product) override {
-    for (int64_t i = 0; i < count; ++i) {
-      JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, transposed ? Op::kTrans : Op::kNone, Op::kNone, n, m,
-                                       k, 1, y + i * n * k, transposed ? k : n, x + i * m * k, k, 0,
-                                       product + i * m * n, n));
+    return MultiplyEach(stream, count, op_y, op_x, n, m, k, 1, y, x, 0, product);
+  }
+
+  Status FactorQr(Stream, int64_t count, int64_t m, int64_t n, T* a, T* q) override {
+    const int64_t k = std::min(m, n);
+    std::vector<T> column(m), taus(k);
+    for (int64_t matrix = 0; matrix < count; ++matrix, a += m * n) {
+      for (int64_t j = 0; j < k; ++j) {
+        for (int64_t i = j; i < m; ++i) column[i] = a[i * n + j];
+        MakeReflector(m - j, column.data() + j, &taus[j]);
+        for (int64_t i = j; i < m; ++i) a[i * n + j] = column[i];
+        column[j] = 1;
+        Reflect(m, n, j, j + 1, Conj(taus[j]), column, a);
+      }
+      if (q != nullptr) {
+        for (int64_t i = 0; i < m * k; ++i) q[i] = i / k == i % k ? 1 : 0;
+        for (int64_t j = k - 1; j >= 0; --j) {
+          for (int64_t i = j + 1; i < m; ++i) column[i] = a[i * n + j];
+          column[j] = 1;
+          Reflect(m, k, j, j, taus[j], column, q);
+        }
+        q += m * k;
+      }
+      for (int64_t i = 1; i < m; ++i) std::fill_n(a + i * n, std::min(i, n), T(0));
     }
     return Status::Ok();
   }
 
+  Status MapSingularValues(Stream stream, int64_t count, int64_t m, int64_t n,
+                           Polynomials polynomials, T* x) override {
+    std::vector<T> space(PolynomialsSpace(count, m, n));
+    auto multiply = [&](Op op_a, Op op_b, int64_t rows, int64_t columns, int64_t k, double alpha,
+                        const T* a, const T* b, double beta, T* c) {
+      return MultiplyEach(stream, count, op_a, op_b, rows, columns, k, static_cast<R>(alpha), a, b,
+                          static_cast<R>(beta), c);
+    };
+    auto copy = [](const T* from, T* to, int64_t size) {
+      std::copy_n(from, size, to);
+      return Status::Ok();
+    };
+    return MapSingularValuesBy(multiply, copy, count, m, n, polynomials, x, space.data());
+  }
+  Status MapSingularValues(Stream stream, PartFormat format, int64_t count, int64_t m, int64_t n,
+                           Polynomials polynomials, Part* x) override {
+    if constexpr (std::is_same_v<T, float>) {
+      const bool halves = format == PartFormat::kFloat16;
+      std::vector<float> wide(count * m * n);
+      for (size_t i = 0; i < wide.size(); ++i) {
+        wide[i] = halves ? NumberOfHalf(x[i]) : NumberOf(x[i]);
+      }
+      JAXMG_RETURN_IF_ERROR(MapSingularValues(stream, count, m, n, polynomials, wide.data()));
+      for (size_t i = 0; i < wide.size(); ++i) {
+        x[i] = halves ? NearestHalf(wide[i]) : Nearest(wide[i]);
+      }
+      return Status::Ok();
+    } else {
+      return StackKernels<T>::MapSingularValues(stream, format, count, m, n, polynomials, x);
+    }
+  }
+
  private:
+  // C := alpha op(A) op(B) + beta C of dense column-major matrices.
+  Status MultiplyEach(Stream stream, int64_t count, Op op_a, Op op_b, int64_t m, int64_t n,
+                      int64_t k, R alpha, const T* a, const T* b, R beta, T* c) {
+    for (int64_t i = 0; i < count; ++i) {
+      JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, op_a, op_b, m, n, k, alpha, a + i * m * k,
+                                       op_a == Op::kNone ? m : k, b + i * k * n,
+                                       op_b == Op::kNone ? k : n, beta, c + i * m * n, m));
+    }
+    return Status::Ok();
+  }
+
+  // X := (1 - tau v v^H) X for the rows of X, m x n, from `row` on and its columns from `first` on.
+  static void Reflect(int64_t m, int64_t n, int64_t row, int64_t first, T tau,
+                      const std::vector<T>& v, T* x) {
+    for (int64_t c = first; c < n; ++c) {
+      T sum = 0;
+      for (int64_t i = row; i < m; ++i) sum += Conj(v[i]) * x[i * n + c];
+      for (int64_t i = row; i < m; ++i) x[i * n + c] -= tau * sum * v[i];
+    }
+  }
+
   static void FactorOne(int64_t n, T* a, int32_t* pivots) {
     for (int64_t j = 0; j < n; ++j) {
       int64_t chosen = j;

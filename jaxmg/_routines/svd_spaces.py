@@ -11,7 +11,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, polar, shares, svd
-from jaxmg._stacks import library, sections
+from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import derivatives, products
 
 

@@ -98,7 +98,7 @@ def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
 
 
 # The operations of a program as JAX traces it, and those of each leaf of a tree.
-_OPERATIONS, _OF_A_LEAF = 900, 10
+_OPERATIONS, _OF_A_LEAF = 900, 12
 
 
 def _primitives(jaxpr):
@@ -152,7 +152,7 @@ def test_stacks_have_no_product_of_xla(ways_of_gpus, name, gradient):
         a = jax.ShapeDtypeStruct((50, 300, 300), "float32")
         operations, dots = _counts(function, a)
     assert dots == 0
-    assert operations <= _OPERATIONS * (1.4 if gradient else 1), operations
+    assert operations <= _OPERATIONS * (1.6 if gradient else 1), operations
 
 
 _TREES = {

@@ -167,7 +167,7 @@ def _solved(call, a, b, *scalars):
         return (_by_tiles(call, a, b, damp),)
     columns = b if b.ndim == 2 else b[:, None]
     of = _LeastSquares(call.layout, full_rank, cutoff, a.shape[0] < a.shape[1])
-    if not jax_qr.fits(max(a.shape), min(a.shape), call.layout.ranks):
+    if not full_rank and _takes_whole_svd(call.layout, max(a.shape), min(a.shape)):
         x, resid, *others = _by_singular_values(call, of, a, columns, damp, rcond)
         return x if b.ndim == 2 else x[:, 0], resid, *others
     x, s, rank = _Solve(of)(a, columns, damp, rcond)
@@ -197,6 +197,14 @@ def _damped(call, a, b, damp):
         return jnp.concatenate([a, shift], axis=1), b
     b = jnp.concatenate([b, jnp.zeros((n, *b.shape[1:]), b.dtype)])
     return jnp.concatenate([a, shift]), b
+
+
+def _takes_whole_svd(layout, m, k):
+    """Whether the SVD is that of the matrix, and not of its R. On GPUs that is sooner unless the
+    matrix is tall; on CPU devices LAPACK's of R is."""
+    return not jax_qr.fits(m, k, layout.ranks) or (
+        layout.platform != "cpu" and k > svd.SMALL and m < 3 * k
+    )
 
 
 def _by_singular_values(call, of, a, b, damp, rcond):

@@ -45,9 +45,10 @@ EigenproblemSpace<T>::EigenproblemSpace(const Sizes& sizes, bool vectors, const 
     const Tuning& tuning = ranks.tuning;
     const double matrices = vectors ? tuning.syevd_matrices : tuning.syevd_value_matrices;
     this->solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
-    this->gathered = this->Reserve(n * n);
+    this->gathered = this->Reserve(std::max(n * n, least));
   }
-  eigen = this->Reserve(least);
+  // The matrix is gathered when the routine has used its memory.
+  eigen = this->gathered.elements > 0 ? this->gathered : this->Reserve(least);
 }
 
 template <typename T>

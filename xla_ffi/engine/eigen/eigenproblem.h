@@ -17,12 +17,12 @@ Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subse
 // (and LAPACK's workspace), and a tile column on every rank.
 template <typename T>
 struct EigenproblemSpace : RoutineSpace<T> {
-  // Reserves at least `least` elements in `eigen`, for a routine that uses them before.
+  // Reserves at least `least` elements in `eigen`, for a routine that uses them before and after.
   EigenproblemSpace(const Sizes& sizes, bool vectors, const Subset& subset, const Ranks& ranks,
                     int64_t least = 0);
 
   bool spreads;         // whether all ranks share the work
-  Piece<T> eigen = {};  // what SpreadEigen needs
+  Piece<T> eigen = {};  // what SpreadEigen needs, or in the memory of the whole matrix
 };
 
 template <typename T>

@@ -1,9 +1,11 @@
-"""The singular values of a square matrix by all ranks: LAPACK's gesvd, natively without vectors.
+"""The singular value decomposition of a square matrix by all ranks: LAPACK's gesvd.
 
-A is reduced to a band by reflectors from both sides (B. Grosser, B. Lang, Parallel Comput. 25,
-1999), and the values are the eigenvalues of [0 B^H; B 0], of which the order of rows makes a band
-too: its bulges are chased, and divide and conquer solves what is left. 8/3 n^3 multiplications and
-additions on all ranks, where the eigenvalues of [0 A^H; A 0] would take four times as many.
+With vectors it is computed by the polar decomposition A = Q H and the eigenvectors of H
+(`xla_ffi/engine/svd/gesvd_vectors.h`). For the values alone A is reduced to a band by reflectors
+from both sides (B. Grosser, B. Lang, Parallel Comput. 25, 1999), and the values are the eigenvalues
+of [0 B^H; B 0], of which the order of rows makes a band too: its bulges are chased, and divide and
+conquer solves what is left. 8/3 n^3 multiplications and additions on all ranks, where the
+eigenvalues of [0 A^H; A 0] would take four times as many.
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import backends, blocks, ffi, layouts
+from jaxmg._routines import polar, shares
 from jaxmg._transform import batching
 
 # The routine of the plugin.
@@ -57,58 +60,86 @@ def _values_on_rank(layout, coordinates, rows):
     order = height * layout.ranks
     # Zeros in the place of what is missing: as many singular values more are zero.
     rows = jnp.pad(rows, ((0, height - rows.shape[0]), (0, order - n)))
-    _, _, w = _call(coordinates, rows, order, layout, width, "native", vectors=False)
+    _, w, _ = _call(coordinates, rows, order, layout, width, "native", vectors=False)
     return jnp.abs(w)[::-1][:n]
 
 
 @dataclasses.dataclass(frozen=True)
 class Decomposition(batching.Batchable):
-    """(U, s, V^H) of a square matrix by a vendor's library, or (s,) alone, descending."""
+    """(U, s, V^H) of a square matrix, or (s,) alone, descending, which only a library computes so;
+    natively of a part of the singular values, too."""
 
     layout: layouts.Layout
     backend: str
     vectors: bool
     caller: str
+    part: tuple | None = None
 
     def __call__(self, *arrays):
         (a,) = arrays
         layout, n = self.layout.by_rows, len(arrays[0])
         backend = backends.resolve(NATIVE, layout, self.backend, a, self.caller)
+        in_double = self.vectors and backend == "native" and polar.in_double(a, layout)
 
         def on_rank(coordinates, rows):
-            results = _call(coordinates, rows, n, layout, 0, backend, self.vectors)
-            return results if self.vectors else results[2:]
+            results = _call(
+                coordinates, rows, n, layout, 0, backend, self.vectors, self.part, in_double
+            )
+            return results if self.vectors else results[1:2]
 
-        specs = (layout.row_spec, layout.row_spec, P()) if self.vectors else (P(),)
+        specs = (layout.row_spec, P(), layout.row_spec) if self.vectors else (P(),)
         mapped = ffi.over_ranks(layout, on_rank, (layout.row_spec,), specs)
         results = mapped(blocks.split_rows(a, layout))
         if not self.vectors:
             return results
-        u, vh, s = results
-        return blocks.join_rows(u, layout, n), s, blocks.join_rows(vh, layout, n)
+        u, s, vh = results
+        return blocks.join_rows(u, layout, n), s, blocks.join_rows(vh, layout, len(s))
 
     def batched(self, settled, size, marks, *arrays):
         specs: tuple[P | None, ...] = (P(),)
+        if self.layout.is_whole and self.backend == "native":
+            share = shares.Share(
+                _OfStacks, self.part or (0, None), self.layout.platform, self.layout.mesh.size
+            )
+            return batching.spread(self.layout, share, size, marks, *arrays)
         if self.vectors:
-            spec = self.layout.result_spec(arrays[0].shape[-2:])
-            specs = (spec, P(), spec)
+            n = arrays[0].shape[-1]
+            start, end = self.part or (0, n)
+            u, vh = (n, end - start), (end - start, n)
+            specs = (self.layout.result_spec(u), P(), self.layout.result_spec(vh))
         placement = batching.make_placement(self.layout, arrays, marks, specs)
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
 
-def _call(coordinates, rows, n, layout, tile, backend, vectors):
-    """(Rows of U, rows of V^H, the singular values)"""
-    height = len(rows) if vectors else 0
+class _OfStacks:
+    """What a device does with its share of a native `Decomposition`, for `shares.Share`."""
+
+    @staticmethod
+    def of_stacks(platform, options, a):
+        from jaxmg._stacks import ways  # which needs files that need this one
+
+        u, s, vh = ways.svd(platform, a)
+        part = slice(*options)
+        return u[..., part], s[..., part], vh[..., part, :]
+
+
+def _call(coordinates, rows, n, layout, tile, backend, vectors, part=None, in_double=False):
+    """(Rows of U, the singular values, rows of V^H)"""
+    start, end = part or (0, n)
+    count = end - start
+    height = -(-count // layout.ranks) if vectors else 0
     results = (
         jax.ShapeDtypeStruct(rows.shape, rows.dtype),
+        jax.ShapeDtypeStruct((len(rows) if count < n else 0, count), rows.dtype),
         jax.ShapeDtypeStruct((height, n), rows.dtype),
-        jax.ShapeDtypeStruct((n,), jnp.finfo(rows.dtype).dtype),
+        jax.ShapeDtypeStruct((count,), jnp.finfo(rows.dtype).dtype),
         jax.ShapeDtypeStruct((1,), np.int32),
     )
-    return ffi.call(
-        f"jaxmg_{NATIVE}", layout, tile, backend, (coordinates, rows), results,
-        differing=2, n=n, vectors=vectors,
-    )[:3]  # fmt: skip
+    in_place, of_part, vh, s, _ = ffi.call(
+        f"jaxmg_{NATIVE}", layout, tile, backend, (coordinates, rows), results, differing=3,
+        n=n, vectors=vectors, first=start, last=end, in_double=in_double,
+    )  # fmt: skip
+    return of_part if count < n else in_place, s, vh
 
 
 def _width(layout, dtype):

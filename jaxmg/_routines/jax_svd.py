@@ -85,8 +85,8 @@ def svd(
 
     Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 3 n^3 more
     multiplications and additions over all ranks. A tall or wide matrix becomes a square one by `qr`
-    first. Up to n = 256 one rank takes JAX's own SVD instead. Memory: some ten matrices such as
-    ``a`` over all devices.
+    first. Up to n = 256 one rank takes JAX's own SVD instead. Memory: six matrices such as ``a``
+    over all devices, seven on several, and what `syevd` needs of its library.
 
     Source: Higham and Papadimitriou, Parallel Comput. 20, 1994; Nakatsukasa and Higham, SIAM J.
     Sci. Comput. 35, 2013.

@@ -54,7 +54,7 @@ class _Decomposition(batching.Batchable):
         (a,) = arrays
         layout, n = self.layout.by_rows, len(arrays[0])
         backend = backends.resolve(NATIVE, layout, self.backend, a, "linalg.polar")
-        hermitian, in_double = self.backend == "native", _in_double(a, layout)
+        hermitian, doubled = self.backend == "native", in_double(a, layout)
 
         def on_rank(coordinates, rows):
             results = (
@@ -64,7 +64,7 @@ class _Decomposition(batching.Batchable):
             )
             return ffi.call(
                 f"jaxmg_{NATIVE}", layout, 0, backend, (coordinates, rows), results, differing=2,
-                n=n, hermitian=hermitian, in_double=in_double,
+                n=n, hermitian=hermitian, in_double=doubled,
             )[: self._count]  # fmt: skip
 
         specs = (layout.row_spec,) * self._count
@@ -101,7 +101,7 @@ class _OfStacks:
         return scaling.homogeneous(factors, 0, 1)(a)
 
 
-def _in_double(a, layout):
+def in_double(a, layout):
     """Whether U of this matrix in single precision is computed in double."""
     fits = 2 * a.size * a.dtype.itemsize <= _DOUBLE_BYTES * layout.ranks
     single = jnp.finfo(a.dtype).bits == 32
@@ -125,10 +125,6 @@ def _by_rows(x, layout):
         return x
     fits = len(x) % layout.ranks == 0
     return layouts.constrain(x, layout, layout.by_rows.row_spec if fits else P())
-
-
-def _squares(x):
-    return x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x * x
 
 
 def scaled(a):

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import blocks, ffi, layouts
 from jaxmg._factors import scaling
 from jaxmg._routines import (
-    eigh,
     geqrf,
     gesvd,
     jax_linalg,
@@ -187,6 +186,8 @@ def _decompose_tall(a, layout, subset=None, backend="native"):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros(0, jnp.finfo(a.dtype).dtype), a[:0, :0]
+    if m == n > SMALL and backend == "native":
+        return decompose_square(a, layout, subset)
     a, exponent = polar.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
     if backend == "native":
@@ -198,40 +199,15 @@ def _decompose_tall(a, layout, subset=None, backend="native"):
 
 
 def decompose_square(a, layout, subset=None):
-    """(U, s, V^H) of a matrix whose entries are scaled, of all singular values or of a part."""
+    """(U, s, V^H) of a square matrix, of all singular values or of a part. The entries of a small
+    one are scaled."""
     n = len(a)
     start, end = subset or (0, n)
     if n <= SMALL or start == end:
         u, s, vh = batching.batchable(_Small(layout), a)
         return u[:, start:end], s[start:end], blocks.replicate(vh, layout)[start:end]
-    unitary, h = polar.decompose(a, layout)
-    # No singular value is negative but by rounding, so that those of a part are a part of them.
-    part = None if subset is None else (n - end, n - start)
-    w, v = eigh.eigh(h, subset_by_index=part, **layout.where)
-    order = jnp.argsort(-jnp.abs(w))
-    v, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
-    v = _orthonormal(v, layout)
-    u = products.rows_times_rows(unitary, v, layout) * sign
-    return u, jnp.abs(w)[order], _adjoint(v, layout)
-
-
-def _orthonormal(v, layout):
-    """Eigenvectors V (n, k), orthonormal to rounding.
-
-    A step of Newton and Schulz is taken where the eigensolver's are not. Two eigenvectors of a
-    small residual can only be so where their eigenvalues are close to each other, so the step
-    leaves the residual small.
-    """
-    apart = products.gram(v, layout)
-    apart = apart - jnp.eye(len(apart), dtype=v.dtype)
-    eps = float(jnp.finfo(v.dtype).eps)
-    return jax.lax.cond(
-        jnp.sqrt(jnp.sum(polar._squares(apart))) > 10 * eps * v.shape[1] ** 0.5,
-        lambda v, apart: polar._by_rows(v - products.rows_times_rows(v, apart, layout) / 2, layout),
-        lambda v, apart: v,
-        polar._by_rows(v, layout),
-        apart,
-    )
+    by_all = gesvd.Decomposition(layout, "native", True, "linalg.svd", subset)
+    return batching.batchable(by_all, a)
 
 
 def _times(q, u, layout):

@@ -36,6 +36,7 @@ CASES = {
     "lstsq": ("lstsq", 50, "float64", 1),
     "svdvals": ("svdvals", 14, "complex128", 1),
     "polar": ("polar", 14, "float64", 1),
+    "svd": ("svd", 14, "float64", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
     "product": ("product", 50, "complex128", 1),
@@ -55,7 +56,7 @@ _LARGE = {
 }
 # XLA moves rows before native code is called. Its collectives wait without a limit for a device
 # for which XLA finds no memory.
-WITH_COLLECTIVES = ("geqrf", "lstsq", "svdvals", "polar")
+WITH_COLLECTIVES = ("geqrf", "lstsq", "svdvals", "polar", "svd")
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
@@ -78,7 +79,7 @@ class Problem:
 
         routine, n, dtype, replicas = CASES[name]
         plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
-        if routine in ("svdvals", "polar"):
+        if routine in ("svdvals", "polar", "svd"):
             svd.SMALL = svd.LARGE = 0  # by all ranks
             gesvd._WIDTHS = {"cpu": (4, 4)}  # in few steps, each of which allocates
         self.routine, self.n = routine, _LARGE[routine] if large else n
@@ -129,6 +130,8 @@ class Problem:
             result = jaxmg.linalg.lstsq(self.rows, self.columns)[0]
         elif self.routine == "polar":
             result = jaxmg.linalg.polar(self.rows)
+        elif self.routine == "svd":
+            result = jaxmg.linalg.svd(self.rows)
         elif self.routine == "least_squares":
             result = jaxmg.least_squares(self.rows, self.columns, self.tile)
         elif self.routine in _OF_QR:
@@ -222,6 +225,12 @@ class Problem:
             u, h = map(np.asarray, result)
             np.testing.assert_allclose(u @ h, self.matrix, atol=1e-12 * np.abs(h).max())
             np.testing.assert_allclose(u.conj().T @ u, np.eye(self.n), atol=1e-12)
+        elif self.routine == "svd":
+            u, s, vh = map(np.asarray, result)
+            np.testing.assert_allclose(u * s @ vh, self.matrix, atol=1e-12 * s[0])
+            for vectors in (u.conj().T, vh):
+                identity = np.eye(self.n)
+                np.testing.assert_allclose(vectors @ vectors.conj().T, identity, atol=1e-12)
         elif self.routine == "svdvals":
             exact = np.linalg.svd(self.matrix, compute_uv=False)
             np.testing.assert_allclose(result, exact, atol=1e-12 * exact[0])

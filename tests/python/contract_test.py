@@ -204,7 +204,11 @@ _HANDLERS = {
         [_BLOCK, _BLOCK, _COLUMN, _STATUS, _STATUS],
         {"with_b": True, "with_q": True},
     ),
-    "jaxmg_gesvd": ([_BLOCK], [_BLOCK, _NONE, (4,), _STATUS], {"vectors": False}),
+    "jaxmg_gesvd": (
+        [_BLOCK],
+        [_BLOCK, _NONE, _NONE, (4,), _STATUS],
+        {"vectors": False, "first": 0, "last": 4, "in_double": False},
+    ),
     "jaxmg_polar": (
         [_BLOCK],
         [_BLOCK, _BLOCK, _STATUS],
@@ -367,12 +371,10 @@ def test_stacked_operations_with_attributes_that_do_not_fit():
         _call_stacked("jaxmg_stacked_product", left=3)
 
 
-def test_what_a_library_alone_computes():
-    for name, options, message in (
-        ("jaxmg_gesvd", {"vectors": True}, "gesvd: backend 'native' has no vectors"),
-    ):
-        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-            jax.block_until_ready(_call_handler(name, **options))
+@pytest.mark.parametrize("first, last", [(2, 2), (-1, 2), (1, 5)])
+def test_singular_values_that_a_matrix_does_not_have(first, last):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="gesvd: "):
+        jax.block_until_ready(_call_handler("jaxmg_gesvd", first=first, last=last))
 
 
 @pytest.mark.core("jaxmg_potrf", "jaxmg_syevd", "jaxmg_gesv", "jaxmg_geqrf")

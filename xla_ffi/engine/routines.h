@@ -28,6 +28,7 @@
 #include "xla_ffi/engine/qr/qr_factor.h"
 #include "xla_ffi/engine/qr/tall_qr.h"
 #include "xla_ffi/engine/svd/gesvd.h"
+#include "xla_ffi/engine/svd/gesvd_vectors.h"
 #include "xla_ffi/engine/svd/polar.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

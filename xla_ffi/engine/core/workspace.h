@@ -40,6 +40,12 @@ class Pieces {
   size_t bytes_ = 0;
 };
 
+// Memory that belongs to another object.
+class BorrowedBuffer : public Buffer {
+ public:
+  explicit BorrowedBuffer(void* data) : Buffer(data) {}
+};
+
 // Reserve all pieces before calling Allocate.
 class Workspace : public Pieces {
  public:
@@ -47,6 +53,8 @@ class Workspace : public Pieces {
   explicit Workspace(const Pieces& pieces) : Pieces(pieces) {}
 
   Status Allocate(Device& device) { return device.Allocate(bytes(), &buffer_); }
+  // Instead of Allocate: divides memory of at least so many bytes.
+  void Use(void* memory) { buffer_ = std::make_unique<BorrowedBuffer>(memory); }
   template <typename T>
   T* Get(const Piece<T>& piece) const {
     return reinterpret_cast<T*>(buffer_->as<char>() + piece.offset);

@@ -196,7 +196,8 @@ def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype
     monkeypatch.setattr(choice, "_PRODUCTS", ())
     jax.clear_caches()
     expected = *_TREES[name](tree), *jax.grad(loss)(tree)
-    limit = 0.1 if name == "bfloat16" else 100 * cases.eps(dtype)
+    # The polynomials magnify what is rounded to eight bits.
+    limit = 0.2 if name == "bfloat16" else 100 * cases.eps(dtype)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
         scale = np.abs(theirs).max(initial=1)

@@ -11,7 +11,7 @@ import stack_cases
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg._stacks import choice, cholesky, lu, native, triangle
+from jaxmg._stacks import choice, cholesky, lu, native, products, triangle
 from jaxmg._transform import at_once
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
@@ -178,13 +178,18 @@ def by_the_plugin(monkeypatch):
         for function in ("cholesky", "potri", "trsm", "lu", "inv", "solve")
     )
     monkeypatch.setattr(choice, "TABLE", rows)
-    called, call = set(), native.call
+    called, call, multiply = set(), native.call, products.multiply
 
     def recorded(name, *arguments, **options):
         called.add(name)
         return call(name, *arguments, **options)
 
+    def multiplied(*arguments, **options):
+        called.add("stacked_product")
+        return multiply(*arguments, **options)
+
     monkeypatch.setattr(native, "call", recorded)
+    monkeypatch.setattr(products, "multiply", multiplied)
     jax.clear_caches()
     yield called
     jax.clear_caches()

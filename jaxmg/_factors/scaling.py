@@ -111,6 +111,8 @@ def homogeneous(function, *degrees, reads=None):
         reads: of ``a`` and the options, what the function reads of ``a``; None: everything.
     """
     step = 1 if all(degree == int(degree) for degree in degrees) else 2
+    # A branch would take another copy of a result.
+    back = multiplied if _compat.COMPILES_EXCHANGES else times_power
 
     @functools.wraps(function)
     def scaled_function(a, *others, **options):
@@ -119,7 +121,7 @@ def homogeneous(function, *degrees, reads=None):
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
         values = [
-            _lifted(x, int(step * degree) * over(exponent, x.ndim - a.ndim + 2)) if degree else x
+            back(x, int(step * degree) * over(exponent, x.ndim - a.ndim + 2)) if degree else x
             for x, degree in zip(leaves, of_each, strict=True)
         ]
         return jax.tree.unflatten(tree, values)

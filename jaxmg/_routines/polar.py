@@ -19,7 +19,6 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import backends, blocks, ffi, layouts
-from jaxmg._factors import scaling
 from jaxmg._routines import shares
 from jaxmg._transform import batching, products
 
@@ -93,12 +92,7 @@ class _OfStacks:
     def of_stacks(platform, options, a):
         from jaxmg._stacks import ways  # which needs this file
 
-        def factors(a):
-            u = ways.polar(platform, a)
-            h = ways.multiply(platform, jnp.swapaxes(u, -1, -2).conj(), a)
-            return u, (h + jnp.swapaxes(h, -1, -2).conj()) / 2
-
-        return scaling.homogeneous(factors, 0, 1)(a)
+        return ways.polar_factors(platform, a)
 
 
 def in_double(a, layout):

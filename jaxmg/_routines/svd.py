@@ -114,15 +114,7 @@ def of_eigenvectors(call, v, w):
 
 def _polar_stacks(platform, options, a):
     """`polar_factors` of each matrix of a stack."""
-    (side,) = options
-
-    def factors(a):
-        u = ways.polar(platform, a)
-        adjoint = jnp.swapaxes(u, -1, -2).conj()
-        p = ways.multiply(platform, *((adjoint, a) if side == "right" else (a, adjoint)))
-        return u, (p + jnp.swapaxes(p, -1, -2).conj()) / 2
-
-    return scaling.homogeneous(factors, 0, 1)(a)
+    return ways.polar_factors(platform, a, *options)
 
 
 @shares.on_shares(_polar_stacks)

@@ -123,6 +123,18 @@ def polar(platform, a):
     return choice.function(_POLAR, platform, "polar", a)(a)
 
 
+def polar_factors(platform, a, side="right"):
+    """(U, H) of A = U H, or with ``side`` "left" of A = H U."""
+
+    def factors(a):
+        u = polar(platform, a)
+        pair = (sections.adjoint(u), a) if side == "right" else (a, sections.adjoint(u))
+        h = multiply(platform, *pair)
+        return u, (h + sections.adjoint(h)) / 2
+
+    return scaling.homogeneous(factors, 0, 1)(a)
+
+
 def multiply(platform, *stacks):
     """Their product, by the plugin on GPUs."""
     by_plugin = choice.multiplies_by_plugin(platform)

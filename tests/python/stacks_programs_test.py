@@ -183,7 +183,8 @@ def test_trees_have_no_product_of_xla(ways_of_gpus, name):
     [("newton-schulz", "complex64"), ("polar-express", "float64"), ("bfloat16", "float32")],
 )
 def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype):
-    """Values and gradients are those of products by XLA."""
+    """Values and gradients are those of products by XLA; values in bfloat16 are those of float64,
+    which rounding takes XLA's up to 0.09 away from."""
     tree = [stack_cases.stack(shape, dtype) for shape in ((6, 6), (5, 7), (2, 7, 5), (0, 3))]
     tree = [x / 8 for x in tree]
 
@@ -195,11 +196,12 @@ def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype
         assert "jaxmg_stacked_polynomials" in jax.jit(_TREES[name]).lower(tree).as_text()
     monkeypatch.setattr(choice, "_PRODUCTS", ())
     jax.clear_caches()
-    expected = *_TREES[name](tree), *jax.grad(loss)(tree)
-    # The polynomials magnify what is rounded to eight bits.
-    limit = 0.2 if name == "bfloat16" else 100 * cases.eps(dtype)
+    limit, values = 100 * cases.eps(dtype), _TREES[name](tree)
+    if name == "bfloat16":
+        limit, values = 0.1, _TREES["newton-schulz"]([np.asarray(x, float) for x in tree])
+    expected = *values, *jax.grad(loss)(tree)
     for ours, theirs in zip(found, expected, strict=True):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        assert ours.dtype == dtype and ours.shape == theirs.shape
         scale = np.abs(theirs).max(initial=1)
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=limit * scale)
 

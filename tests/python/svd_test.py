@@ -492,6 +492,18 @@ def _check_bases(a, where, rcond=None, **options):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("devices, kind", [(4, AxisType.Auto), (2, AxisType.Explicit)])
+def test_orth_of_a_batch_that_is_not_small(devices, kind):
+    """A device has whole matrices, of which the engine would compute one alone."""
+    a = np.stack([matrix("random", 270, 270, "float64", seed) for seed in range(3)])
+    a[:, :, 150:] = a[:, :, :120]
+    q = np.asarray(linalg.orth(a, rank=150, **on(cases.line(devices, kind=kind))))
+    np.testing.assert_allclose(q.swapaxes(1, 2) @ q, np.broadcast_to(np.eye(150), (3, 150, 150)),
+                               atol=1e-13)  # fmt: skip
+    np.testing.assert_allclose(q @ (q.swapaxes(1, 2) @ a), a, atol=1e-12 * np.abs(a).max() * 270)
+
+
+@pytest.mark.extended
 def test_orth_and_null_space():
     for shape in ((8, 8), (6, 9)):
         _check_bases(_of_rank(3, *shape, "float64"), on(cases.line(2)))

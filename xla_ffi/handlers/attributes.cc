@@ -53,24 +53,24 @@ void AttributeDecoder::operator()(std::string_view name, std::string_view& value
   value = {text->ptr, text->len};
 }
 
-void AttributeDecoder::operator()(std::string_view name, Processes& value) {
+const XLA_FFI_Array* AttributeDecoder::Array(std::string_view name, XLA_FFI_DataType dtype,
+                                             const char* otherwise) {
   const int64_t i = Find(name);
-  if (i < 0) return;
+  if (i < 0) return nullptr;
   const auto* array = static_cast<const XLA_FFI_Array*>(attributes_.attrs[i]);
-  if (attributes_.types[i] != XLA_FFI_AttrType_ARRAY || array->dtype != XLA_FFI_DataType_S64) {
-    return Fail(name, " is no array of 64-bit integers");
-  }
-  value = {static_cast<const int64_t*>(array->data), array->size};
+  if (attributes_.types[i] == XLA_FFI_AttrType_ARRAY && array->dtype == dtype) return array;
+  Fail(name, otherwise);
+  return nullptr;
+}
+
+void AttributeDecoder::operator()(std::string_view name, Processes& value) {
+  const XLA_FFI_Array* array = Array(name, XLA_FFI_DataType_S64, " is no array of 64-bit integers");
+  if (array != nullptr) value = {static_cast<const int64_t*>(array->data), array->size};
 }
 
 void AttributeDecoder::operator()(std::string_view name, Numbers& value) {
-  const int64_t i = Find(name);
-  if (i < 0) return;
-  const auto* array = static_cast<const XLA_FFI_Array*>(attributes_.attrs[i]);
-  if (attributes_.types[i] != XLA_FFI_AttrType_ARRAY || array->dtype != XLA_FFI_DataType_F64) {
-    return Fail(name, " is no array of float64 numbers");
-  }
-  value = {static_cast<const double*>(array->data), array->size};
+  const XLA_FFI_Array* array = Array(name, XLA_FFI_DataType_F64, " is no array of float64 numbers");
+  if (array != nullptr) value = {static_cast<const double*>(array->data), array->size};
 }
 
 std::string AttributeDecoder::Finish() {

@@ -145,6 +145,7 @@ class AttributeDecoder {
   // Returns the attribute's index, or -1 if it is missing.
   int64_t Find(std::string_view name);
   const void* Scalar(std::string_view name, XLA_FFI_DataType dtype, const char* otherwise);
+  const XLA_FFI_Array* Array(std::string_view name, XLA_FFI_DataType dtype, const char* otherwise);
   void Fail(std::string_view name, const std::string& what);
 
   const XLA_FFI_Attrs& attributes_;

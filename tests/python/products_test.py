@@ -57,7 +57,8 @@ def way(request, monkeypatch):
 def _layout(mesh, spec=None):
     rows = mesh.axis_names if spec is None else spec[0]
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
-    return layouts.Layout(mesh, tuple(rows), others, P(tuple(rows), None))
+    layout = layouts.Layout(mesh, tuple(rows), others, P(tuple(rows), None))
+    return layouts.with_processes("product", layout)
 
 
 def _operands(name, sizes, dtype):

@@ -96,6 +96,7 @@ def _run(program, devices=4, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.core("print", "python")
 @pytest.mark.parametrize("wait", _WAITS)
 @pytest.mark.parametrize("devices", [1, 4])
 def test_ctrl_c_ends_a_jitted_loop(wait, devices):
@@ -143,6 +144,7 @@ print("right")
     assert result.stdout == "right\n"
 
 
+@pytest.mark.core("before")
 @pytest.mark.parametrize("handler", ["lambda number, frame: got.append(number)", "signal.SIG_IGN"])
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_other_handlers_are_left_alone(handler, when):

@@ -178,6 +178,7 @@ def test_trees_have_no_product_of_xla(ways_of_gpus, name):
     assert operations <= _OPERATIONS + _OF_A_LEAF * len(leaves), operations
 
 
+@pytest.mark.core("newton")
 @pytest.mark.parametrize(
     "name, dtype",
     [("newton-schulz", "complex64"), ("polar-express", "float64"), ("bfloat16", "float32")],
@@ -206,6 +207,7 @@ def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=limit * scale)
 
 
+@pytest.mark.core("3")
 @pytest.mark.parametrize("p", [1, 3, 4])
 def test_inverse_roots_by_the_plugin(ways_of_gpus, p):
     a = [stack_cases.definite(3, 6, "float64"), stack_cases.definite(1, 5, "float64")[0]]

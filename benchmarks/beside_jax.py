@@ -387,7 +387,7 @@ def _known(path, label):
         return set()
     lines = pathlib.Path(path).read_text().splitlines()
     found = (json.loads(line) for line in lines if line)
-    return {(r["cell"], r["devices"]) for r in found if r.get("label") == label}
+    return {(r["cell"], r["devices"]) for r in found if r.get("label", "") == label}
 
 
 def line_of(record):

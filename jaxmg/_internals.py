@@ -17,7 +17,7 @@ import numpy as np
 from jax._src import core as _core
 from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as trace_state_clean
-from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
+from jax._src.mesh import get_concrete_mesh as concrete_mesh
 from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
 
 _F = typing.TypeVar("_F")
@@ -70,7 +70,7 @@ _TRANSFORMATIONS = {
 def context_mesh():
     """The concrete mesh of the enclosing ``jax.set_mesh`` (or ``use_mesh``), or None."""
     # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
-    mesh = _get_concrete_mesh()
+    mesh = concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
 
 
@@ -123,6 +123,19 @@ def batched_here(arrays):
     ``vmap(grad(f))`` it is not, though an array that isn't differentiated is one of vmap's."""
     innermost = type(_core.trace_ctx.trace).__name__
     return innermost == "BatchTrace" and any(transformation(x) == "vmap" for x in arrays)
+
+
+def in_eager_batch(arrays):
+    """Whether ``jax.vmap`` maps what has values, and nothing else transforms these arrays."""
+    if type(_core.trace_ctx.trace).__name__ != "BatchTrace":
+        return False
+    batched = False
+    for array in arrays:
+        if isinstance(array, jax.core.Tracer):
+            batched = type(array).__name__ == "BatchTracer"
+            if not batched or isinstance(getattr(array, "val", array), jax.core.Tracer):
+                return False
+    return batched
 
 
 def batch_size(array):

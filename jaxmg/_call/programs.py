@@ -5,7 +5,6 @@ by rows, maps the native call over the mesh and brings the results back.
 """
 
 import collections.abc
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -63,29 +62,41 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
 
     A plan looks at shapes, dtypes and shardings, never at values. The plan of an eager call is
     cached under all that it depends on: the next such call goes straight to the compiled program.
-    A call that raises leaves nothing.
+    A call that raises leaves nothing. A solve evicts Python's code from the processor's caches,
+    and makes it four times as slow: a later call executes as little of this package as possible.
     """
-    # typed: T_A=1 isn't T_A=True
-    slots = functools.lru_cache(maxsize=4096, typed=True)(lambda *key, **named: [])
 
-    def plan_on_devices(arrays, *options, **named):
+    def plan_on_devices(arrays, *options):
         if not any(map(places.is_on_host, arrays)):
-            return plan(arrays, *options, **named)
-        planned = plan(places.fetch(arrays), *options, **named)
+            return plan(arrays, *options)
+        planned = plan(places.fetch(arrays), *options)
         return lambda *arrays: planned(*places.fetch(arrays))
 
     @functools.wraps(plan)
-    def run(arrays, *options, **named):
-        slot = []
-        if circumstances := _circumstances(arrays):
-            with contextlib.suppress(TypeError):  # not hashable: planned at each call
-                slot = slots(*circumstances, *options, **named)
+    def run(arrays, *options):
+        slot = slot_of(arrays, plan, *options)
         if not slot:
-            slot.append(plan_on_devices(arrays, *options, **named))
+            slot.append(plan_on_devices(arrays, *options))
         return slot[0](*arrays)
 
-    run.cache_clear = slots.cache_clear  # type: ignore
     return run
+
+
+def slot_of(arrays, plan, *options) -> list:
+    """A list that has, or gets, what ``plan`` makes of arrays such as these and of the options."""
+    circumstances = _circumstances(arrays)
+    if circumstances is None:
+        return []
+    try:
+        return _slots(plan, circumstances, *options)
+    except TypeError:  # not hashable: planned at each call
+        return []
+
+
+# typed: T_A=1 isn't T_A=True
+@functools.lru_cache(maxsize=16384, typed=True)
+def _slots(plan, circumstances, *options) -> list:
+    return []
 
 
 def _circumstances(arrays):
@@ -102,12 +113,13 @@ def _circumstances(arrays):
             keys.append((array.shape, array.dtype))
         else:
             return None
+    config: typing.Any = jax.config
     return (
         *keys,
-        _compat.x64_enabled(),
-        _compat.default_device(),
+        config.jax_enable_x64,
+        config.jax_default_device,
         jax.sharding.get_abstract_mesh(),
-        _compat.context_mesh(),
+        _compat.concrete_mesh(),
     )
 
 
@@ -164,7 +176,7 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     sources = [i if want else None for i, want in zip(sources, wanted, strict=True)]
 
     def run(*arrays):
-        results = compiled(*place(arrays))
+        results = compiled(*(arrays if place is None else place(arrays)))
         if donate:
             _delete(arrays[:matrices])
         return [None if i is None else results[i] for i in sources]
@@ -191,8 +203,8 @@ def _delete(matrices):
 
 def _placer(arrays, layout, matrices):
     """The function that brings arrays like these, the matrices first, to where the compiled program
-    takes them. Arrays that lie there go in as they are: a ``device_put`` of one takes the host as
-    long as the rest of an eager call."""
+    takes them; None where they are there: a ``device_put`` of one takes the host as long as the
+    rest of an eager call."""
     if _on_one_device(layout):
         placers = [_placer_on_one_device(array, layout) for array in arrays]
     else:
@@ -201,7 +213,7 @@ def _placer(arrays, layout, matrices):
             *(_array_placer(b, layout, P()) for b in arrays[matrices:]),
         ]
     if not any(placers):
-        return lambda arrays: arrays
+        return None
     return lambda arrays: [
         array if place is None else place(array)
         for place, array in zip(placers, arrays, strict=True)

@@ -176,22 +176,21 @@ def _factor_stacks(platform, options, a):
     return (jnp.swapaxes(lower, -1, -2).conj() if upper else lower,)
 
 
-@shares.on_shares(_factor_stacks)
-@jax_linalg.program
+@jax_linalg.program(of_stacks=_factor_stacks)
 def triangular_factor(call, a):
-    _, upper = call.attributes
+    read, upper = call.attributes
 
     def factor(a):
-        return keep_factor.cho_factor(a, **jax_linalg.where(call)).upper()
+        return keep_factor.cho_factor(a, **call.layout.where).upper()
 
-    u = scaling.homogeneous(factor, 0.5, reads=jnp.triu)(jax_linalg.upper(call, a))
+    u = scaling.homogeneous(factor, 0.5, reads=jnp.triu)(jax_linalg.upper(a, call.layout, read))
     return (u if upper else jax_linalg.adjoint(u, call.layout),)
 
 
-@jax_linalg.program
+@jax_linalg.program()
 def solve_again(call, c, b):
     def solve(u, b):
-        return CholeskyFactor.from_upper(u, **jax_linalg.where(call)).solve(b)
+        return CholeskyFactor.from_upper(u, **call.layout.where).solve(b)
 
-    u = jax_linalg.upper(call, c)
+    u = jax_linalg.upper(c, call.layout, *call.attributes)
     return (scaling.homogeneous(solve, -2, reads=jnp.triu)(u, b),)

@@ -98,7 +98,7 @@ def eigh(
     )
     if eigvals_only:
         return jax_linalg.run((a,), "eigh", eigenvalues, ("small",), mesh, matrix_specs, read)
-    return EighResult(*eigenpairs(a, "eigh", mesh, matrix_specs, read))
+    return EighResult(*pairs((a,), "eigh", mesh, matrix_specs, read))
 
 
 @_compat.api_boundary
@@ -134,22 +134,32 @@ def _part_to_read(name: str, UPLO: Any, symmetrize_input: bool) -> str:
     return jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(UPLO != "U")
 
 
-def eigenpairs(a, name, mesh, spec, read=jax_linalg.HERMITIAN):
+def pairs(arrays, name, mesh, spec, read=jax_linalg.HERMITIAN):
     """(w, v) on behalf of the function of this name."""
-    return jax_linalg.run((a,), name, eigenvectors, ("small", "matrix"), mesh, spec, read)
+    return jax_linalg.run(arrays, name, eigenvectors, ("small", "matrix"), mesh, spec, read)
 
 
-@jax_linalg.program
+@jax_linalg.program()
 def eigenvectors(call, a):
-    return _scaled(call, 1, 0)(jax_linalg.upper(call, a))
+    return eigenpairs_of(a, call.layout, *call.attributes)
 
 
-@jax_linalg.program
+@jax_linalg.program()
 def eigenvalues(call, a):
-    return (_scaled(call, 1, return_eigenvectors=False)(jax_linalg.upper(call, a)),)
+    return (eigenvalues_of(a, call.layout, *call.attributes),)
 
 
-def _scaled(call, *degrees, **options):
+def eigenpairs_of(a, layout, read):
+    """(w, v) of the matrix of which this part is read."""
+    return _scaled(layout, 1, 0)(jax_linalg.upper(a, layout, read))
+
+
+def eigenvalues_of(a, layout, read):
+    """Its eigenvalues alone."""
+    return _scaled(layout, 1, return_eigenvectors=False)(jax_linalg.upper(a, layout, read))
+
+
+def _scaled(layout, *degrees, **options) -> Any:
     """`jaxmg.syevd` of the upper triangle times a power of two."""
-    function = functools.partial(syevd.syevd, **options, **jax_linalg.where(call))
+    function = functools.partial(syevd.syevd, **options, **layout.where)
     return scaling.homogeneous(function, *degrees, reads=jnp.triu)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
@@ -210,6 +211,26 @@ def _root_jvp(primals, tangents):
 
 def _function(a, func, name, mesh, spec) -> Any:
     """A function of a Hermitian matrix, by that of its eigenvalues."""
+    if isinstance(a, Tracer) or getattr(a, "ndim", 2) > 2:
+        return _function_of_traced(a, func, name, mesh, spec)
+    w, v = jax_eigh.pairs((a,), name, mesh, spec)
+    values = _values_at(w.astype(v.dtype), func, name)
+    if isinstance(values, Tracer):
+        return _function_of_traced(a, func, name, mesh, spec)
+    return jax_linalg.run((v, values), name, scaled, ("matrix",), mesh, spec)
+
+
+def _values_at(points, func, name):
+    values = jnp.asarray(func(points))
+    if values.shape != points.shape:
+        raise ValueError(
+            f"linalg.{name}: func must give as many values as it gets, {points.shape}; it gave "
+            f"{values.shape}"
+        )
+    return values
+
+
+def _function_of_traced(a, func, name, mesh, spec) -> Any:
     checks.is_an_array(f"linalg.{name}", jax_linalg.matrix_name(name), a)
     (a,) = jax_linalg.promote(name, a)
     if batching.is_batch(a):
@@ -221,17 +242,11 @@ def _function(a, func, name, mesh, spec) -> Any:
         mesh, spec = jax_linalg.seen_below(
             name, (a,), mesh, matrix_spec(f"linalg.{name}", spec, None)
         )
-    w, v = jax_eigh.eigenpairs(a, name, mesh, spec)
+    w, v = jax_eigh.pairs((a,), name, mesh, spec)
     points = w.astype(v.dtype)
-    values = jnp.asarray(func(points))
-    if values.shape != w.shape:
-        raise ValueError(
-            f"linalg.{name}: func must give as many values as it gets, {w.shape}; it gave "
-            f"{values.shape}"
-        )
-    if not (_compat.TRANSFORMS and layouts.traced((a, values))):
-        with _compat.default_promotion():  # of a real v and complex values
-            return jax_linalg.run((v, values), name, scaled, ("matrix",), mesh, spec)
+    values = _values_at(points, func, name)
+    if not _compat.TRANSFORMS:
+        return jax_linalg.run((v, values), name, scaled, ("matrix",), mesh, spec)
     slopes = jax.jvp(func, (points,), (jnp.ones_like(points),))[1]
     return _of_eigenvalues((name, mesh, spec), a, w, v, values, slopes)
 
@@ -270,13 +285,13 @@ def _of_eigenvalues(where, *arrays):
     return derivatives.differentiable(value, derivative, *arrays)
 
 
-@jax_linalg.program
+@jax_linalg.program()
 def exponential_of(call, a):
     upper, squarings = call.attributes
     return (exponential.exponential(jnp.triu(a) if upper else a, call.layout, squarings),)
 
 
-@jax_linalg.program
+@jax_linalg.program(is_product=lambda: True)
 def scaled(call, v, values):
     """V values V^H, where the eigenvalues may be complex and the eigenvectors real."""
     values = blocks.replicate(values, call.layout)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks
+from jaxmg._call import blocks, checks, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, jax_qr, tall
@@ -58,9 +57,14 @@ def qr_multiply(
     Examples:
         >>> ctq, r = jaxmg.linalg.qr_multiply(a, c)
     """
-    name = "linalg.qr_multiply"
     if pivoting:
-        raise NotImplementedError(f"{name}: pivoting=True isn't there; linalg.qr has it")
+        raise NotImplementedError("linalg.qr_multiply: pivoting=True isn't there; linalg.qr has it")
+    return _multiply((a, c), mode, bool(conjugate), mesh, matrix_specs)
+
+
+@programs.cache_plans
+def _multiply(arrays, mode, conjugate, mesh, spec):
+    (a, c), name = arrays, "linalg.qr_multiply"
     if mode not in ("left", "right"):
         raise ValueError(f"{name}: mode must be 'left' or 'right'; got {mode!r}")
     checks.array(name, "a", a, checks.ALL, (*checks.DTYPES, str(getattr(a, "dtype", ""))))
@@ -78,11 +82,14 @@ def qr_multiply(
         )
     m, n = a.shape
     shapes = _Shapes(m, n, "r", False)
-    options = mode, bool(conjugate)
-    product, r = jax_linalg.run(
-        (a, c), "qr_multiply", multiplied, shapes, mesh, matrix_specs, *options
+    options = mode, conjugate
+    return jax_linalg.plan(
+        arrays, "qr_multiply", multiplied, shapes, mesh, spec, *options, pack=_pair
     )
-    return product, r
+
+
+def _pair(*results):
+    return results
 
 
 class _Shapes(jax_qr.Shapes):
@@ -92,7 +99,7 @@ class _Shapes(jax_qr.Shapes):
         return "small", *super().__call__(layout)
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True)
 def multiplied(call, a, c):
     """(Q c or c Q, R)."""
     mode, conjugate = call.attributes
@@ -169,7 +176,12 @@ def householder_product(
         >>> h, taus = jaxmg.geqrf(a).packed()
         >>> q = jaxmg.linalg.householder_product(h, taus)
     """
-    name = "linalg.householder_product"
+    return _householder_product((a, taus), mesh, matrix_specs)
+
+
+@programs.cache_plans
+def _householder_product(arrays, mesh, spec):
+    (a, taus), name = arrays, "linalg.householder_product"
     for argument, array in (("a", a), ("taus", taus)):
         checks.array(
             name, argument, array, checks.ALL, (*checks.DTYPES, str(getattr(array, "dtype", "")))
@@ -181,23 +193,18 @@ def householder_product(
             f"they have shapes {tuple(a.shape)} and {tuple(taus.shape)}"
         )
 
-    def each(a, taus, mesh=mesh, spec=matrix_specs):
-        return jax_linalg.run((a, taus), "householder_product", product, ("matrix",), mesh, spec)
-
+    call = "householder_product", product, ("matrix",)
     if a.ndim == 2:
-        return each(a, taus)
-    where = jax_linalg.where_each_is(
-        "householder_product", a, mesh, matrix_spec(name, matrix_specs, None)
-    )
-    function = functools.partial(each, mesh=where[0], spec=where[1])
+        return jax_linalg.plan(arrays, *call, mesh, spec)
+    where = jax_linalg.where_each_is("householder_product", a, mesh, matrix_spec(name, spec, None))
+    function: Any = lambda *arrays: jax_linalg.run(arrays, *call, *where)  # noqa: E731
     for _ in a.shape[:-2]:
         function = jax.vmap(function)
     lie = whole.places(where[0], (a,), (a.ndim - 2,))
-    q = function(a, taus)
-    return q if lie is None else lie.put(("matrix",), q)
+    return function if lie is None else lambda *arrays: lie.put(("matrix",), function(*arrays))
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True)
 def product(call, a, taus):
     (m, n), (k,), layout = a.shape, taus.shape, call.layout
     if not k or not m:

@@ -1,6 +1,7 @@
 """How the functions of `jaxmg.linalg` run: each is a program, a composition of routines and of
 products, compiled as a whole. A file jax_*.py has functions and their programs."""
 
+import collections.abc
 import dataclasses
 import functools
 import inspect
@@ -13,7 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, ffi, layouts, places, programs, symmetry
+from jaxmg._call import blocks, checks, ffi, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._call.layouts import WHOLE
 from jaxmg._routines import shares
@@ -36,9 +37,9 @@ def triangle(lower):
     return LOWER if lower else UPPER
 
 
-def run(arrays, name, program, results, mesh, spec, *options):
-    """The results of ``program(call, *arrays)``, compiled as a program of its own or traced; a
-    single one comes without a list.
+def plan(arrays, name, program, results, mesh, spec, *options, pack=None):
+    """The function of arrays such as these that gives the results of ``program(call, *arrays)``,
+    compiled as a program of its own or traced; a single one comes without a list.
 
     Args:
         arrays: the matrix, right-hand sides, and integers that go with them.
@@ -46,42 +47,60 @@ def run(arrays, name, program, results, mesh, spec, *options):
             every device has; or the shape of a matrix that lies as one of that shape would. Or a
             function of the layout that gives all that.
         options: what the program finds as the call's attributes.
+        pack: function of the results that makes what the public function returns of them.
     """
-    arrays = places.fetch(arrays)
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(_names(name), arrays, strict=False):
         checks.is_an_array(f"linalg.{name}", argument, array)
         checks.usable(f"linalg.{name}", argument, array)
-    if not _is_product(program, options):
-        arrays = (*promote(name, *arrays[:2]), *arrays[2:])
-    if any(map(batching.is_batch, arrays)):
-        mesh, spec = where_each_is(name, arrays[0], mesh, spec)
-        counts = [max(array.ndim - 2, 0) for array in arrays]
-        lie = whole.places(mesh, arrays, counts)
-        batch = _jit_batch(lie, name, program, results, mesh, spec, *options)
-        # Under vmap both batches become one.
-        return (inspect.unwrap(batch) if _compat.batched_here(arrays) else batch)(*arrays)
-    return _one(arrays, name, program, results, mesh, spec, *options)
+    promoted = arrays
+    if not program.is_product(*options):
+        promoted = (*promote(name, *arrays[:2]), *arrays[2:])
+    planned = _plan_promoted(promoted, name, program, results, mesh, spec, *options)
+    moves = any(a is not b for a, b in zip(promoted, arrays, strict=True))
+    if not moves and pack is None:
+        return planned
+
+    def run(*arrays):
+        arrays = (*promote(name, *arrays[:2]), *arrays[2:]) if moves else arrays
+        values = planned(*arrays)
+        return values if pack is None else pack(*values)
+
+    return run
 
 
-def _one(arrays, name, program, results, mesh, spec, *options):
-    """`run` of one matrix, or of what `jax.vmap` shows as one."""
-    if any(map(_compat.transformation, arrays)):
-        mesh, spec = seen_below(name, arrays, mesh, spec, not _is_by_library(program))
-        batched = _compat.batched_here(arrays)
-        if batched and checks.ALL and (spec is WHOLE or shares.of_program(program, options)):
-            _check(arrays, name, program, results, options)
-            one = _Shared(name, program, results, mesh, spec, options)
-            return batching.batchable(one, *arrays)
-        return _jit_run(name, program, results, mesh, spec, *options)(*arrays)
-    return _run(arrays, name, program, results, mesh, spec, *options)
+run = programs.cache_plans(plan)
+
+
+def _plan_promoted(arrays, name, program, results, mesh, spec, *options):
+    if not any(map(batching.is_batch, arrays)):
+        return _plan_one(arrays, name, program, results, mesh, spec, *options)
+    mesh, spec = where_each_is(name, arrays[0], mesh, spec)
+    counts = [max(array.ndim - 2, 0) for array in arrays]
+    lie = whole.places(mesh, arrays, counts)
+    batch = _jit_batch(lie, name, program, results, mesh, spec, *options)
+    # Under vmap both batches become one.
+    return inspect.unwrap(batch) if _compat.batched_here(arrays) else batch
+
+
+def _plan_one(arrays, name, program, results, mesh, spec, *options):
+    """`plan` of one matrix, or of what `jax.vmap` shows as one."""
+    if not any(map(_compat.transformation, arrays)):
+        return _plan_program(arrays, name, program, results, mesh, spec, *options)
+    mesh, spec = seen_below(name, arrays, mesh, spec, not program.by_library)
+    batched = _compat.batched_here(arrays)
+    if batched and checks.ALL and (spec is WHOLE or program.takes_stacks(options)):
+        _check(arrays, name, program, results, options)
+        one = _Shared(name, program, results, mesh, spec, options)
+        return functools.partial(batching.batchable, one)
+    return _jit_run(name, program, results, mesh, spec, *options)
 
 
 @functools.lru_cache(maxsize=512)
 def _jit_run(*call):
     """A function of arrays that are traced: what JAX differentiates or batches eagerly it would
     else compile operation by operation."""
-    return jax.jit(lambda *arrays: _run(arrays, *call))
+    return jax.jit(lambda *arrays: _plan_program(arrays, *call)(*arrays))
 
 
 def seen_below(name, arrays, mesh, spec, may_be_whole=True):
@@ -98,9 +117,9 @@ def seen_below(name, arrays, mesh, spec, may_be_whole=True):
 @functools.lru_cache(maxsize=512)
 def _jit_batch(lie, name, program, results, mesh, spec, *options):
     def each(*arrays):
-        return _one(arrays, name, program, results, mesh, spec, *options)
+        return _plan_one(arrays, name, program, results, mesh, spec, *options)(*arrays)
 
-    dtypes, square = _dtypes(program, options), not _any_shape(program)
+    dtypes, square = _dtypes(program, options), not program.any_shape
     with_b = _takes_b(program, results)
 
     @jax.jit
@@ -121,31 +140,15 @@ def _lay(lie, name, results, mesh, spec, arrays, found):
     return lie.put(kinds, found)
 
 
-def _is_by_library(program):
-    """Whether a program leaves the computation to a library, which works on all devices."""
-    return getattr(program, "by_library", False)
-
-
-def _is_product(program, options):
-    """Whether a program multiplies matrices and does nothing else."""
-    is_product = getattr(program, "is_product", None)
-    return is_product is not None and is_product(*options)
-
-
-def _any_shape(program):
-    """Whether a program takes matrices that aren't square."""
-    return getattr(program, "any_shape", False)
-
-
 def _takes_b(program, results):
     """Whether a program takes right-hand sides."""
     like_b = not callable(results) and "like b" in results
-    return like_b or getattr(program, "with_b", False)
+    return like_b or program.with_b
 
 
 def _dtypes(program, options):
     """The dtypes of the arrays that a program takes."""
-    return checks.DTYPES + (_INTEGERS if _is_product(program, options) else ())
+    return checks.DTYPES + (_INTEGERS if program.is_product(*options) else ())
 
 
 def matrix_name(name):
@@ -161,7 +164,7 @@ def _names(name):
 def promote(name, *arrays, names=None):
     """The arrays of a function of this name, as JAX promotes them to one inexact dtype."""
     dtypes = {array.dtype for array in arrays}
-    if len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+    if len(dtypes) == 1 and jnp.issubdtype(arrays[0].dtype, jnp.inexact):
         return arrays
     scalars = [
         jax.ShapeDtypeStruct((), array.dtype, weak_type=getattr(array, "weak_type", False))
@@ -194,7 +197,9 @@ def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with
     if with_b:
         checks.batch_of_right_hand_sides(called, names, arrays, square)
     if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
-        return batching.over_leading(called, names, function, arrays, dtypes=dtypes, square=square)
+        return batching.over_leading(called, names, function, arrays, dtypes=dtypes, square=square)(
+            *arrays
+        )
     try:
         leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
@@ -243,9 +248,8 @@ class _Shared(batching.Batchable):
         return True
 
     def __call__(self, *arrays):
-        return _one(
-            arrays, self.name, self.program, self.results, self.mesh, self.spec, *self.options
-        )
+        call = self.name, self.program, self.results, self.mesh, self.spec, *self.options
+        return _plan_one(arrays, *call)(*arrays)
 
     def batched(self, settled, size, marks, *arrays):
         values = self._map(size, marks, arrays)
@@ -254,7 +258,7 @@ class _Shared(batching.Batchable):
 
     def _map(self, size, marks, arrays):
         ones = [batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
-        if marks[0] and shares.of_program(self.program, self.options):
+        if marks[0] and self.program.takes_stacks(self.options):
             layout = layouts.infer(f"linalg.{self.name}", ones, self.mesh, self.spec)
             share = shares.Share(self.program, self.options, layout.platform, layout.mesh.size)
             order = whole.order_of(ones[0].shape)
@@ -274,7 +278,7 @@ class _Shared(batching.Batchable):
 def _check(arrays, name, program, results, options):
     """Raises where a program can't take the arrays."""
     called, a = f"linalg.{name}", arrays[0]
-    square = not _any_shape(program)
+    square = not program.any_shape
     checks.matrix(
         called, matrix_name(name), a, True, checks.ALL, _dtypes(program, options), square=square
     )
@@ -296,8 +300,7 @@ def _specs(layout, results, arrays):
     )
 
 
-@programs.cache_plans
-def _run(arrays, name, program, results, mesh, spec, *options):
+def _plan_program(arrays, name, program, results, mesh, spec, *options):
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
     _check(arrays, name, program, results, options)
@@ -308,54 +311,52 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     return (lambda *arrays: run(*arrays)[0]) if len(specs) == 1 else run
 
 
-# Programs: of a call, whose first attribute says what to read of its matrix, and of global arrays.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A program: of a call, whose first attribute says what to read of its matrix, and of global
+    arrays, of which the first is a matrix.
 
+    Attributes:
+        any_shape: whether it takes matrices that aren't square.
+        with_b: whether it takes right-hand sides with as many rows.
+        by_library: whether it leaves the computation to a library, which works on all devices.
+        is_product: whether, by its options, it multiplies matrices and does nothing else, for which
+            it takes integers too and needs no native code.
+        of_stacks: what a device does with a stack of matrices, of (platform, options, *stacks)
+            (`shares`); None: there is no such function.
+        takes: whether ``of_stacks`` has these options.
+    """
 
-def program(function):
-    """A program of a square matrix and other arrays. Its processes meet (`ffi.meet`) before any
-    collective of XLA's, which may cost a copy of the matrix where there are several."""
+    function: collections.abc.Callable
+    any_shape: bool = False
+    with_b: bool = False
+    by_library: bool = False
+    is_product: collections.abc.Callable = lambda *options: False
+    of_stacks: collections.abc.Callable | None = None
+    takes: collections.abc.Callable = lambda *options: True
 
-    @functools.wraps(function)
-    def run_on_rows(call, a, *others):
+    def __call__(self, call, a, *others):
+        """The results. Processes meet (`ffi.meet`) before any collective of XLA's, which may cost a
+        copy of the matrix where there are several."""
         (a,) = ffi.meet_first(call.layout, a)
         # On its way to the mesh a matrix may have got rows of padding.
-        return function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
+        return self.function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
 
-    return run_on_rows
-
-
-def program_of_any_shape(function, with_b=False):
-    """A program of matrices (m, n), and of b with as many rows if ``with_b``."""
-    made: Any = program(function)
-    made.any_shape, made.with_b = True, with_b
-    return made
+    def takes_stacks(self, options):
+        """Whether a device computes its share of a batch with these options by itself."""
+        return self.of_stacks is not None and self.takes(*options)
 
 
-def program_by_library(function):
-    """`program_of_any_shape`, of which a library computes each matrix on all devices."""
-    made: Any = program_of_any_shape(function)
-    made.by_library = True
-    return made
+def program(**fields) -> collections.abc.Callable[..., Any]:
+    """Makes the `Program` of a function."""
+    return lambda function: Program(function, **fields)
 
 
-def program_of_products(is_product):
-    """A program that takes integers too where ``is_product(*options)``: it multiplies matrices then
-    and does nothing else, which needs no native code."""
-
-    def decorated(function):
-        made: Any = program(function)
-        made.is_product = is_product
-        return made
-
-    return decorated
-
-
-def upper(call, a):
+def upper(a, layout, read):
     """A matrix of which the upper triangle is what the routine has to read."""
-    read = call.attributes[0]
     if read == HERMITIAN:
-        return symmetry.nan_unless_hermitian(a, call.layout)
-    return adjoint(a, call.layout) if read == LOWER else a
+        return symmetry.nan_unless_hermitian(a, layout)
+    return adjoint(a, layout) if read == LOWER else a
 
 
 def adjoint(a, layout):
@@ -365,8 +366,3 @@ def adjoint(a, layout):
     a = layouts.constrain(a, layout, P())
     # JAX 0.6.2 can't lower `conj` in a context of explicit axes.
     return (jax.lax.complex(a.real, -a.imag) if jnp.iscomplexobj(a) else a).T
-
-
-def where(call):
-    """The arguments by which a routine works where the call does."""
-    return call.layout.where

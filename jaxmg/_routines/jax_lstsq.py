@@ -249,7 +249,7 @@ def _of_least_norm(a, b, rtol, cut, layout):
     return derivatives.differentiable(value, rule, a, b, rtol)
 
 
-solved = jax_linalg.program_of_any_shape(_solved, with_b=True)
+solved = jax_linalg.Program(_solved, any_shape=True, with_b=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,13 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks
+from jaxmg._call import blocks, checks, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._factors import packed_lu as kept_lu
 from jaxmg._factors import scaling, transposed
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
-from jaxmg._routines import jax_linalg, packed_lu, shares, triangular
+from jaxmg._routines import jax_linalg, packed_lu, triangular
 from jaxmg._stacks import library
 from jaxmg._transform import batching, products, whole
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
@@ -96,7 +96,7 @@ def lu_solve(
             "linalg.lu_solve: lu_and_piv must be a pair (lu, piv), as linalg.lu_factor makes it, "
             f"or a factor, as jaxmg.lu_factor does; got {type(lu_and_piv).__name__}"
         ) from None
-    return _solve_again(lu, piv, b, trans, mesh, matrix_specs)
+    return _solve_again((lu, piv, b), trans, mesh, matrix_specs)
 
 
 @overload
@@ -194,29 +194,40 @@ def solve_triangular(
     )
 
 
-def _solve_again(lu, pivots, b, trans, mesh, spec):
+@programs.cache_plans
+def _solve_again(arrays, trans, mesh, spec):
     """With L, U and LAPACK's pivots."""
+    lu, pivots, b = arrays
     how = _checked(trans, "lu_solve")
     checks.is_an_array("linalg.lu_solve", "lu", lu)
     checks.is_an_array("linalg.lu_solve", "b", b)
-    lu, b = jax_linalg.promote("lu_solve", lu, b, names=("lu", "b"))
+    lu, b = _promoted(lu, b)
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
-    pivots = kept_lu.check_pivots("linalg.lu_solve", pivots, lu.shape[-1])
+    n, call = lu.shape[-1], ("lu_solve", solve_factored, ("like b",))
 
-    def each(lu, pivots, b):
-        arrays = (lu, b, pivots)
-        return jax_linalg.run(arrays, "lu_solve", solve_factored, ("like b",), mesh, spec, how)
+    def checked(pivots):
+        return kept_lu.check_pivots("linalg.lu_solve", pivots, n)  # by its values too
 
     if not batching.is_batch(lu):
-        return each(lu, pivots, b)
+        planned = jax_linalg.plan((lu, b, checked(pivots)), *call, mesh, spec, how)
+        return lambda lu, pivots, b: planned(lu, b, checked(pivots))
     mesh, spec = jax_linalg.where_each_is(
         "lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None)
     )
     lie = whole.places(mesh, (lu, b), (lu.ndim - 2, max(b.ndim - 2, 0)))
+    each: Any = lambda *arrays: jax_linalg.run(arrays, *call, mesh, spec, how)  # noqa: E731
     for _ in lu.shape[:-2]:
-        each = jax.vmap(each, (0, 0, 0 if b.ndim > 2 else None))
-    x = each(lu, pivots, b)
-    return x if lie is None else lie.put(("like b",), x)
+        each = jax.vmap(each, (0, 0 if b.ndim > 2 else None, 0))
+
+    def run(lu, pivots, b):
+        x = each(*_promoted(lu, b), checked(pivots))
+        return x if lie is None else lie.put(("like b",), x)
+
+    return run
+
+
+def _promoted(lu, b):
+    return jax_linalg.promote("lu_solve", lu, b, names=("lu", "b"))
 
 
 def _checked(trans, name):
@@ -230,8 +241,7 @@ def _checked(trans, name):
     return how
 
 
-@shares.on_shares(lambda platform, options, a: library.lu(a)[:2])
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=lambda platform, options, a: library.lu(a)[:2])
 def factored(call, a):
     """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
     return packed_lu.packed(a, call.layout)
@@ -252,15 +262,14 @@ def _with_scaled(solve, lu, b, pivots):
     return scaling.multiplied(x, scaling.over(-exponent, x.ndim - lu.ndim + 2))
 
 
-@shares.on_shares(_solve_factored_stacks)
-@jax_linalg.program
+@jax_linalg.program(of_stacks=_solve_factored_stacks)
 def solve_factored(call, lu, b, pivots):
     """With P A = L U the factor of A^T is there, of which A is the transpose."""
     (how,) = call.attributes
 
     def solve(lu, b, pivots):
         columns = products.transposed(lu, call.layout)
-        factor = LUFactor.from_packed(columns, pivots, **jax_linalg.where(call))
+        factor = LUFactor.from_packed(columns, pivots, **call.layout.where)
         if how == "C":
             return factor.solve(b.conj()).conj()
         return factor.solve(b, "T" if how == "N" else "N")
@@ -281,8 +290,7 @@ def _decompose_stacks(platform, options, a):
     return permutation.astype(jnp.finfo(a.dtype).dtype), lower, upper
 
 
-@shares.on_shares(_decompose_stacks)
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_decompose_stacks)
 def decomposed(call, a):
     """(P, L, U), or (P L, U), of A = P L U."""
     (permute_l,) = call.attributes
@@ -318,8 +326,7 @@ def _of_triangle(solve, lower, unit_diagonal):
     return solve if unit_diagonal else scaling.homogeneous(solve, -1, reads=reads)
 
 
-@shares.on_shares(_solve_triangle_stacks)
-@jax_linalg.program
+@jax_linalg.program(of_stacks=_solve_triangle_stacks)
 def solve_one_triangle(call, a, b):
     lower, _, unit_diagonal = call.attributes
 

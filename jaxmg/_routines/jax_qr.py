@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from jaxmg import _compat
 from jaxmg._call import exporting, layouts
 from jaxmg._factors import scaling
-from jaxmg._routines import geqrf, jax_linalg, shares, tall, tall_qr
+from jaxmg._routines import geqrf, jax_linalg, tall, tall_qr
 from jaxmg._stacks import library, ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -243,8 +243,7 @@ def _of_stacks(platform, options, a):
     return (r,) if q is None else (q * units[:, None, :], r)
 
 
-@shares.on_shares(_of_stacks, lambda mode: mode != "raw")
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_of_stacks, takes=lambda mode: mode != "raw")
 def decomposed(call, a):
     (mode,) = call.attributes
     if mode == "r":
@@ -291,7 +290,7 @@ def _complete(call, a):
     return factor.q("complete") * units, scaling.multiplied(r, exponent)
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True)
 def pivoted(call, a):
     """(Q, R, p), or (R, p)."""
     (mode,) = call.attributes

@@ -24,7 +24,6 @@ from jaxmg._routines import (
     norms,
     potri,
     potrs,
-    shares,
     structure,
 )
 from jaxmg._routines.jax_svd import condition_of_values
@@ -274,13 +273,15 @@ def _solve_stacks(platform, options, a, b):
     return (ways.solve(platform, a, columns).reshape(b.shape),)
 
 
-@shares.on_shares(_solve_stacks, lambda read, assumed: assumed != "pos")
-@jax_linalg.program
+@jax_linalg.program(of_stacks=_solve_stacks, takes=lambda read, assumed: assumed != "pos")
 def solution(call, a, b):
     read, assumed = call.attributes
     function: Any = functools.partial(_solve_general, call)
     if assumed == "pos":
-        a, function = jax_linalg.upper(call, a), functools.partial(_solve_by_cholesky, call)
+        a, function = (
+            jax_linalg.upper(a, call.layout, read),
+            functools.partial(_solve_by_cholesky, call),
+        )
     elif assumed in ("her", "sym"):
         a = _whole(call, a, read, assumed == "sym")
     if assumed in ("", "her") or (assumed == "sym" and not jnp.iscomplexobj(a)):
@@ -290,19 +291,18 @@ def solution(call, a, b):
 
 
 def _solve_by_cholesky(call, a, b):
-    return potrs.potrs(a, b, **jax_linalg.where(call))
+    return potrs.potrs(a, b, **call.layout.where)
 
 
 def _solve_definite(call, a, b):
-    return potrs.potrs(a, b, return_status=True, **jax_linalg.where(call))
+    return potrs.potrs(a, b, return_status=True, **call.layout.where)
 
 
 def _solve_general(call, a, b):
-    return gesv.gesv(a, b, **jax_linalg.where(call))
+    return gesv.gesv(a, b, **call.layout.where)
 
 
-@shares.on_shares(lambda platform, options, a: (ways.inverse(platform, a),))
-@jax_linalg.program
+@jax_linalg.program(of_stacks=lambda platform, options, a: (ways.inverse(platform, a),))
 def inverse(call, a):
     return (_inverse(call, a),)
 
@@ -313,31 +313,31 @@ def _inverse(call, a) -> Any:
 
 
 def _invert_definite(call, a):
-    return potri.potri(a, return_status=True, **jax_linalg.where(call))
+    return potri.potri(a, return_status=True, **call.layout.where)
 
 
 def _invert_general(call, a):
-    return getri.getri(a, **jax_linalg.where(call))
+    return getri.getri(a, **call.layout.where)
 
 
-@shares.on_shares(lambda platform, options, a: scaling.log_det_of_scaled(determinants.log_det, a))
-@jax_linalg.program
+@jax_linalg.program(
+    of_stacks=lambda platform, options, a: scaling.log_det_of_scaled(determinants.log_det, a)
+)
 def log_det(call, a):
     function = _by_structure(call, _log_det_definite, _log_det_general)
     return scaling.log_det_of_scaled(function, a)
 
 
 def _log_det_definite(call, a):
-    factor = cho_factor.cho_factor(a, **jax_linalg.where(call))
+    factor = cho_factor.cho_factor(a, **call.layout.where)
     return (jnp.ones((), a.dtype), factor.logdet()), factor.status
 
 
 def _log_det_general(call, a):
-    return lu_factor.lu_factor(a, **jax_linalg.where(call)).slogdet()
+    return lu_factor.lu_factor(a, **call.layout.where).slogdet()
 
 
-@shares.on_shares(lambda platform, options, a: (determinants.det(a),))
-@jax_linalg.program
+@jax_linalg.program(of_stacks=lambda platform, options, a: (determinants.det(a),))
 def determinant(call, a):
     exponent = scaling.exponent_of(a)
     function = _by_structure(call, _determinant_definite, _determinant_general)
@@ -346,16 +346,16 @@ def determinant(call, a):
 
 def _determinant_definite(call, a, exponent):
     """det(A) 2^exponent"""
-    factor = cho_factor.cho_factor(a, **jax_linalg.where(call))
+    factor = cho_factor.cho_factor(a, **call.layout.where)
     value = scaling.exp_times_power(factor.logdet(), exponent)
     return value.astype(a.dtype), factor.status
 
 
 def _determinant_general(call, a, exponent):
-    return lu_factor.lu_factor(a, **jax_linalg.where(call))._det_times(exponent)
+    return lu_factor.lu_factor(a, **call.layout.where)._det_times(exponent)
 
 
-@jax_linalg.program
+@jax_linalg.program()
 def condition_number(call, a):
     (p,) = call.attributes
     a = scaling.scaled(a)  # of any power of two the condition is the same
@@ -369,11 +369,11 @@ def condition_number(call, a):
 
 def _estimate_condition(call, a):
     (p,) = call.attributes
-    factor = lu_factor.lu_factor(a, **jax_linalg.where(call))
+    factor = lu_factor.lu_factor(a, **call.layout.where)
     return norms.norm(a, p) * condition.inverse_norm(factor, p)
 
 
-@jax_linalg.program_of_products(lambda exponent: exponent >= 0)
+@jax_linalg.program(is_product=lambda exponent: exponent >= 0)
 def power(call, a):
     (exponent,) = call.attributes
     if exponent < 0:

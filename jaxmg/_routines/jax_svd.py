@@ -8,12 +8,13 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks, exporting, places
-from jaxmg._routines import jax_eigh, jax_linalg, norms, svd_spaces
-from jaxmg._routines import svd as programs
+from jaxmg._call import checks, exporting, places, programs
+from jaxmg._routines import jax_linalg, norms, svd_spaces
+from jaxmg._routines import svd as svd_programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
 
@@ -99,49 +100,61 @@ def svd(
     Examples:
         >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
     """
+    options = bool(full_matrices), subset_by_index, backend
+    if not compute_uv:
+        return _values((a,), "svd", hermitian, *options[1:], mesh, matrix_specs)
+    return _vectors((a,), hermitian, *options, mesh, matrix_specs)
+
+
+@programs.cache_plans
+def _vectors(arrays, hermitian, full, subset, backend, mesh, spec):
+    (a,) = arrays
     m, n = shape_of("svd", a)
-    start, end = _subset(subset_by_index, min(m, n))
-    by_library = not _is_native("svd", backend)
-    if hermitian:
-        if by_library:
-            raise ValueError(
-                "linalg.svd: hermitian=True takes backend 'auto' or 'native'; got "
-                f"{backend!r}. jaxmg.syevd has others"
-            )
+    start, end = _subset(subset, min(m, n))
+    whole = full and m != n and subset is None and not hermitian
+    shapes = (m, m if whole else end - start), "small", (n if whole else end - start, n)
+    pack: Any = SVDResult
+    if not _is_native("svd", backend):
+        _refuse_hermitian(hermitian, backend)
+        k = min(m, n)
+        shapes = (m, m if whole else k), "small", (n if whole else k, n)
+        program, options = svd_programs.decomposed_by, (backend, whole)
+
+        def pack(u, s, vh):
+            return SVDResult(u[..., start:end], s[..., start:end], vh[..., start:end, :])
+
+        pack = SVDResult if subset is None else pack
+    elif hermitian:
         _needs_square("svd", m, n)
-        if not compute_uv:
-            return _hermitian_values("svd", a, mesh, matrix_specs)[..., start:end]
-        w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
-        shapes = (m, end - start), "small", (end - start, n)
-        results = jax_linalg.run(
-            (v, w.astype(v.dtype)[..., None, :]), "svd", programs.of_eigenvectors, shapes,
-            mesh, matrix_specs, start, end,
-        )  # fmt: skip
-        return SVDResult(*results)
-    elif not compute_uv:
-        s = _values("svd", a, mesh, matrix_specs, backend)
-        return s[..., start:end]
+        program, options = svd_programs.decomposed_hermitian, (start, end)
+    elif whole:
+        program, options = svd_programs.completed, ()
     else:
-        whole = bool(full_matrices) and m != n and subset_by_index is None
-        if by_library:
-            shapes = (m, m if whole else min(m, n)), "small", (n if whole else min(m, n), n)
-            results = jax_linalg.run(
-                (a,), "svd", programs.decomposed_by, shapes, mesh, matrix_specs, backend, whole
-            )
-        elif not whole:
-            shapes = (m, end - start), "small", (end - start, n)
-            return SVDResult(
-                *jax_linalg.run(
-                    (a,), "svd", programs.decomposed, shapes, mesh, matrix_specs, start, end
-                )
-            )
-        else:
-            shapes = (m, m), "small", (n, n)
-            results = jax_linalg.run((a,), "svd", programs.completed, shapes, mesh, matrix_specs)
-    u, s, vh = results
-    if subset_by_index is not None:
-        u, s, vh = u[..., start:end], s[..., start:end], vh[..., start:end, :]
-    return SVDResult(u, s, vh)
+        program, options = svd_programs.decomposed, (start, end)
+    return jax_linalg.plan(arrays, "svd", program, shapes, mesh, spec, *options, pack=pack)
+
+
+@programs.cache_plans
+def _values(arrays, name, hermitian, subset, backend, mesh, spec):
+    m, n = shape_of(name, arrays[0])
+    start, end = _subset(subset, min(m, n))
+    program, options = svd_programs.values, ()
+    if not _is_native(name, backend):
+        _refuse_hermitian(hermitian, backend)
+        program, options = svd_programs.values_by, (backend,)
+    elif hermitian:
+        _needs_square(name, m, n)
+        program = svd_programs.hermitian_values
+    planned = jax_linalg.plan(arrays, name, program, ("small",), mesh, spec, *options)
+    return planned if subset is None else lambda a: planned(a)[..., start:end]
+
+
+def _refuse_hermitian(hermitian, backend):
+    if hermitian:
+        raise ValueError(
+            "linalg.svd: hermitian=True takes backend 'auto' or 'native'; got "
+            f"{backend!r}. jaxmg.syevd has others"
+        )
 
 
 @_compat.api_boundary
@@ -162,27 +175,12 @@ def svdvals(
 
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
-    shape_of("svdvals", x)
-    return _values("svdvals", x, mesh, matrix_specs, backend)
-
-
-def _values(name, a, mesh, spec, backend):
-    if _is_native(name, backend):
-        return jax_linalg.run((a,), name, programs.values, ("small",), mesh, spec)
-    return jax_linalg.run((a,), name, programs.values_by, ("small",), mesh, spec, backend)
+    return _values((x,), "svdvals", False, None, backend, mesh, matrix_specs)
 
 
 def _needs_square(name, m, n):
     if m != n:
         raise ValueError(f"linalg.{name}: hermitian=True needs a square matrix; got ({m}, {n})")
-
-
-def _hermitian_values(name, a, mesh, spec):
-    """The singular values of a Hermitian matrix."""
-    w = jax_linalg.run(
-        (a,), name, jax_eigh.eigenvalues, ("small",), mesh, spec, jax_linalg.HERMITIAN
-    )
-    return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1]
 
 
 def _is_native(name, backend):
@@ -238,9 +236,9 @@ def polar(
     m, n = shape_of("polar", a)
     of_p = (n, n) if side == "right" else (m, m)
     shapes = ((m, n), of_p)
-    program, options = programs.polar_factors, [side]
+    program, options = svd_programs.polar_factors, [side]
     if not _is_native("polar", backend):
-        program, options = programs.polar_factors_by, [side, backend]
+        program, options = svd_programs.polar_factors_by, [side, backend]
     u, p = jax_linalg.run((a,), "polar", program, shapes, mesh, matrix_specs, *options)
     return u, p
 
@@ -274,12 +272,11 @@ def matrix_rank(
     if getattr(M, "ndim", 2) < 2:
         (vector,) = jax_linalg.promote("matrix_rank", M)
         return jnp.any(jnp.asarray(vector) != 0).astype(int)
+    program = svd_programs.values if tol is not None else svd_programs.relative_values
     if hermitian:
         _needs_square("matrix_rank", m, n)
-        s = _hermitian_values("matrix_rank", M, mesh, matrix_specs)
-    else:
-        program = programs.values if tol is not None else programs.relative_values
-        s = jax_linalg.run((M,), "matrix_rank", program, ("small",), mesh, matrix_specs)
+        program = svd_programs.hermitian_values
+    s = jax_linalg.run((M,), "matrix_rank", program, ("small",), mesh, matrix_specs)
     if not min(m, n):
         return jnp.zeros(s.shape[:-1], int)
     if tol is not None:
@@ -320,34 +317,44 @@ def norm(
         ValueError: ``ord`` isn't one of these, or there are not one or two axes; and all that
             `svdvals` raises.
     """
-    (x,) = places.fetch((x,))
-    checks.usable("linalg.norm", "x", x)
-    rank = getattr(x, "ndim", 0)
-    axes = tuple(range(rank)) if axis is None else axis
+    axes = tuple(range(getattr(x, "ndim", 0))) if axis is None else axis
     of_values = (isinstance(ord, str) and ord == "nuc") or (
         not isinstance(ord, str | None) and ord in (2, -2)
     )
-    if not (of_values and isinstance(axes, tuple) and len(axes) == 2):
-        try:
-            x = jnp.asarray(x)
-        except TypeError:
-            checks.is_an_array("linalg.norm", "x", x)
-            checks.promotable("linalg.norm", ("x",), (x,))
-            raise
-        (x,) = jax_linalg.promote("norm", x, names=("x",))
-        return norms.norm(x, ord, axis, keepdims)
+    if of_values and isinstance(axes, tuple) and len(axes) == 2:
+        return _norm_of_values((x,), ord, axes, bool(keepdims), mesh, matrix_specs)
+    (x,) = places.fetch((x,))
+    checks.usable("linalg.norm", "x", x)
+    try:
+        x = jnp.asarray(x)
+    except TypeError:
+        checks.is_an_array("linalg.norm", "x", x)
+        checks.promotable("linalg.norm", ("x",), (x,))
+        raise
+    (x,) = jax_linalg.promote("norm", x, names=("x",))
+    return norms.norm(x, ord, axis, keepdims)
+
+
+@programs.cache_plans
+def _norm_of_values(arrays, ord, axes, keepdims, mesh, spec):
+    (x,) = arrays
+    checks.usable("linalg.norm", "x", x)
     checks.is_an_array("linalg.norm", "x", x)
+    rank = x.ndim
     row, column = (operator.index(each) % rank if -rank <= each < rank else rank for each in axes)
     if row == column or rank in (row, column):
         raise ValueError(
-            f"linalg.norm: axis must be two different axes of x, which has {rank}; got {axis!r}"
+            f"linalg.norm: axis must be two different axes of x, which has {rank}; got {axes!r}"
         )
-    matrices = x if (row, column) == (rank - 2, rank - 1) else jnp.moveaxis(x, axes, (-2, -1))
-    program = svd_spaces.nuclear_norm if ord == "nuc" else programs.values
-    value = jax_linalg.run((matrices,), "norm", program, ("small",), mesh, matrix_specs)
-    if ord != "nuc":
-        value = norms.largest(value, -1) if ord == 2 else norms.smallest(value, -1)
-    return jnp.expand_dims(value, (row, column)) if keepdims else value
+    call = "norm", svd_spaces.norm, ("small",), mesh, spec, ord
+    if (row, column) == (rank - 2, rank - 1) and not keepdims:
+        return jax_linalg.plan(arrays, *call)
+
+    def run(x):
+        value = jax_linalg.run((jnp.moveaxis(x, (row, column), (-2, -1)),), *call)
+        return jnp.expand_dims(value, (row, column)) if keepdims else value
+
+    return run
 
 
 def condition_of_values(
@@ -366,7 +373,7 @@ def condition_of_values(
 
 def shape_of(name: str, a: Any) -> tuple[int, int]:
     """The shape of a matrix, or of each matrix of a batch; (0, 0) of a vector or a scalar."""
-    if not places.is_on_host(a):  # which `jax_linalg.run` copies
+    if isinstance(a, Tracer) and not places.is_on_host(a):  # else `jax_linalg.run` does
         checks.usable(f"linalg.{name}", jax_linalg.matrix_name(name), a)
     return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
 

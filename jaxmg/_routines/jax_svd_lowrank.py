@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple, SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks, exporting
+from jaxmg._call import checks, exporting, programs
 from jaxmg._routines import jax_linalg
 from jaxmg._routines import svd_lowrank as lowrank
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -76,6 +76,13 @@ def svd_lowrank(
     Examples:
         >>> u, s, vh, error = jaxmg.linalg.svd_lowrank(a, 100)
     """
+    arrays = (a,) if key is None else (a, key)
+    return _lowrank(arrays, k, oversample, iterations, mesh, matrix_specs)
+
+
+@programs.cache_plans
+def _lowrank(arrays, k, oversample, iterations, mesh, spec):
+    a = arrays[0]
     checks.is_an_array("linalg.svd_lowrank", "a", a)
     checks.usable("linalg.svd_lowrank", "a", a)
     checks.array("linalg.svd_lowrank", "a", a, checks.ALL, (*checks.DTYPES, str(a.dtype)))
@@ -87,14 +94,16 @@ def svd_lowrank(
     iterations = _integer("iterations", iterations, 0)
     (a,) = jax_linalg.promote("svd_lowrank", a)
     dtype = a.dtype if jnp.issubdtype(a.dtype, jnp.inexact) else float
-    key = jax.random.key(0) if key is None else key
-    omega: Any = jax.random.normal(key, (n, width + lowrank.PROBES), dtype)
-    return SVDLowRankResult(
-        *jax_linalg.run(
-            (a, omega), "svd_lowrank", lowrank.decomposed, ((m, k), "small", "small", "small"),
-            mesh, matrix_specs, k, iterations,
-        )
+
+    def with_omega(a, key=None):
+        key = jax.random.key(0) if key is None else key
+        return a, jax.random.normal(key, (n, width + lowrank.PROBES), dtype)
+
+    planned = jax_linalg.plan(
+        with_omega(*arrays), "svd_lowrank", lowrank.decomposed,
+        ((m, k), "small", "small", "small"), mesh, spec, k, iterations, pack=SVDLowRankResult,
     )  # fmt: skip
+    return lambda *arrays: planned(*with_omega(*arrays))
 
 
 def _integer(name, value, least, most=None):

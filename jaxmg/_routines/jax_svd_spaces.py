@@ -6,7 +6,6 @@ import operator
 from typing import Any, SupportsFloat, SupportsIndex, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
@@ -86,7 +85,7 @@ def null_space(
 def _basis(name, program, a, rcond, rank, mesh, spec):
     """(The columns of which some are zeros, how many of them are for singular values that count)"""
     m, n = jax_svd.shape_of(name, a)
-    rtol = max(m, n) * float(_eps(name, a)) if rcond is None else float(rcond)
+    rtol = None if rcond is None else float(rcond)
     if rank is not None:
         rank = operator.index(rank)
         if not 0 <= rank <= min(m, n):
@@ -110,13 +109,6 @@ def _basis(name, program, a, rcond, rank, mesh, spec):
             f"linalg.{name}: the shape of the result depends on the values of A, which is being "
             "traced (jit, vmap, ...); pass rank="
         ) from None
-
-
-def _eps(name, a):
-    """The eps of the dtype that an array is promoted to."""
-    checks.is_an_array(f"linalg.{name}", jax_linalg.matrix_name(name), a)
-    (a,) = jax_linalg.promote(name, a)
-    return jnp.finfo(a.dtype).eps if jnp.issubdtype(a.dtype, jnp.inexact) else 0
 
 
 @_compat.api_boundary

@@ -1,11 +1,10 @@
 """What a device does with its share of a batch: programs of `jaxmg.linalg` as functions of stacks.
 
 A program of one matrix spreads it over all devices. For a batch of matrices of which each fits on a
-device it has a second form beside it, `on_shares`: what one device does with a stack of them, by
-the ways of `jaxmg._stacks`. JAX may differentiate and batch it.
+device it has a second form, ``of_stacks``: what one device does with a stack of them, by the ways
+of `jaxmg._stacks`. JAX may differentiate and batch it.
 """
 
-import collections.abc
 import dataclasses
 from typing import Any
 
@@ -14,27 +13,6 @@ import jax.numpy as jnp
 
 from jaxmg._stacks.parts import in_parts
 from jaxmg._stacks.triangle import whole
-
-
-def on_shares(function, takes=None):
-    """Gives a program its function of stacks.
-
-    Args:
-        function: of (platform, options, *stacks); it returns a tuple of results.
-        takes: whether it can, by the options.
-    """
-
-    def decorated(program: Any):
-        program.of_stacks, program.takes = function, takes
-        return program
-
-    return decorated
-
-
-def of_program(program, options) -> collections.abc.Callable | None:
-    """The function of stacks that a program has for these options."""
-    function, takes = getattr(program, "of_stacks", None), getattr(program, "takes", None)
-    return function if takes is None or takes(*options) else None
 
 
 def hermitian(a, triangle):

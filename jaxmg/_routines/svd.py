@@ -20,10 +20,10 @@ from jaxmg._factors import scaling
 from jaxmg._routines import (
     geqrf,
     gesvd,
+    jax_eigh,
     jax_linalg,
     jax_qr,
     polar,
-    shares,
     syevd,
     tall,
     tall_qr,
@@ -44,16 +44,16 @@ def _svd_stacks(platform, options, a):
     return u[..., part], s[..., part], vh[..., part, :]
 
 
-@shares.on_shares(_svd_stacks)
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_svd_stacks)
 def decomposed(call, a):
     """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n); of the singular values from start to
     end alone, where the call says so."""
     return decompose(a, call.layout, *call.attributes)
 
 
-@shares.on_shares(lambda platform, options, a: library.svd(a, full_matrices=True))
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(
+    any_shape=True, of_stacks=lambda platform, options, a: library.svd(a, full_matrices=True)
+)
 def completed(call, a):
     """(U, s, V^H), U (m, m) and V^H (n, n), without a derivative."""
     return _completed(a, call.layout)
@@ -66,7 +66,7 @@ def _refuse(primals, tangents):
     )
 
 
-@jax_linalg.program_by_library
+@jax_linalg.program(any_shape=True, by_library=True)
 def decomposed_by(call, a):
     """`decomposed`, of all singular values, or `completed` by a library."""
     backend, whole = call.attributes
@@ -75,33 +75,36 @@ def decomposed_by(call, a):
     return decompose(a, call.layout, backend=backend)
 
 
-@jax_linalg.program_by_library
+@jax_linalg.program(any_shape=True, by_library=True)
 def values_by(call, a):
     """The singular values alone by a library."""
     (backend,) = call.attributes
     return (values_of(a, call.layout, backend),)
 
 
-@shares.on_shares(lambda platform, options, a: (ways.singular_values(platform, a),))
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(
+    any_shape=True, of_stacks=lambda platform, options, a: (ways.singular_values(platform, a),)
+)
 def values(call, a):
     """The singular values alone."""
     return (values_of(a, call.layout),)
 
 
-@shares.on_shares(
-    lambda platform, options, a: (ways.singular_values(platform, scaling.scaled(a, (-2, -1))),)
+@jax_linalg.program(
+    any_shape=True,
+    of_stacks=lambda platform, options, a: (
+        ways.singular_values(platform, scaling.scaled(a, (-2, -1))),
+    ),
 )
-@jax_linalg.program_of_any_shape
 def relative_values(call, a):
     """The singular values times a power of two, which don't underflow where A's entries don't."""
     return (values_of(scaling.scaled(a), call.layout),)
 
 
-@jax_linalg.program_of_any_shape
-def of_eigenvectors(call, v, w):
-    """(U, s, V^H) of a Hermitian matrix, from its eigenvectors and a row of eigenvalues."""
-    w = w[0].real
+@jax_linalg.program()
+def decomposed_hermitian(call, a):
+    """(U, s, V^H) of a Hermitian matrix, from its eigenvectors and eigenvalues."""
+    w, v = jax_eigh.eigenpairs_of(a, call.layout, jax_linalg.HERMITIAN)
     order = jnp.argsort(-jnp.abs(w))
     u, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
     start, end = call.attributes
@@ -112,20 +115,26 @@ def of_eigenvectors(call, v, w):
     return u[:, start:end], jnp.abs(w)[order][start:end], vh
 
 
+@jax_linalg.program()
+def hermitian_values(call, a):
+    """The singular values of a Hermitian matrix."""
+    w = jax_eigh.eigenvalues_of(a, call.layout, jax_linalg.HERMITIAN)
+    return (jnp.sort(jnp.abs(w))[::-1],)
+
+
 def _polar_stacks(platform, options, a):
     """`polar_factors` of each matrix of a stack."""
     return ways.polar_factors(platform, a, *options)
 
 
-@shares.on_shares(_polar_stacks)
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_polar_stacks)
 def polar_factors(call, a):
     """(U, P) of A = U P, or A = P U."""
     (side,) = call.attributes
     return _polar(a, side, call.layout)
 
 
-@jax_linalg.program_by_library
+@jax_linalg.program(any_shape=True, by_library=True)
 def polar_factors_by(call, a):
     """`polar_factors` by a library."""
     side, backend = call.attributes

@@ -25,7 +25,7 @@ PROBES = 6
 _BOUND = 10 * (2 / np.pi) ** 0.5
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True)
 def decomposed(call, a, omega):
     """(U, s, V^H, the estimated error), of random numbers ``omega`` (n, l + PROBES)."""
     k, iterations = call.attributes

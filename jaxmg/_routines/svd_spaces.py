@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import blocks
 from jaxmg._factors import scaling
-from jaxmg._routines import jax_linalg, polar, shares, svd
+from jaxmg._routines import jax_linalg, norms, polar, svd
 from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import derivatives, products
 
 
-@shares.on_shares(lambda platform, options, a: (library.pinv(a, rtol=options[0]),))
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(
+    any_shape=True, of_stacks=lambda platform, options, a: (library.pinv(a, rtol=options[0]),)
+)
 def pseudoinverse(call, a):
     (rtol,) = call.attributes
     rtol = 10 * max(call.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
@@ -29,8 +30,7 @@ def _above_stacks(platform, options, a, rtol):
     return (scaling.homogeneous(_of_stack, -1)(a, rtol[:, 0, 0].real),)
 
 
-@shares.on_shares(_above_stacks)
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_above_stacks)
 def pseudoinverse_above(call, a, rtol):
     """`pseudoinverse` with ``rtol`` in an array (1, 1) of the dtype of ``a``."""
     rtol = blocks.replicate(rtol, call.layout)[0, 0].real
@@ -56,39 +56,47 @@ def _condition_stacks(platform, options, a):
     return (_condition(s, jnp.isnan(a).any((-2, -1)), *options),)
 
 
-@shares.on_shares(_condition_stacks)
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_condition_stacks)
 def condition(call, a):
     """The condition number by singular values."""
     s = svd.values_of(scaling.scaled(a), call.layout)
     return (_condition(s, jnp.isnan(a).any(), *call.attributes),)
 
 
-def _nuclear_stacks(platform, options, a):
-    """`nuclear_norm` of each matrix of a stack."""
-    of = scaling.homogeneous(lambda a: jnp.sum(ways.singular_values(platform, a), axis=-1), 1)
-    return (of(a),)
+def _norm(values, ord, a):
+    """The norm by the singular values, of which some may be denormal."""
+    if ord != "nuc":
+        return (norms.largest(values(a), -1) if ord == 2 else norms.smallest(values(a), -1),)
+    return (scaling.homogeneous(lambda a: jnp.sum(values(a), axis=-1), 1)(a),)
 
 
-@shares.on_shares(_nuclear_stacks)
-@jax_linalg.program_of_any_shape
-def nuclear_norm(call, a):
-    """The sum of the singular values, of which some may be denormal."""
-    of = scaling.homogeneous(lambda a: jnp.sum(svd.values_of(a, call.layout)), 1)
-    return (of(a),)
+def _norm_stacks(platform, options, a):
+    """`norm` of each matrix of a stack."""
+    return _norm(functools.partial(ways.singular_values, platform), *options, a)
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True, of_stacks=_norm_stacks)
+def norm(call, a):
+    """The largest or the smallest singular value, or the sum of all."""
+    return _norm(functools.partial(svd.values_of, layout=call.layout), *call.attributes, a)
+
+
+@jax_linalg.program(any_shape=True)
 def range_basis(call, a):
     """(the left singular vectors of which singular values count, among zeros; their number)"""
-    return _of_range(scaling.scaled(a), Cut(*call.attributes), call.layout)
+    return _of_range(scaling.scaled(a), _cut(a, *call.attributes), call.layout)
 
 
-@jax_linalg.program_of_any_shape
+@jax_linalg.program(any_shape=True)
 def null_basis(call, a):
     """(all right singular vectors, with zeros for those of which singular values count; the number
     of these)"""
-    return _of_null_space(scaling.scaled(a), Cut(*call.attributes), call.layout)
+    return _of_null_space(scaling.scaled(a), _cut(a, *call.attributes), call.layout)
+
+
+def _cut(a, rtol, rank):
+    """The `Cut` of a matrix; ``rtol`` may be None."""
+    return Cut(max(a.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol, rank)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@ the other or all at once; or all devices compute one matrix after the other."""
 
 import collections.abc
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,14 @@ class Execution(batching.Batchable):
         return self.pack(*execute.run(self.routine, arrays, self.arguments))
 
     def batched(self, settled, size, marks, *arrays):
+        return self.plan(settled, size, marks, *arrays)(*arrays)
+
+    def plan(self, settled, size, marks, *arrays):
+        """Returns the function that computes the results for batches such as this one."""
         routine = self.routine
         ones = [batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
         if not any(marks[: routine.matrices]):
-            return self._columns(size, ones, *arrays)
+            return functools.partial(self._columns, size, ones)
         (rows, n), dtype = arrays[0].shape[-2:], arrays[0].dtype
         arguments = of_each(arrays, marks, self.arguments)
         layout = execute.resolve_layout(routine, arrays, arguments)
@@ -51,9 +56,11 @@ class Execution(batching.Batchable):
             layout = batching.alone(layout)
             one = _OnDevice(routine, arguments, self.pack, layout)
             function = _all_at_once(one, n) or one
-            return batching.spread(layout, function, size, marks, *arrays, placement=placement)
+            return functools.partial(
+                batching.spread, layout, function, size, marks, placement=placement
+            )
         each = dataclasses.replace(self, arguments=arguments)
-        return batching.in_turn(each, marks, *arrays, placement=placement)
+        return functools.partial(batching.in_turn, each, marks, placement=placement)
 
     def _make_placement(self, layout, ones, marks, arrays):
         """Returns the `Placement` of a batch's results; ``ones`` are the arrays of one element."""

@@ -139,7 +139,9 @@ def batchable(of, *arrays):
     if not _compat.TRANSFORMS or not layouts.traced(arrays):
         return of(*arrays)
     if _compat.batched_here(arrays):
-        return _below(of, arrays)
+        return below(
+            lambda size, marks, arrays: batchable(_Batch(of, False, size, marks), *arrays), arrays
+        )
     if of.by_jax:
         return of(*arrays)
     # Arrays that aren't traced are closed over, so that rules can read their shardings.
@@ -170,13 +172,14 @@ def put(arrays, positions, values):
     return result
 
 
-def _below(of, arrays):
-    """Returns the results of a batch, by a primitive that binds at the transformation level below.
-    A custom_vmap would trace ``of`` first, and so hide the arrays' shardings."""
+def below(function, arrays):
+    """Returns the results of ``function(size, marks, arrays)`` for the batch whose elements the
+    arrays are, by a primitive that binds at the transformation level below. A custom_vmap would
+    trace ``function`` first, and so hide the arrays' shardings."""
     trees = []
 
     def flat(size, marks, arrays):
-        leaves, tree = jax.tree.flatten(batchable(_Batch(of, False, size, marks), *arrays))
+        leaves, tree = jax.tree.flatten(function(size, marks, arrays))
         trees.append(tree)
         return leaves
 
@@ -295,8 +298,8 @@ def is_batch(a):
 
 
 def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPES, square=True):
-    """Applies ``function`` to each matrix of a batch with leading dimensions, as in NumPy. The
-    other arrays have the same leading dimensions, or none."""
+    """Returns the function of such arrays that applies ``function`` to each matrix of a batch with
+    leading dimensions, as in NumPy. The other arrays have the same leading dimensions, or none."""
     checks.batch(routine, names[0], arrays[0], pad, square)
     leading = arrays[0].shape[:-2]
     axes = []
@@ -311,7 +314,9 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
     axes += [None] * (len(arrays) - len(axes))  # of scalars behind them
     for _ in leading:
         function = jax.vmap(function, axes)
-    return function(*_alike_in_front(arrays, len(leading)))
+    if not any(map(layouts.explicit_spec, arrays)):
+        return function
+    return lambda *arrays: function(*_alike_in_front(arrays, len(leading)))
 
 
 def _alike_in_front(arrays, count):

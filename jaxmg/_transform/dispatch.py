@@ -7,6 +7,7 @@ public function's result of a (`programs.Call`, results) pair. Both are part of 
 public function passes the same objects in each call.
 """
 
+import functools
 from typing import Any
 
 from jaxmg import _compat
@@ -21,7 +22,23 @@ def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.resul
     Args:
         check: whether to check that the matrices are Hermitian.
     """
+    if _compat.in_eager_batch(arrays) and not check and not arguments.donate:
+        return _call_in_batch(routine, arrays, arguments, pack)
     return _plan(arrays, routine, rule, check, pack, *arguments)
+
+
+def _call_in_batch(routine, arrays, arguments, pack):
+    """`call` under ``jax.vmap`` alone, of arrays with values: how it is run is kept as a plan."""
+    one = batched_calls.Execution(routine, arguments, pack)
+
+    def run(size, marks, values):
+        slot = programs.slot_of(values, _call_in_batch, one, size, marks)
+        if not slot:
+            execute.check(routine, arrays, arguments)
+            slot.append(one.plan(False, size, marks, *values))
+        return slot[0](*values)
+
+    return batching.below(run, arrays)
 
 
 @programs.cache_plans
@@ -36,14 +53,9 @@ def _plan(arrays, routine, rule, check, pack, *values):
     if batching.is_batch(arrays[0]):
         each = arguments._replace(donate=False)
         _check_batch(routine, arrays, caller)
-        return lambda *arrays: batching.over_leading(
-            caller,
-            routine.operands,
-            lambda *arrays: call(routine, arrays, each, rule, check, pack),
-            arrays,
-            arguments.pad,
-            square=routine.square,
-        )
+        one = functools.partial(_call_one, routine, each, rule, check, pack)
+        names, square = routine.operands, routine.square
+        return batching.over_leading(caller, names, one, arrays, arguments.pad, square=square)
     if check and routine.triangle:
         execute.check(routine, arrays, arguments)
     elif not arguments.donate and not layouts.traced(arrays):
@@ -57,6 +69,10 @@ def _plan(arrays, routine, rule, check, pack, *values):
         return transform(routine, arrays, arguments, rule, pack)
 
     return run
+
+
+def _call_one(routine, arguments, rule, check, pack, *arrays):
+    return call(routine, arrays, arguments, rule, check, pack)
 
 
 def _check_batch(routine, arrays, caller):

@@ -13,8 +13,7 @@ import scipy.linalg
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg._call import alignment, execute, programs
-from jaxmg._transform import dispatch
+from jaxmg._call import alignment
 
 # Rows of results are looked at whole.
 pytestmark = cases.one_process("rows of processes are extended as those of devices")
@@ -29,18 +28,13 @@ def orders(monkeypatch):
         found.append((arrays[0].shape[1], call.order))
         return original(call, arrays)
 
-    def forget():  # the plans of other tests, which don't know of this one
-        dispatch._plan.cache_clear()
-        execute._resolve_with_call.cache_clear()
-        programs._compiled.cache_clear()
-
     original = alignment.extend
     monkeypatch.setattr(alignment, "extend", extend)
     monkeypatch.setattr(alignment, "_PLATFORMS", ("cpu", "gpu"))
     monkeypatch.setattr(alignment, "_LEAST", 1)
-    forget()
+    cases.forget_plans()  # those of other tests, which don't know of this one
     yield found
-    forget()
+    cases.forget_plans()
 
 
 def matrix(n, dtype, seed=0):
@@ -146,7 +140,7 @@ def test_matrices_that_fill_a_device_stay_as_they_are(orders, monkeypatch):
     jaxmg.potri(a)
     assert not orders
     monkeypatch.setattr(layouts.Layout, "memory", 1 << 30)
-    dispatch._plan.cache_clear()
+    cases.forget_plans()
     jaxmg.potri(a)
     assert orders
 

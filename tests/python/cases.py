@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg import _compat
 from jaxmg._call import programs
+from jaxmg._routines import jax_linalg
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZES = (1, 2, 7, 97, 130)
@@ -133,6 +134,13 @@ def shard_rows(array, mesh):
     """By rows over the mesh where they divide, else replicated, as JAX can have it."""
     divides = array.shape[0] % mesh.devices.size == 0
     return shard(array, mesh, *((mesh.axis_names, None) if divides else ()))
+
+
+def forget_plans():
+    """Forgets how calls are run: after a test has changed what that depends on."""
+    kept = programs._slots, programs._compiled, jax_linalg._jit_run, jax_linalg._jit_batch
+    for cache in kept:
+        cache.cache_clear()
 
 
 def context(mesh):

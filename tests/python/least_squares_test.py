@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 from qr_test import HARD, hard
 
 from jaxmg import linalg
-from jaxmg._routines import jax_linalg, jax_lstsq, jax_qr, svd, tall_qr
+from jaxmg._routines import jax_lstsq, jax_qr, svd, tall_qr
 
 
 def _of_rank(m, n, rank, dtype):
@@ -362,7 +362,7 @@ def test_large_matrices_that_are_neither_tall_nor_wide(
     monkeypatch, dtype, shape, rank, devices, damp
 ):
     monkeypatch.setattr(jax_qr, "SMALL", 4)
-    jax_linalg._run.cache_clear()
+    cases.forget_plans()
     a, b = _of_rank(*shape, rank, dtype)[0], _b(shape[0], dtype)
     mesh, rcond = cases.line(devices), 1e-4
     expected = _numpys(a, b, damp, rcond) if damp is None or shape[0] >= shape[1] else None
@@ -377,7 +377,7 @@ def test_large_matrices_that_are_neither_tall_nor_wide(
                 normal = adjoint @ cases.wide(a) + damp**2 * np.eye(shape[1])
                 x = np.linalg.solve(normal, adjoint @ cases.wide(right))
             np.testing.assert_allclose(found[0], x, rtol=0, atol=1e4 * cases.eps(dtype))
-    jax_linalg._run.cache_clear()
+    cases.forget_plans()
 
 
 @cases.needs_transformations
@@ -393,14 +393,12 @@ def test_derivatives_of_large_matrices(monkeypatch, shape):
 
     expected = jax.jvp(run, (0.0,), (1.0,))[1]
     monkeypatch.setattr(jax_qr, "SMALL", 4)
-    for cache in (jax_linalg._run, jax_linalg._jit_run):
-        cache.cache_clear()
+    cases.forget_plans()
     found = jax.jvp(run, (0.0,), (1.0,))[1]
     for x, y in zip(found, expected, strict=True):
         if jnp.issubdtype(y.dtype, jnp.floating):
             np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-8)
-    for cache in (jax_linalg._run, jax_linalg._jit_run):
-        cache.cache_clear()
+    cases.forget_plans()
 
 
 def test_errors():

@@ -11,7 +11,6 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxmg import linalg
-from jaxmg._routines import jax_linalg
 from jaxmg._stacks import choice
 
 pytestmark = cases.needs_transformations
@@ -269,6 +268,6 @@ def test_a_row_of_the_table_is_what_is_computed(monkeypatch):
 
     assert "geqrf" in text()
     monkeypatch.setattr(choice, "TABLE", (choice.Row("cpu", "qr", "blocked", (37, 37)),))
-    jax_linalg._jit_batch.cache_clear()
+    cases.forget_plans()
     assert "geqrf" not in text()
-    jax_linalg._jit_batch.cache_clear()
+    cases.forget_plans()

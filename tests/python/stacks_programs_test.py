@@ -13,7 +13,7 @@ import stack_cases
 import jaxmg
 from jaxmg import linalg
 from jaxmg._call import plugins
-from jaxmg._routines import jax_linalg, shares
+from jaxmg._routines import shares
 from jaxmg._stacks import choice, householder
 from jaxmg._transform import at_once
 
@@ -66,10 +66,10 @@ def ways_of_gpus(monkeypatch):
     share = shares.Share
     monkeypatch.setattr(shares, "Share", lambda *fields: one_device(share(*fields)))
     monkeypatch.setattr(at_once.AtOnce, "is_faster", lambda *_, **__: True)
-    jax_linalg._jit_batch.cache_clear()
+    cases.forget_plans()
     jax.clear_caches()
     yield
-    jax_linalg._jit_batch.cache_clear()
+    cases.forget_plans()
     jax.clear_caches()
 
 

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from jaxmg import _compat, linalg
-from jaxmg._call import backends, ffi, layouts, programs
-from jaxmg._routines import gesvd, jax_linalg, polar
+from jaxmg._call import backends, ffi, layouts
+from jaxmg._routines import gesvd, polar
 from jaxmg._routines import svd as svd_programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -64,21 +64,14 @@ def matrix(kind, m, n, dtype, seed=0):
     return (a * scale.get(kind, 1)).astype(dtype)
 
 
-def _forget_programs():
-    for cache in (
-        jax_linalg._run, jax_linalg._jit_run, jax_linalg._jit_batch, programs._compiled
-    ):  # fmt: skip
-        cache.cache_clear()
-
-
 @pytest.fixture(params=["by_lapack", "by_polar"])
 def way(request, monkeypatch):
     """Small matrices by JAX's own SVD, and as large ones."""
     if request.param == "by_polar":
         monkeypatch.setattr(svd_programs, "SMALL", 0)
-        _forget_programs()
+        cases.forget_plans()
         yield request.param
-        _forget_programs()
+        cases.forget_plans()
     else:
         yield request.param
 
@@ -128,9 +121,9 @@ def all_large(request, monkeypatch):
     monkeypatch.setattr(svd_programs, "LARGE", 0)
     if request.param:
         monkeypatch.setattr(gesvd, "_WIDTHS", {"cpu": request.param, "gpu": request.param})
-    _forget_programs()
+    cases.forget_plans()
     yield
-    _forget_programs()
+    cases.forget_plans()
 
 
 _LARGE = (
@@ -349,25 +342,25 @@ def test_polar_of_hard_matrices(dtype, shape, side, devices, way):
 def test_polar_of_every_condition(dtype, devices, shape, axes, monkeypatch):
     """Of conditions that lead to each kind of step."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
-    _forget_programs()
+    cases.forget_plans()
     single = np.finfo(dtype).bits == 32
     left, right = (matrix("orthogonal", n, shape[1], dtype) for n in shape)
     for condition in (1, 5, 300, 1e5) if single else (1, 5, 1e3, 1e5, 1e9):
         a = (left * np.geomspace(1, 1 / condition, shape[1])) @ right.conj().T
         _check_polar(a.astype(dtype), "right", devices, axes=axes)
-    _forget_programs()
+    cases.forget_plans()
 
 
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_polar_of_what_is_not_finite(devices, value, monkeypatch):
     monkeypatch.setattr(svd_programs, "SMALL", 0)
-    _forget_programs()
+    cases.forget_plans()
     a = matrix("random", 20, 20, "float64")
     a[3, 4] = value
     u, p = linalg.polar(jnp.asarray(a), **on(cases.line(devices)))
     assert np.isnan(u).all() and np.isnan(p).all()
-    _forget_programs()
+    cases.forget_plans()
 
 
 def _check_polar(a, side, devices, compare=False, axes=AxisType.Auto):
@@ -398,9 +391,9 @@ def double_is_fast(monkeypatch):
     monkeypatch.setattr(svd_programs, "SMALL", 0)
     monkeypatch.setattr(polar, "DOUBLE", 0)
     monkeypatch.setattr(layouts, "fast_in_double", lambda platform: True)
-    _forget_programs()
+    cases.forget_plans()
     yield
-    _forget_programs()
+    cases.forget_plans()
 
 
 @pytest.mark.parametrize(
@@ -928,9 +921,9 @@ def a_library(monkeypatch):
 
     monkeypatch.setattr(backends, "resolve", resolve)
     monkeypatch.setattr(ffi, "call", in_its_place)
-    _forget_programs()
+    cases.forget_plans()
     yield asked
-    _forget_programs()
+    cases.forget_plans()
 
 
 @pytest.mark.extended

@@ -162,7 +162,9 @@ def test_roots_of_singular_matrices_have_infinite_derivatives(kind, name, dtype)
     of_root, a = _SINGULAR[kind]
     root = _ROOTS[name]
     gradient = jax.grad(lambda a: of_root(root(a, mesh=cases.line(2))).real)(a.astype(dtype))
-    assert not np.isfinite(gradient).all()
+    # Rounding may leave an eigenvalue that isn't 0; a gap taken for 1 gives entries of order 1.
+    largest = 0.01 / cases.eps(dtype) ** 0.5
+    assert not np.isfinite(gradient).all() or np.abs(gradient).max() > largest
 
 
 @pytest.mark.extended

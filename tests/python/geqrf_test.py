@@ -195,6 +195,7 @@ def test_no_elements(m, n):
 
 
 @pytest.mark.extended
+@cases.one_process("a pickle holds no devices of others")
 def test_a_pytree_that_is_kept():
     a, b, mesh = _normal(9, 4), _normal(9, 2), cases.line(2)
     factor = jax.jit(lambda a: jaxmg.geqrf(a, 2, mesh, P("r", None)))(a)

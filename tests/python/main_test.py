@@ -4,6 +4,7 @@ import dataclasses
 import resource
 import sys
 
+import cases
 import jax
 import numpy as np
 import pytest
@@ -179,6 +180,7 @@ def test_command_lines_that_are_wrong(words, monkeypatch, capsys):
     assert stop.value.code == 2 and "usage: python -m jaxmg" in capsys.readouterr().err
 
 
+@cases.one_process("JAX has started in each of several")
 def test_report_where_jax_does_not_start(monkeypatch, capsys):
     """It goes on with the plugins, and fails."""
 

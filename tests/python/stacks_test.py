@@ -241,6 +241,7 @@ def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
     np.testing.assert_array_equal(parts.in_parts(function, *map(jnp.asarray, (a, b)))["b"][0], b)
 
 
+@cases.one_process("its mesh is one device")
 def test_a_large_share_in_parts(monkeypatch):
     """Of a batch, by jaxmg's own call."""
     a = np.random.default_rng(2).standard_normal((7, 13, 13))  # compiled by no other test

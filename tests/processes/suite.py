@@ -12,6 +12,8 @@ import json
 import os
 import sys
 
+if _platform := os.environ.get("JAXMG_TEST_PLATFORM"):
+    os.environ["JAX_PLATFORMS"] = f"{_platform},cpu"  # callbacks of tests run on a CPU device
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

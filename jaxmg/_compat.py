@@ -204,14 +204,3 @@ def get_key(store, key, seconds):
                 raise
         if left <= 1:
             return None
-
-
-def pallas_triton():
-    """(jax.experimental.pallas, its functions for Triton), or None: JAX before 0.8 has no loads and
-    stores there."""
-    try:
-        from jax.experimental import pallas
-        from jax.experimental.pallas import triton
-    except ImportError:
-        return None
-    return (pallas, triton) if hasattr(triton, "load") else None

@@ -6,14 +6,11 @@ matrices of order 32. Where a measurement says that another way is faster, `TABL
 `benchmarks/batches.py` measures it, and docs/laboratory.md has the times.
 """
 
-import functools
 import math
 import typing
 
-import jax
 import numpy as np
 
-from jaxmg import _compat
 from jaxmg._call import plugins
 
 JAX, TURNS = "jax", "turns"
@@ -75,9 +72,8 @@ TABLE: tuple[Row, ...] = (
 )
 
 
-# The ways with kernels of Pallas, and those that call the plugin.
-_BY_KERNELS = ("stages", "polar and stages")
-_BY_PLUGIN = (*_BY_KERNELS, "plugin", "small", "qdwh", "polar", "blocked")
+# The ways that call the plugin.
+_BY_PLUGIN = ("stages", "polar and stages", "plugin", "small", "qdwh", "polar", "blocked")
 
 
 # Where products of stacks are the plugin's: XLA times several algorithms for each of its own on a
@@ -93,19 +89,6 @@ def multiplies_by_plugin(platform):
     return True
 
 
-@functools.cache
-def has_kernels():
-    """Whether Pallas compiles kernels for this process's GPUs: Triton needs compute capability 8,
-    and what the kernels use JAX 0.8."""
-    if _compat.pallas_triton() is None:
-        return False
-    try:
-        gpus = jax.local_devices(backend="gpu")
-    except RuntimeError:  # there are none
-        return False
-    return all(float(gpu.compute_capability) >= 8 for gpu in gpus)
-
-
 def choose(platform, function, a):
     """The way for a stack."""
     dtype = np.dtype(a.dtype)
@@ -114,7 +97,7 @@ def choose(platform, function, a):
     for row in TABLE:
         fits = row.platform == platform and row.function == function and kind in row.dtypes
         fits &= row.orders[0] <= order <= row.orders[1] and row.least <= len(a) <= row.most
-        if fits and (row.way not in _BY_KERNELS or has_kernels()):
+        if fits:
             return row.way
     return JAX
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
-from jaxmg._stacks import householder, products, tridiagonal
+from jaxmg._stacks import householder, native, products, tridiagonal
 from jaxmg._transform import rotations
 
 
@@ -24,7 +24,10 @@ def decompose(a):
     Cost for each matrix: about 14/3 n^3 multiplications and additions. Memory: about four stacks.
     """
     exponent = scaling.exponent_of(a, (1, 2), keepdims=True)
-    d, e, reflectors, tau = householder.reduce(scaling.multiplied(a, -exponent))
+    if a.shape[-1] == 1:
+        return a[..., 0], jnp.where(jnp.isfinite(a), jnp.ones_like(a), jnp.nan)
+    scaled = scaling.multiplied(a, -exponent)
+    reflectors, d, e, tau = native.reduce_to_tridiagonal(scaled)
     w, v = tridiagonal.eigh(d, e)
     return scaling.multiplied(w, exponent[..., 0]), householder.multiply(reflectors, tau, v)
 

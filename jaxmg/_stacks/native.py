@@ -13,7 +13,7 @@ from jaxmg import _compat
 
 HANDLERS = (
     "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
-    "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_solve32",
+    "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_solve32", "stacked_sytrd",
     "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
 )  # fmt: skip
 
@@ -44,6 +44,18 @@ def factor_qr(a, with_q=True):
     of_q = jax.ShapeDtypeStruct((count, m, k) if with_q else (count, 0, k), a.dtype)
     r, q = call("stacked_qr", (_like(a), of_q), a, aliases={0: 0}, with_q=with_q)
     return q if with_q else None, r[:, :k]
+
+
+def reduce_to_tridiagonal(a):
+    """(reflectors, d, e, tau) with A = Q T Q^T, Q = H_0 H_1 ..., of real symmetric a (count, n, n),
+    n > 1, of entries near 1 or smaller, of which both triangles are read: sytrd.
+
+    T has the diagonal d (count, n) and e (count, n - 1) beside it. H_j = 1 - tau_j v_j v_j^T, with
+    v_j row j of the reflectors, 0 up to element j and 1 in the next.
+    """
+    count, n, _ = a.shape
+    rows = [jax.ShapeDtypeStruct((count, size), a.dtype) for size in (n, n - 1, n)]
+    return call("stacked_sytrd", (_like(a), *rows), a, aliases={0: 0})
 
 
 def map_singular_values(x, coefficients):

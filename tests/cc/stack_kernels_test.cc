@@ -16,6 +16,7 @@
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "xla_ffi/device/cuda/lu_stacks.cuh"
 #include "xla_ffi/device/cuda/secular_stacks.cuh"
+#include "xla_ffi/device/cuda/tridiagonal_stacks.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {
@@ -61,6 +62,12 @@ class EmulatedStacks : public StackKernels<R> {
     const auto blocks = static_cast<unsigned>((count * kMostQl + threads_ - 1) / threads_);
     Launch(blocks, threads_, 1,
            [&] { kernels::SolveTridiagonal(count, static_cast<int>(n), d, e, w, v); });
+    return Status::Ok();
+  }
+
+  Status ReduceToTridiagonal(Stream, int64_t count, int64_t n, R* a, R* d, R* e, R* tau) override {
+    Launch(static_cast<unsigned>(count), threads_, 1,
+           [&] { kernels::StackedTridiagonal<R>(static_cast<int>(n), a, d, e, tau).Run(); });
     return Status::Ok();
   }
 
@@ -259,6 +266,78 @@ void CheckTridiagonals() {
 
 TEST(TridiagonalFloat32) { CheckTridiagonals<float>(); }
 TEST(TridiagonalFloat64) { CheckTridiagonals<double>(); }
+
+// A = Q T Q^T with orthogonal Q, of random matrices, with zeros, and of one with eigenvalues that
+// decrease so quickly that squares of entries vanish.
+template <typename R>
+void CheckReduction(StackKernels<R>& kernels, int64_t n) {
+  constexpr int64_t kCount = 3;
+  constexpr long double kEps = std::numeric_limits<R>::epsilon();
+  std::mt19937_64 random(n);
+  std::uniform_real_distribution<R> uniform(-1, 1);
+  std::vector<R> a(kCount * n * n), d(kCount * n), e(kCount * (n - 1)), tau(kCount * n);
+  for (int64_t matrix = 0; matrix < kCount; ++matrix) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j <= i; ++j) {
+        R x = uniform(random);
+        if (matrix == 1 && (i + j) % 3 != 0) x = 0;
+        if (matrix == 2) x = std::pow(R(10), -R(4 * (i + j)));
+        a[(matrix * n + i) * n + j] = a[(matrix * n + j) * n + i] = x;
+      }
+    }
+  }
+  std::vector<R> reduced = a;
+  EXPECT(kernels
+             .ReduceToTridiagonal(Stream::kMain, kCount, n, reduced.data(), d.data(), e.data(),
+                                  tau.data())
+             .ok());
+  for (int64_t matrix = 0; matrix < kCount; ++matrix) {
+    const R *diagonal = &d[matrix * n], *beside = e.data() + matrix * (n - 1);
+    std::vector<long double> q(n * n);
+    for (int64_t i = 0; i < n; ++i) q[i * n + i] = 1;
+    for (int64_t j = n - 1; j >= 0; --j) {
+      const R* const v = &reduced[(matrix * n + j) * n];
+      for (int64_t i = 0; j + 1 < n && i <= j + 1; ++i) {
+        EXPECT(v[i] == R(i == j + 1)) << n << " " << matrix << ": " << j << " " << i;
+      }
+      for (int64_t c = 0; j + 1 < n && c < n; ++c) {
+        long double sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += v[i] * q[i * n + c];
+        for (int64_t i = 0; i < n; ++i) q[i * n + c] -= tau[matrix * n + j] * sum * v[i];
+      }
+    }
+    EXPECT(tau[matrix * n + n - 1] == 0);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        long double residual = -static_cast<long double>(a[(matrix * n + i) * n + j]);
+        long double dot = i == j ? -1 : 0;
+        for (int64_t p = 0; p < n; ++p) {
+          long double t = diagonal[p] * q[j * n + p];
+          if (p > 0) t += beside[p - 1] * q[j * n + p - 1];
+          if (p + 1 < n) t += beside[p] * q[j * n + p + 1];
+          residual += q[i * n + p] * t;
+          dot += q[p * n + i] * q[p * n + j];
+        }
+        EXPECT(std::abs(residual) <= 20 * n * kEps) << n << " " << matrix << ": " << i << " " << j;
+        EXPECT(std::abs(dot) <= 20 * n * kEps) << n << " " << matrix << ": " << i << " " << j;
+      }
+    }
+  }
+}
+
+template <typename R>
+void CheckReductions() {
+  const std::unique_ptr<Device> host = NewHostDevice();
+  EmulatedStacks<R> few(32), kernels(96);
+  for (int64_t n : {2, 3, 5, 33, 70}) {
+    CheckReduction(host->stacks<R>(), n);
+    CheckReduction(few, n);
+    CheckReduction(kernels, n);
+  }
+}
+
+TEST(ReductionsFloat32) { CheckReductions<float>(); }
+TEST(ReductionsFloat64) { CheckReductions<double>(); }
 
 // Launches the kernels of an LU factorization like CudaStacks, with panels of this width.
 template <typename T>

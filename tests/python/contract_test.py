@@ -280,6 +280,7 @@ _STACKED = {
     "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"left": 0, "right": 0}),
     "jaxmg_stacked_qr": ([(3, 5, 4)], [(3, 5, 4), (3, 5, 4)], {"with_q": True}),
     "jaxmg_stacked_solve32": ([_MATRICES, (3, 4, 2)], [(3, 4, 2)], {}),
+    "jaxmg_stacked_sytrd": ([_MATRICES], [_MATRICES, _POLES, (3, 3), _POLES], {}),
     "jaxmg_stacked_trsm": (
         [_MATRICES, (3, 4, 2)], [(3, 4, 2)], {"upper": False, "adjoint": False, "unit": True}
     ),
@@ -331,6 +332,10 @@ _ODD = (3, 5)
         ("jaxmg_stacked_solve32", None, [(3, 4, 3)], "a must be"),
         ("jaxmg_stacked_trtri", None, [(2, 4, 4)], "a must be"),
         ("jaxmg_stacked_lauum", [(4,)], [(4,)], "a must be"),
+        ("jaxmg_stacked_sytrd", [(4,)], None, "a must be"),
+        ("jaxmg_stacked_sytrd", [(3, 4, 5)], None, "a must be"),
+        ("jaxmg_stacked_sytrd", [(3, 1, 1)], [(3, 1, 1), (3, 1), (3, 0), (3, 1)], "n > 1"),
+        ("jaxmg_stacked_sytrd", None, [_MATRICES, _POLES, _POLES, _POLES], "a must be"),
         ("jaxmg_stacked_trsm", [(3, 4, 5), (3, 4, 2)], None, "a must be"),
         ("jaxmg_stacked_trsm", [_MATRICES, (2, 4, 2)], None, "a must be"),
         ("jaxmg_stacked_trsm", [_MATRICES, (3, 4)], None, "a must be"),
@@ -356,7 +361,7 @@ def test_stacks_that_do_not_fit(name, operands, results, message):
 
 
 def test_stages_of_eigenproblems_are_of_real_numbers():
-    for name in ("jaxmg_stacked_merge", "jaxmg_stacked_tridiagonal"):
+    for name in ("jaxmg_stacked_merge", "jaxmg_stacked_sytrd", "jaxmg_stacked_tridiagonal"):
         with pytest.raises(jax.errors.JaxRuntimeError, match="must be float32 or float64"):
             _call_stacked(name, dtype=np.complex128)
 

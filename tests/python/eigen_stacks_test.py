@@ -9,11 +9,11 @@ import stack_cases
 from jax.test_util import check_grads
 
 import jaxmg
-from jaxmg import _compat
 from jaxmg._stacks import (
     choice,
     eigh,
     householder,
+    native,
     polar_svd,
     tridiagonal,
 )
@@ -89,21 +89,15 @@ def test_a_tridiagonal_matrix_that_is_not_finite():
     np.testing.assert_array_equal(v[1], expected[1][1])
 
 
-needs_kernels = pytest.mark.skipif(
-    _compat.pallas_triton() is None, reason="kernels for Triton need JAX 0.8"
-)
-
-
 def _symmetric(count, n, dtype):
     a = np.asarray(stack_cases.stack((count, n, n), dtype))
     return a + a.swapaxes(1, 2)
 
 
-@needs_kernels
 @pytest.mark.parametrize(
     "dtype, n",
     cases.broad(
-        [(dtype, n) for dtype in ("float32", "float64") for n in (1, 2, 3, 16, 17, 64, 65, 130)],
+        [(dtype, n) for dtype in ("float32", "float64") for n in (2, 3, 16, 17, 64, 65, 130)],
         lambda dtype, n: (dtype, n) == ("float32", 65),
     ),
 )
@@ -111,7 +105,7 @@ def test_reduction_to_tridiagonal_form(dtype, n):
     a = _symmetric(2, n, dtype) / n
     if n > 3:
         a[1, 2:, :2] = a[1, :2, 2:] = 0  # nothing to reduce in columns 0 and 1
-    d, e, reflectors, tau = householder.reduce(jnp.asarray(a), interpret=True)
+    reflectors, d, e, tau = native.reduce_to_tridiagonal(jnp.asarray(a))
     q = householder.multiply(reflectors, tau, jnp.broadcast_to(jnp.eye(n, dtype=dtype), a.shape))
     q = np.asarray(q, np.float64)
     t = [np.diag(x) + np.diag(y, 1) + np.diag(y, -1) for x, y in zip(d, e, strict=True)]
@@ -119,15 +113,8 @@ def test_reduction_to_tridiagonal_form(dtype, n):
     stack_cases.check(q @ q.swapaxes(1, 2), np.broadcast_to(np.eye(n), a.shape), dtype)
 
 
-@pytest.fixture
-def interpreted(monkeypatch):
-    original = householder.reduce
-    monkeypatch.setattr(householder, "reduce", lambda a: original(a, interpret=True))
-
-
-@needs_kernels
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.breadth), "float64"])
-def test_symmetric_eigenproblems_by_stages(dtype, interpreted):
+def test_symmetric_eigenproblems_by_stages(dtype):
     n, solve = 40, jax.jit(eigh.decompose)
     huge, tiny = (1e30, 1e-25) if dtype == "float32" else (1e300, 1e-290)
     for scale in (huge, tiny, 1):
@@ -141,9 +128,8 @@ def test_symmetric_eigenproblems_by_stages(dtype, interpreted):
     np.testing.assert_array_equal(bad[0][::2], w[::2])
 
 
-@needs_kernels
 @pytest.mark.breadth
-def test_derivatives_of_symmetric_eigenproblems_by_stages(interpreted):
+def test_derivatives_of_symmetric_eigenproblems_by_stages():
     a = _symmetric(2, 7, "float64")
 
     def invariant(a):
@@ -154,17 +140,15 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages(interpreted):
 
 
 @pytest.fixture
-def by_stages(monkeypatch, interpreted):
+def by_stages(monkeypatch):
     """This platform takes that way for order 22; the list of what it took it for."""
     taken, original = [], eigh.decompose
-    monkeypatch.setattr(choice, "has_kernels", lambda: True)
     row = choice.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
     monkeypatch.setattr(choice, "TABLE", (row,))
     monkeypatch.setattr(eigh, "decompose", lambda a: taken.append(a.shape) or original(a))
     return taken
 
 
-@needs_kernels
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.breadth)])
 def test_batches_by_stages(by_stages, dtype):
     mesh = cases.line(1)
@@ -184,7 +168,6 @@ def test_batches_by_stages(by_stages, dtype):
     assert np.isnan(w[1]).all() and np.isnan(v[1]).all() and np.isfinite(np.asarray(v[::2])).all()
 
 
-@needs_kernels
 @pytest.mark.extended
 def test_trees_by_stages(by_stages):
     mesh = cases.line(1)
@@ -201,13 +184,12 @@ def test_trees_by_stages(by_stages):
         assert type(found[name]) is type(jnp.linalg.eigh(leaf))
 
 
-@needs_kernels
 @pytest.mark.parametrize(
     "shape",
     [(3, 20, 20)]
     + [pytest.param(shape, marks=pytest.mark.breadth) for shape in ((2, 30, 17), (2, 9, 30))],
 )
-def test_svd_by_stages(interpreted, shape):
+def test_svd_by_stages(shape):
     a = np.asarray(stack_cases.stack(shape, "float64")).copy()
     a[0, :, 1:3] = a[0, :, :1]
     u, s, vh = map(np.asarray, jax.jit(polar_svd.decompose_by_stages)(jnp.asarray(a)))

@@ -61,7 +61,6 @@ def ways_of_gpus(monkeypatch):
     rows = [row._replace(platform=platform) for row in choice.TABLE if row.platform == "gpu"]
     monkeypatch.setattr(choice, "TABLE", tuple(rows))
     monkeypatch.setattr(choice, "_PRODUCTS", (platform,))
-    monkeypatch.setattr(choice, "has_kernels", lambda: True)
     one_device = functools.partial(dataclasses.replace, devices=1)
     share = shares.Share
     monkeypatch.setattr(shares, "Share", lambda *fields: one_device(share(*fields)))
@@ -102,14 +101,14 @@ _OPERATIONS, _OF_A_LEAF = 900, 12
 
 
 def _primitives(jaxpr):
-    """The names of all operations in a program; a kernel of Pallas is one."""
+    """The names of all operations in a program."""
     for eqn in jaxpr.eqns:
         inner = [
             getattr(x, "jaxpr", x)
             for x in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
             if _is_jaxpr(x)
         ]
-        if not inner or eqn.primitive.name == "pallas_call":
+        if not inner:
             yield eqn.primitive.name
         elif "jvp_jaxpr_fun" in eqn.params or "call_jaxpr" in eqn.params:
             yield from _primitives(inner[0])  # the derivative beside it is no part of the program

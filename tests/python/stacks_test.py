@@ -299,15 +299,3 @@ def test_a_way_by_the_plugin_loads_it(monkeypatch):
     monkeypatch.setattr(choice, "TABLE", (choice.Row(platform, "inv", "plugin", (5, 5)),))
     ways.inverse(platform, a)
     assert loaded == [platform]
-
-
-def test_kernels_are_chosen_where_they_can_be_compiled(monkeypatch):
-    a = jax.ShapeDtypeStruct((100, 300, 300), "float32")
-    ways_of = [("eigh", "stages", choice.JAX), ("svd", "polar and stages", "polar")]
-    for has in (True, False):
-        monkeypatch.setattr(choice, "has_kernels", lambda has=has: has)
-        for function, by_kernels, without in ways_of:
-            assert choice.choose("gpu", function, a) == (by_kernels if has else without)
-    monkeypatch.undo()
-    if jax.default_backend() == "cpu":
-        assert not choice.has_kernels()

@@ -57,6 +57,13 @@ class StackKernels {
   virtual Status SolveTridiagonal(Stream stream, int64_t count, int64_t n, const Real<T>* d,
                                   const Real<T>* e, Real<T>* w, Real<T>* v) = 0;
 
+  // Reduces each of `count` symmetric matrices a, n x n with n > 1 and entries near 1 or smaller,
+  // of which both triangles are read, to T = Q^H A Q with the diagonals d (n) and e (n - 1) beside
+  // it. Q = H_0 H_1 ..., H_j = 1 - tau_j v_j v_j^T; row j of a becomes v_j, which is 0 up to
+  // element j and 1 in the next.
+  virtual Status ReduceToTridiagonal(Stream stream, int64_t count, int64_t n, Real<T>* a,
+                                     Real<T>* d, Real<T>* e, Real<T>* tau) = 0;
+
   // Source of the eigenvectors: M. Gu and S. Eisenstat, A divide-and-conquer algorithm for the
   // symmetric tridiagonal eigenproblem (1995). The device allocates workspace of eight times the
   // poles.

@@ -53,6 +53,7 @@
   ROUTINE(stacked_qr, JaxmgStackedQr)                   \
   ROUTINE(stacked_inv32, JaxmgStackedInv32)             \
   ROUTINE(stacked_solve32, JaxmgStackedSolve32)         \
+  ROUTINE(stacked_sytrd, JaxmgStackedSytrd)             \
   ROUTINE(stacked_trsm, JaxmgStackedTrsm)               \
   ROUTINE(stacked_trtri, JaxmgStackedTrtri)             \
   ROUTINE(stacked_tridiagonal, JaxmgStackedTridiagonal)

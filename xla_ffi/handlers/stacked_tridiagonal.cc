@@ -1,5 +1,6 @@
 #include <complex>
 
+#include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/handlers/call.h"
 
 namespace jaxmg {
@@ -7,6 +8,7 @@ namespace jaxmg {
 namespace {
 
 constexpr char kName[] = "stacked_tridiagonal";
+constexpr char kReduction[] = "stacked_sytrd";
 
 CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
                   ffi::Result<ffi::AnyBuffer> w, ffi::Result<ffi::AnyBuffer> v, NoAttributes) {
@@ -29,8 +31,44 @@ CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
   });
 }
 
+CallOutcome Reduce(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> reflectors,
+                   ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> e,
+                   ffi::Result<ffi::AnyBuffer> tau, NoAttributes) {
+  const auto shape = a.dimensions();
+  const size_t rank = shape.size();
+  const int64_t n = rank < 2 ? 0 : shape[rank - 1];
+  const auto all = static_cast<int64_t>(a.element_count());
+  const int64_t count = n == 0 ? 0 : all / (n * n);
+  if (n < 2 || shape[rank - 2] != n || static_cast<int64_t>(reflectors->element_count()) != all ||
+      static_cast<int64_t>(d->element_count()) != count * n ||
+      static_cast<int64_t>(e->element_count()) != count * (n - 1) ||
+      static_cast<int64_t>(tau->element_count()) != count * n) {
+    return {Error(Code::kInvalidArgument, kReduction,
+                  ": a must be (..., n, n), n > 1, the reflectors of its shape, d and tau (..., n) "
+                  "and e (..., n - 1)")};
+  }
+  return ForRealDtype(kReduction, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    return LaunchAlone(platform, [&](Device& device) -> Status {
+      T* const to = DataOf<T>(*reflectors);
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(a), to, all));
+      return device.stacks<T>().ReduceToTridiagonal(Stream::kMain, count, n, to, DataOf<T>(*d),
+                                                    DataOf<T>(*e), DataOf<T>(*tau));
+    });
+  });
+}
+
 }  // namespace
 }  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedSytrd, jaxmg::kReduction, jaxmg::Reduce, jaxmg::NoAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // a, ... x n x n
+                               .Ret<xla::ffi::AnyBuffer>()    // reflectors, overwrites a
+                               .Ret<xla::ffi::AnyBuffer>()    // d, ... x n
+                               .Ret<xla::ffi::AnyBuffer>()    // e, ... x n - 1
+                               .Ret<xla::ffi::AnyBuffer>());  // tau, ... x n
 
 JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTridiagonal, jaxmg::kName, jaxmg::Solve, jaxmg::NoAttributes,
                            xla::ffi::Ffi::Bind()

@@ -22,6 +22,7 @@
 #include "xla_ffi/device/cuda/substitution_stacks.cuh"
 #include "xla_ffi/device/cuda/triangle_stacks.cuh"
 #include "xla_ffi/device/cuda/triangular.cuh"
+#include "xla_ffi/device/cuda/tridiagonal_stacks.cuh"
 
 namespace jaxmg::kernels {
 namespace {
@@ -599,6 +600,10 @@ SINGLE_KERNELS(cuComplex, c)
                                    const R* z, int* places, R* sorted_high, R* sorted_low,        \
                                    R* sorted_z) {                                                 \
     SortPoles(count, k, gap, high, low, z, places, sorted_high, sorted_low, sorted_z);            \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackTridiagonalThreads)                                              \
+      jaxmg_reduce_stack_##letter(int n, R* a, R* d, R* e, R* tau) {                              \
+    StackedTridiagonal<R>(n, a, d, e, tau).Run();                                                 \
   }                                                                                               \
   KERNEL jaxmg_stacked_roots_##letter(Index k, const R* high, const R* low, const R* z,           \
                                       const R* rho, R* origin_high, R* origin_low, R* tau) {      \

@@ -25,6 +25,21 @@ Status CudaStacks<T>::SolveTridiagonal(Stream stream, int64_t count, int64_t n, 
 }
 
 template <typename T>
+Status CudaStacks<T>::ReduceToTridiagonal(Stream stream, int64_t count, int64_t n, R* a, R* d, R* e,
+                                          R* tau) {
+  const int64_t bytes = (4 * n + kStackTridiagonalThreads / 16) * sizeof(R);
+  int most = 0;
+  JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
+  if (bytes > most) {
+    return Error(Code::kInvalidArgument, "tridiagonal form of a stack: order ", n,
+                 " doesn't fit the shared memory of GPU ", device_.ordinal());
+  }
+  return device_.LaunchShared(Kernel::kReduceStack, CudaType<R>::kLetter, stream, count,
+                              kStackTridiagonalThreads, static_cast<int>(bytes),
+                              static_cast<int>(n), a, d, e, tau);
+}
+
+template <typename T>
 Status CudaStacks<T>::Merge(Stream stream, const StackedMerges<R>& merges,
                             const MergedPairs<R>& pairs) {
   constexpr char kLetter = CudaType<R>::kLetter;

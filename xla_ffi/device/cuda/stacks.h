@@ -23,6 +23,8 @@ class CudaStacks : public StackKernels<T> {
 
   Status SolveTridiagonal(Stream stream, int64_t count, int64_t n, const R* d, const R* e, R* w,
                           R* v) override;
+  Status ReduceToTridiagonal(Stream stream, int64_t count, int64_t n, R* a, R* d, R* e,
+                             R* tau) override;
   Status Merge(Stream stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override;
   Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) override;
   Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) override;

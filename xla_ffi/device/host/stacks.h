@@ -151,6 +151,32 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
+  Status ReduceToTridiagonal(Stream, int64_t count, int64_t n, R* a, R* d, R* e, R* tau) override {
+    std::vector<R> w(n);
+    for (int64_t matrix = 0; matrix < count; ++matrix, a += n * n, d += n, e += n - 1, tau += n) {
+      for (int64_t j = 0; j < n; ++j) {
+        R* const v = a + j * n;
+        d[j] = v[j];
+        tau[j] = 0;
+        if (j + 1 == n) break;
+        MakeReflector(n - j - 1, v + j + 1, tau + j);
+        e[j] = v[j + 1];
+        std::fill_n(v, j + 1, R(0));
+        v[j + 1] = 1;
+        R inner = 0;
+        for (int64_t i = j + 1; i < n; ++i) {
+          w[i] = tau[j] * std::inner_product(v + j + 1, v + n, a + i * n + j + 1, R(0));
+          inner += w[i] * v[i];
+        }
+        for (int64_t i = j + 1; i < n; ++i) w[i] -= tau[j] / 2 * inner * v[i];
+        for (int64_t i = j + 1; i < n; ++i) {
+          for (int64_t c = j + 1; c < n; ++c) a[i * n + c] -= v[i] * w[c] + w[i] * v[c];
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
   Status Merge(Stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override {
     const int64_t k = merges.k;
     for (int64_t i = 0; i < merges.count; ++i) {

@@ -20,8 +20,9 @@ import records
 
 FUNCTIONS = (
     "qr", "svd", "svdvals", "lstsq", "pinv", "polar", "solve", "eigh", "expm", "inv", "cholesky",
-    "batched svd", "batched qr", "orthogonalize",
+    "batched svd", "batched qr", "batched eigh", "orthogonalize", "exact", "roots", "newton roots",
 )  # fmt: skip
+_OF_TREES = FUNCTIONS[-4:]
 _SQUARE = ("solve", "eigh", "expm", "inv", "cholesky")
 _BATCH = (50, 300, 300)
 _TREES = (20, 200)
@@ -29,7 +30,7 @@ _TREES = (20, 200)
 
 def shapes_of(name, options):
     """The shapes of a function's operands; of trees the number of leaves."""
-    if name == "orthogonalize":
+    if name in _OF_TREES:
         return [(count,) for count in _TREES]
     if name.startswith("batched"):
         return [_BATCH]
@@ -62,11 +63,17 @@ def function_of(name, peer):
         "cholesky": linalg.cholesky,
         "batched svd": lambda a: linalg.svd(a, full_matrices=False),
         "batched qr": linalg.qr,
+        "batched eigh": linalg.eigh,
     }
-    if name == "orthogonalize":
+    if name in _OF_TREES:
         from jaxmg import tree
 
-        return tree.orthogonalize
+        of = {
+            "orthogonalize": tree.orthogonalize,
+            "exact": lambda a: tree.orthogonalize(a, method="exact"),
+            "roots": lambda a: tree.inverse_pth_root(a, 4),
+            "newton roots": lambda a: tree.inverse_pth_root(a, 4, method="newton"),
+        }
     return of[name]
 
 
@@ -75,13 +82,17 @@ def operand_of(name, shape, dtype, sharding):
     import numpy as np
 
     random = np.random.default_rng(0)
-    if name == "orthogonalize":
+    if name in _OF_TREES:
         sizes = [(256, 256), (512, 256), (256, 1024), (300, 300)]
-        leaves = [sizes[i % len(sizes)] for i in range(shape[0])]
-        return [jax.device_put(random.normal(size=s).astype(dtype)) for s in leaves]
+        if "roots" in name:
+            sizes = [(n, n) for n in (256, 512, 384, 300)]
+        leaves = [random.normal(size=sizes[i % len(sizes)]) for i in range(shape[0])]
+        if "roots" in name:
+            leaves = [x @ x.T / len(x) for x in leaves]
+        return [jax.device_put(x.astype(dtype)) for x in leaves]
     a = random.normal(size=shape) / shape[-1] ** 0.5
-    if name in ("eigh", "cholesky"):
-        a = a @ a.T + np.eye(len(a)) if name == "cholesky" else a + a.T
+    if name in ("eigh", "batched eigh", "cholesky"):
+        a = a @ a.T + np.eye(len(a)) if name == "cholesky" else a + np.swapaxes(a, -1, -2)
     return jax.device_put(a.astype(dtype), sharding)
 
 
@@ -150,7 +161,7 @@ def main():
         flag = f"--xla_force_host_platform_device_count={options.devices}"
         environment["XLA_FLAGS"] = f"{flags} {flag}".strip()
     for name in options.case:
-        for peer in (False, True) if options.peers and name != "orthogonalize" else (False,):
+        for peer in (False, True) if options.peers and name not in _OF_TREES else (False,):
             arguments = [sys.executable, __file__, *sys.argv[1:], "--child", name]
             try:
                 done = subprocess.run(

@@ -27,16 +27,18 @@ Status CudaStacks<T>::SolveTridiagonal(Stream stream, int64_t count, int64_t n, 
 template <typename T>
 Status CudaStacks<T>::ReduceToTridiagonal(Stream stream, int64_t count, int64_t n, R* a, R* d, R* e,
                                           R* tau) {
-  const int64_t bytes = (4 * n + kStackTridiagonalThreads / 16) * sizeof(R);
-  int most = 0;
+  int most = 0, threads = kStackTridiagonalThreads;
   JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
-  if (bytes > most) {
+  auto bytes = [n](int threads) {
+    return static_cast<int64_t>((5 * n + threads / 32 * (n + 2)) * sizeof(R));
+  };
+  while (threads > 32 && (threads >= 2 * n || bytes(threads) > most)) threads /= 2;
+  if (bytes(threads) > most) {
     return Error(Code::kInvalidArgument, "tridiagonal form of a stack: order ", n,
                  " doesn't fit the shared memory of GPU ", device_.ordinal());
   }
-  return device_.LaunchShared(Kernel::kReduceStack, CudaType<R>::kLetter, stream, count,
-                              kStackTridiagonalThreads, static_cast<int>(bytes),
-                              static_cast<int>(n), a, d, e, tau);
+  return device_.LaunchShared(Kernel::kReduceStack, CudaType<R>::kLetter, stream, count, threads,
+                              static_cast<int>(bytes(threads)), static_cast<int>(n), a, d, e, tau);
 }
 
 template <typename T>

@@ -7,9 +7,6 @@ from typing import Any
 from jaxmg._call import exporting
 from jaxmg._routines import table
 
-# JAX's name for kernels of Pallas, by which a GPU reduces batches of small Hermitian matrices.
-_TRITON = "__gpu$xla.gpu.triton"
-
 
 def export_checks() -> list[Any]:
     """The safety checks to switch off where `jax.export` exports programs that call this package.
@@ -19,9 +16,8 @@ def export_checks() -> list[Any]:
     other versions raise if their routines differ.
 
     Returns:
-        A `jax.export.DisabledSafetyCheck` for each native routine, and one for the kernels of
-        Pallas by which GPUs compute with batches. The types of results and factors are also
-        registered with `jax.export`.
+        A `jax.export.DisabledSafetyCheck` for each native routine. The types of results and factors
+        are also registered with `jax.export`.
 
     Examples:
         >>> exported = jax.export.export(solve, disabled_checks=jaxmg.export_checks())(a, b)
@@ -30,4 +26,4 @@ def export_checks() -> list[Any]:
     from jax import export
 
     exporting.register()
-    return [export.DisabledSafetyCheck.custom_call(name) for name in (*table.HANDLERS, _TRITON)]
+    return [export.DisabledSafetyCheck.custom_call(name) for name in table.HANDLERS]

@@ -20,6 +20,7 @@ import pytest
 import refine
 import run
 import trees
+import two_builds
 
 
 def measure(monkeypatch, tmp_path, words):
@@ -308,6 +309,16 @@ def test_decompositions_beside_jax(tmp_path):
     cases = [(record["routine"], record["kind"], record["ranks"]) for record in records]
     assert cases == [(name, *kind) for name in names for kind in (("jaxmg", 2), ("jax", 1))]
     assert all(len(record["runs"]) == 2 and record["error"] < 1e-13 for record in records)
+
+
+def test_two_builds_take_turns(capfd):
+    folders = [os.pathsep.join(filter(None, sys.path))] * 2
+    two_builds.main([*folders, "--labels", "a", "b", "--case", "eigh:2x3x3:float64"])
+    (record,) = map(json.loads, capfd.readouterr().out.splitlines())
+    assert record["labels"] == ["a", "b"] and record["shape"] == [2, 3, 3]
+    assert all(
+        0 < ms < 1e3 * s for ms, s in zip(record["least_ms"], record["first_s"], strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", decompositions.FUNCTIONS)

@@ -125,10 +125,9 @@ inline constexpr int kStackLuColumns = 32;
 inline constexpr int kStackMoveThreads = 128;  // of a block that moves rows, a column each
 // The most columns of a matrix that is factored as one panel.
 inline constexpr int kStackLuWhole = 64;
-// Threads of a block that reduces a matrix of a stack to tridiagonal form, at most, and the rows that
-// a warp has at a time, by the bytes of an element.
+// Threads of a block that reduces a matrix of a stack to tridiagonal form, at most, and the rows
+// that a warp has at a time.
 inline constexpr int kStackTridiagonalThreads = 512;
-template <int kBytes>
 inline constexpr int kStackTridiagonalRows = 8;
 // QR of stacks: the columns of a panel, one for each lane of a warp, and the warps of a block that
 // have rows of it.

@@ -14,7 +14,7 @@ namespace jaxmg::kernels {
 // the next v (LAPACK's sytrd goes over it twice). An element above the diagonal stands for the one
 // below it too. Warps have kRows rows at a time, lanes their columns. The time of a step is that of
 // reading and writing the triangle in the cache.
-template <typename R, int kRows = kStackTridiagonalRows<sizeof(R)>>
+template <typename R>
 class StackedTridiagonal {
  public:
   // Row j of `a` becomes v_j, with zeros up to element j and 1 behind it. d and e get the diagonal
@@ -56,6 +56,8 @@ class StackedTridiagonal {
   }
 
  private:
+  static constexpr int kRows = kStackTridiagonalRows;
+
   // The sum of a number of each warp.
   __device__ R SumOfWarps(const R* numbers) const {
     return SumOfWarp(lane_ < warps_ ? numbers[lane_] : R(0));

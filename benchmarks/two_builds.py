@@ -1,0 +1,115 @@
+"""Later calls of batches by two builds of jaxmg, which take turns in one run.
+
+    two_builds.py OLD NEW [--labels old new] [--case svd:50x300x300:float64 ...]
+
+OLD and NEW are folders into which a build is installed. A process for each compiles all cases;
+then they take turns, four times, of five calls each, of which the fastest counts. First calls are
+those of a process that has compiled what stands before them, while the other one compiles too.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import records
+
+CASES = (
+    "svd:50x300x300:float32", "svd:50x300x300:float64", "svd:50x300x300:complex128",
+    "svd:64x200x200:float32", "svd:64x200x200:float64", "svd:300x200x200:float32",
+    "svd:64x512x512:float32", "svd:40x500x260:float64", "svd:8x1000x1000:float64",
+    "eigh:64x256x256:float32", "eigh:64x256x256:float64", "eigh:50x300x300:float64",
+    "eigh:64x512x512:float32", "eigh:64x512x512:float64", "eigh:300x300x300:float32",
+    "eigh:200x400x400:float64", "eigh:64x1000x1000:float32", "eigh:64x1000x1000:float64",
+    "eigh:4x2000x2000:float64",
+)  # fmt: skip
+_TURNS, _CALLS = 4, 5
+
+
+def parse(case):
+    """(routine, shape, dtype) of a case's name."""
+    routine, shape, dtype = case.split(":")
+    return routine, tuple(map(int, shape.split("x"))), dtype
+
+
+def operand_of(routine, shape, dtype):
+    import jax.numpy as jnp
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    a = random.standard_normal(shape)
+    if dtype.startswith("complex"):
+        a = a + 1j * random.standard_normal(shape)
+    a = jnp.asarray(a.astype(dtype))
+    return a + jnp.swapaxes(a, 1, 2).conj() if routine == "eigh" else a
+
+
+def serve(cases):
+    """Compiles the cases; then calls the one that each line of the input names by number."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from jaxmg import linalg
+
+    of = {"svd": lambda a: linalg.svd(a, full_matrices=False), "eigh": linalg.eigh}
+
+    def seconds(function, a):
+        start = time.perf_counter()
+        jax.block_until_ready(function(a))
+        return time.perf_counter() - start
+
+    calls = []
+    for routine, shape, dtype in map(parse, cases):
+        call = jax.jit(of[routine]), operand_of(routine, shape, dtype)
+        calls.append((*call, seconds(*call)))
+        seconds(*call)
+    print("ready", records.name_of(jax.devices()[:1]), flush=True)
+    for line in sys.stdin:
+        *call, first = calls[int(line)]
+        print(json.dumps([first, min(seconds(*call) for _ in range(_CALLS))]), flush=True)
+
+
+def main(words=None):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", nargs=2)
+    parser.add_argument("--labels", nargs=2, default=["old", "new"])
+    parser.add_argument("--case", nargs="+", default=list(CASES))
+    options = parser.parse_args(words)
+    command = records.python("benchmarks/two_builds.py", sys.argv[1:] if words is None else words)
+    program = [sys.executable, __file__, "--serve", *options.case]
+    processes = []
+    for folder in options.folders:
+        path = os.pathsep.join([folder, os.path.dirname(os.path.abspath(__file__))])
+        processes.append(
+            subprocess.Popen(
+                program, env=os.environ | {"PYTHONPATH": path}, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
+        )  # fmt: skip
+    machine = [process.stdout.readline().split(maxsplit=1)[1].strip() for process in processes][0]
+    machine = None if machine == "None" else machine
+    for number, case in enumerate(options.case):
+        first, best = [0.0, 0.0], [float("inf")] * 2
+        for turn in range(_TURNS):
+            for which in (0, 1) if turn % 2 == 0 else (1, 0):
+                print(number, file=processes[which].stdin, flush=True)
+                first[which], now = json.loads(processes[which].stdout.readline())
+                best[which] = min(best[which], now)
+        routine, shape, dtype = parse(case)
+        record = records.origin(machine, command) | {
+            "labels": options.labels, "routine": routine, "shape": shape, "dtype": dtype,
+            "first_s": [round(x, 2) for x in first], "least_ms": [round(1e3 * x, 2) for x in best],
+        }  # fmt: skip
+        print(json.dumps(record), flush=True)
+    for process in processes:
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2:])
+    else:
+        main()

@@ -13,6 +13,7 @@ class Arguments(typing.NamedTuple):
     Attributes:
         caller: the public function, for errors.
         outputs: the names of the results that it returns.
+        mesh: the public function's argument; or the `layouts.Layout` of a program that calls it.
         spec: how the matrix is sharded; None: inferred.
         options: the routine's own arguments and those that request results, as (name, value) pairs.
         inside: the `programs.Call` of a call inside a shard_map; None outside of one.

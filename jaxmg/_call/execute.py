@@ -30,6 +30,9 @@ def run(routine, arrays, arguments):
     Returns (`programs.Call`, results). The results are those that the arguments request: a tuple,
     or a single one.
     """
+    if isinstance(arguments.mesh, layouts.Layout):
+        call, compiled = resolve(routine, arrays, arguments)
+        return call, compiled(*arrays)
     return _resolve_with_call(arrays, routine, *arguments)
 
 
@@ -55,7 +58,7 @@ def resolve(routine, arrays, arguments):
     backend = backends.resolve(routine.native, layout, arguments.backend, matrix, arguments.caller)
     attributes = resolve_attributes(routine, arguments, a.dtype, backend, layout)
     attributes = fit_precision(routine, attributes, layout, matrix, tile, donate)
-    specs = tuple(result.spec(layout, *arrays) for result in routine.results)
+    specs = tuple([result.spec(layout, *arrays) for result in routine.results])
     call = make_call(routine, layout, a, tile, backend, attributes, specs)
     if routine.extension:
         order = alignment.larger_order(routine, layout, backend, a, tile, donate)
@@ -67,6 +70,8 @@ def resolve(routine, arrays, arguments):
 def check(routine, arrays, arguments):
     """Raises if shapes or dtypes are invalid. Returns the tile width."""
     caller = arguments.caller
+    if isinstance(arguments.mesh, layouts.Layout):  # a program's, whose caller has checked
+        return checks.tile(caller, arguments.T_A)
     layouts.refuse_manual_axes(caller, local_name(routine))
     checks.operands(caller, routine, arrays, arguments.pad)
     return checks.tile(caller, arguments.T_A)
@@ -121,7 +126,7 @@ def selection(routine, outputs, options):
     whether it is requested."""
     index = {result.name: i for i, result in enumerate(routine.results)}
     positions = [index.get(name, 0) for name in requested(routine, outputs, options)]
-    wanted = tuple(i in positions for i in range(len(routine.results)))
+    wanted = tuple([i in positions for i in range(len(routine.results))])
     return operator.itemgetter(*positions), wanted
 
 
@@ -150,27 +155,22 @@ def _over_ranks(call, *arrays):
     """Lays the matrices out by rows, runs `run_on_rank` on all ranks, and assembles the results."""
     layout, routine = call.layout, call.routine
     count, m = routine.matrices, blocks.height(arrays[0].shape, routine.square)
-    others = tuple(blocks.replicate(b, layout) for b in arrays[count:])
+    others = tuple([blocks.replicate(b, layout) for b in arrays[count:]])
     if layout.spec != layout.row_spec:  # XLA exchanges rows and columns
         arrays = (*ffi.meet_first(layout, *arrays[:count]), *arrays[count:])
 
     def local(coordinates, *arrays):
-        rows = (blocks.to_rows(matrix, layout.by_rows, m) for matrix in arrays[:count])
+        rows = [blocks.to_rows(matrix, layout.by_rows, m) for matrix in arrays[:count]]
         values = run_on_rank(call, coordinates, *rows, *arrays[count:])
-        return tuple(
-            result.part(value, layout, arrays[0])
-            for result, value in zip(routine.results, values, strict=True)
-        )
+        parts = zip(routine.results, values, strict=True)
+        return tuple([result.part(value, layout, arrays[0]) for result, value in parts])
 
-    in_specs = (*(layout.row_spec for _ in arrays[:count]), *(P() for _ in others))
-    out_specs = tuple(layout.row_spec if x.differs else P() for x in routine.results)
+    in_specs = (*[layout.row_spec] * count, *[P()] * len(others))
+    out_specs = tuple([layout.row_spec if x.differs else P() for x in routine.results])
     mapped = ffi.over_ranks(layout, local, in_specs, out_specs)
-    matrices = (blocks.split_rows(matrix, layout) for matrix in arrays[:count])
-    values = mapped(*matrices, *map(results.columns, others))
-    return tuple(
-        result.whole(value, call, *others)
-        for result, value in zip(routine.results, values, strict=True)
-    )
+    matrices = [blocks.split_rows(matrix, layout) for matrix in arrays[:count]]
+    values = zip(routine.results, mapped(*matrices, *map(results.columns, others)), strict=True)
+    return tuple([result.whole(value, call, *others) for result, value in values])
 
 
 def run_on_rank(call, coordinates, *operands):
@@ -181,8 +181,8 @@ def run_on_rank(call, coordinates, *operands):
     sizes = {"m": blocks.height(call.shape, routine.square)} if routine.takes_m else {}
     return ffi.call(
         f"jaxmg_{routine.native}", call.layout, call.tile, call.backend, (coordinates, *operands),
-        tuple(result.native(call, *operands) for result in routine.results),
-        in_place=routine.matrices, differing=sum(result.differs for result in routine.results),
+        tuple([result.native(call, *operands) for result in routine.results]),
+        in_place=routine.matrices, differing=sum([result.differs for result in routine.results]),
         n=operands[0].shape[1], **sizes, **dict(call.attributes),
     )  # fmt: skip
 

@@ -47,6 +47,8 @@ def call(
     # Newer JAX assumes that results are equal on all devices, so declare the axes over which they
     # vary. Along an axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))
+    if not varying:
+        return tuple(values)
     shared = local_layouts.shared_axes(layout, *operands)
     return tuple(
         _compat.vary(value, varying if i < differing else shared) for i, value in enumerate(values)

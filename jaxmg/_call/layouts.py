@@ -54,15 +54,15 @@ class Layout:
     processes: tuple[int, ...] = ()
     inside: bool = False
 
-    @property
+    @functools.cached_property
     def ranks(self) -> int:
         return axes_size(self.mesh, self.rows)
 
-    @property
+    @functools.cached_property
     def row_spec(self) -> P:
         return P(self.rows, None)
 
-    @property
+    @functools.cached_property
     def by_rows(self) -> "Layout":
         """This layout for a matrix that has been brought into ``row_spec``."""
         return dataclasses.replace(self, spec=self.row_spec)
@@ -74,8 +74,9 @@ class Layout:
 
     @property
     def where(self) -> dict[str, typing.Any]:
-        """The arguments by which a routine that a program calls works on this layout."""
-        return {"mesh": self.mesh, "matrix_specs": WHOLE if self.is_whole else self.spec}
+        """The arguments by which a routine that a program calls works on this layout, of arrays
+        that the program's caller has checked."""
+        return {"mesh": self}
 
     @property
     def grid_rows(self) -> int | None:
@@ -89,7 +90,7 @@ class Layout:
         """The axes of several ranks that the caller has the columns sharded over."""
         return tuple(axis for axis in entry_axes(self.spec[1]) if self.mesh.shape[axis] > 1)
 
-    @property
+    @functools.cached_property
     def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
 
@@ -98,7 +99,7 @@ class Layout:
         """This layout on automatic axes."""
         return dataclasses.replace(self, mesh=_automatic(self.mesh)) if self.explicit else self
 
-    @property
+    @functools.cached_property
     def platform(self) -> str:
         if isinstance(self.mesh, Mesh):
             return self.mesh.devices.flat[0].platform
@@ -161,11 +162,17 @@ def fast_in_double(platform):
 
 
 def traced(arrays):
-    return any(isinstance(array, Tracer) for array in arrays)
+    for array in arrays:  # called often, so without a generator
+        if isinstance(array, Tracer):
+            return True
+    return False
 
 
 def infer(routine, arrays, mesh, spec):
-    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves."""
+    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves;
+    ``mesh`` where that is a `Layout`."""
+    if isinstance(mesh, Layout):
+        return mesh
     mesh = resolve_mesh(routine, arrays, mesh)
     if spec is WHOLE:
         return alone(mesh)

@@ -323,11 +323,11 @@ def lies_by_rows(matrix, layout):
 
 @_compat.default_promotion()
 def _constrain(call, *arrays):
-    results = call.program(call, *arrays)
-    return tuple(
+    results = zip(call.program(call, *arrays), call.specs, strict=True)
+    return tuple([
         result if spec is None else layouts.constrain(result, call.layout, spec)
-        for result, spec in zip(results, call.specs, strict=True)
-    )
+        for result, spec in results
+    ])  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)

@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from jaxmg._call import layouts, symmetry
 from jaxmg._transform import batching, derivatives
@@ -44,7 +45,12 @@ class ByStructure(batching.Batchable):
     def __call__(self, *arrays):
         if not arrays[0].size:
             return self.general(*arrays)
-        shapes = jax.eval_shape(self.general, *arrays)
+        # Traced once, for the shapes of its results and for the second branch.
+        program, shapes = jax.make_jaxpr(self.general, return_shape=True)(*arrays)
+        tree = jax.tree.structure(shapes)
+
+        def general():
+            return jax.tree.unflatten(tree, jaxpr_as_fun(program)(*arrays))
 
         def unused(shape):
             """Returns a value of this shape. If it is a matrix's, not a constant: each device would
@@ -61,9 +67,7 @@ class ByStructure(batching.Batchable):
             return self._alike(values, shapes), status
 
         values, status = jax.lax.cond(self._may_be_definite(arrays[0]), attempt, skip)
-        return jax.lax.cond(
-            status == 0, lambda: values, lambda: self._alike(self.general(*arrays), shapes)
-        )
+        return jax.lax.cond(status == 0, lambda: values, lambda: self._alike(general(), shapes))
 
     def batched(self, settled, size, marks, *arrays):
         moving = [i for i, mark in enumerate(marks) if mark]

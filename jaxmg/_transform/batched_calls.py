@@ -92,6 +92,8 @@ class Execution(batching.Batchable):
 def of_each(arrays, marks, arguments):
     """Returns the arguments for each matrix of a batch, the leading dimension of marked arrays."""
     mesh, spec = arguments.mesh, arguments.spec
+    if isinstance(mesh, layouts.Layout):
+        return arguments._replace(donate=False)
     if mesh is None or mesh.empty:
         mesh = layouts.mesh_of(arguments.caller, arrays)
     known = layouts.known_spec(arrays[0], mesh) if spec is None else None

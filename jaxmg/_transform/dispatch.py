@@ -24,6 +24,8 @@ def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.resul
     """
     if _compat.in_eager_batch(arrays) and not check and not arguments.donate:
         return _call_in_batch(routine, arrays, arguments, pack)
+    if isinstance(arguments.mesh, layouts.Layout):  # of a program, which is a plan of its own
+        return transform(routine, arrays, arguments, rule, pack)
     return _plan(arrays, routine, rule, check, pack, *arguments)
 
 

@@ -128,6 +128,18 @@ def test_every_function_is_here():
     assert functions == {name.split(" of ")[0] for name in _CALLS}
 
 
+@cases.needs_transformations
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="comprehensions are functions there")
+@pytest.mark.parametrize("name, most", [("solve", 300), ("svd", 400)])
+def test_a_first_call_changes_files_seldom(name, most):
+    """A program is traced with its layout at hand, and not by the public functions of its parts."""
+    cases.forget_plans()
+    call = _call(name)
+    with _profiled() as profile:
+        call()
+    assert 50 < profile.changes <= most
+
+
 _CORE = "potrs", "vmap", "solve", "svd"
 
 

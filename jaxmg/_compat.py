@@ -140,10 +140,6 @@ TRANSFORMS = jax.__version_info__ >= (0, 10)
 # of JAX 0.10 and later don't; the versions between were not tried.
 COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 
-# XLA of JAX 0.6.2 runs computations at a time although an optimization barrier separates them, and
-# keeps the results of all. That of JAX 0.10 and later doesn't; the versions between were not tried.
-KEEPS_BARRIERS = jax.__version_info__ >= (0, 10)
-
 
 # Whether XLA lets a branch of a lax.cond work in the memory of a donated array; older ones copy it.
 BRANCHES_WORK_IN_PLACE = jax.__version_info__ >= (0, 11)

@@ -60,12 +60,6 @@ def to_rows(block, layout, m):
     return block[: -(-m // layout.ranks)]
 
 
-def rows_of(block, layout, square):
-    """Returns shape and dtype of `to_rows`."""
-    m, n = matrix_shape(block, layout, square)
-    return jax.ShapeDtypeStruct((-(-m // layout.ranks), n), block.dtype)
-
-
 def from_rows(rows, layout, shape):
     """Undoes `to_rows`: returns the rank's block of ``shape``, with zeros as padding."""
     columns = layout.columns

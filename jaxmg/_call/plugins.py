@@ -63,12 +63,6 @@ def load(platform):
         return _loaded[platform]
 
 
-def loaded():
-    """The plugins in use: platform -> module."""
-    with _lock:
-        return dict(_loaded)
-
-
 def _register(platform):
     if platform not in _PLATFORMS:
         raise RuntimeError(

@@ -2,13 +2,10 @@
 
 On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
 of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its
-rows of X, Y and the product is as much as its rows. Where a step takes only some of the rows, which
-differ from step to step, the columns are in up to eight parts, and each is compiled.
+rows of X, Y and the product is as much as its rows.
 
 `products` takes these for batches, and where there is no engine.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +13,8 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import blocks
 
-# A matrix with more columns is multiplied with its adjoint, or by a triangle, in parts.
+# A matrix with more columns is multiplied with its adjoint in parts.
 _BLOCK = 1024
-# The parts of the columns of a product of which half is computed: 9/16 are with eight.
-_PARTS = 8
 
 
 def rows_times_adjoint(x, y, layout, conjugates=True):
@@ -55,66 +50,6 @@ def adjoint_times_rows(x, y, layout, conjugates=True):
         return reduce_scatter(dot(x, y, 0, 0), layout)
 
     return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
-
-
-def rows_times_upper(x, y, layout):
-    """A rank's rows of X Y, of its rows of X and of an upper triangular Y."""
-    return _times_triangle(x, y, layout, lambda start, end: slice(0, end))
-
-
-def rows_times_lower(x, y, layout):
-    """A rank's rows of X Y, of its rows of X and of a lower triangular Y."""
-    return _times_triangle(x, y, layout, lambda start, end: slice(start, x.shape[1]))
-
-
-def _times_triangle(x, y, layout, rows_of):
-    """X Y of a triangle whose columns from start to end are zero but in ``rows_of(start, end)``."""
-    n = x.shape[1]
-    if not _is_in_parts(n):
-        return rows_times_rows(x, y, layout)
-
-    def part(x, y, start, end):
-        rows = rows_of(start, end)
-        return dot(x[:, rows], all_gather(y[:, start:end], layout)[rows], 1, 0)
-
-    return _by_parts(part, x, y, layout, n)
-
-
-def gram(x, layout):
-    """A rank's rows of X^H X, of its rows of X."""
-    n = x.shape[1]
-    if not _is_in_parts(n):
-        return adjoint_times_rows(x, x, layout)
-    x = _with_columns(x, layout.ranks)
-
-    def part(x, y, start, end):
-        rows = dot(x[:, start:].conj(), y[:, start:end], 0, 0)
-        return reduce_scatter(jnp.pad(rows, ((start, 0), (0, 0))), layout)
-
-    product = _by_parts(part, x, x, layout, x.shape[1])
-    column = jax.lax.broadcasted_iota(jnp.int32, product.shape, 1)
-    row = jax.lax.broadcasted_iota(jnp.int32, product.shape, 0)
-    row += jax.lax.axis_index(layout.rows) * len(product)
-    above = adjoint(jnp.where(row > column, product, 0), layout, product.shape[1])
-    return jnp.where(row >= column, product, above)[:, :n]
-
-
-def _is_in_parts(n):
-    return n > _BLOCK and _compat.KEEPS_BARRIERS
-
-
-def _by_parts(part, x, y, layout, n):
-    """``part(x, y, start, end)`` of all parts of n columns, beside each other. A part waits for the
-    one before: the products of all at a time would be a whole matrix on each rank."""
-    count = layout.ranks * max(1, min(_PARTS, n // _BLOCK) // layout.ranks)
-    width = -(-n // count)
-    parts = []
-    for start in range(0, n, width):
-        of_columns = functools.partial(part, start=start, end=min(start + width, n))
-        columns = jax.checkpoint(of_columns)(x, y)
-        x, y, columns = jax.lax.optimization_barrier((x, y, columns))
-        parts.append(columns)
-    return jnp.concatenate(parts, axis=1)
 
 
 def adjoint(x, layout, m, conjugates=True):

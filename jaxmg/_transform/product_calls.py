@@ -26,9 +26,10 @@ from jaxmg._call import layouts, local_layouts, plugins
 from jaxmg._transform import batching, collective_products
 
 NATIVE = "product"
-# The values of the handler's attribute.
-TIMES, TIMES_ADJOINT, ADJOINT_TIMES, GRAM, ADJOINT = range(5)
-GENERAL, UPPER, LOWER = range(3)
+# The values of the handler's attribute. It has X^H X, too, and products with triangles, which the
+# engine's own routines take.
+TIMES, TIMES_ADJOINT, ADJOINT_TIMES, _, ADJOINT = range(5)
+_GENERAL = 0
 _DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -38,10 +39,9 @@ class Product:
 
     Attributes:
         kind: X Y of x (m, k) and y (k, n); X Y^H of x (m, k) and y (n, k); X^H Y of x (k, m) and
-            y (k, n); X^H X of x (k, m); X^H of x (k, m), k = n.
+            y (k, n); X^H of x (k, m), k = n.
         block: a rank's rows of C.
         conjugates: whether it is X^H and Y^H, or X^T and Y^T.
-        triangle: what of Y isn't zero, of X Y.
     """
 
     kind: int
@@ -51,7 +51,6 @@ class Product:
     block: int
     layout: layouts.Layout
     conjugates: bool = True
-    triangle: int = GENERAL
 
     def __call__(self, coordinates, *operands):
         axes = frozenset().union(*map(_compat.varying_axes, operands))
@@ -59,10 +58,11 @@ class Product:
         varying = (_compat.vary(x, axes) for x in operands)
         return _product.bind(jnp.reshape(coordinates, 2), *varying, of=self)
 
-    def like(self, kind, m, n, k, block, **options):
+    def like(self, kind, m, n, k, block, conjugates=False):
         """Another product on the same ranks."""
-        options = {"conjugates": False, "triangle": GENERAL} | options
-        return dataclasses.replace(self, kind=kind, m=m, n=n, k=k, block=block, **options)
+        return dataclasses.replace(
+            self, kind=kind, m=m, n=n, k=k, block=block, conjugates=conjugates
+        )
 
     def turned(self, x):
         """``x`` as the product has it beside its transposition."""
@@ -87,7 +87,7 @@ def coordinates_of(layout, coordinates):
 
 def _lower(context, coordinates, x, *y, of):
     attributes = {
-        "operation": of.kind, "m": of.m, "n": of.n, "k": of.k, "triangle": of.triangle,
+        "operation": of.kind, "m": of.m, "n": of.n, "k": of.k, "triangle": _GENERAL,
         "ranks": of.layout.ranks, "tile": 0, "grid_rows": 0,
     }  # fmt: skip
     if not y:
@@ -122,16 +122,12 @@ def _jvp(primals, tangents, *, of):
     result = of(coordinates, *operands)
     if of.kind == ADJOINT:
         return result, of(coordinates, *tangents)
-    if of.kind == GRAM:
-        half = dataclasses.replace(of, kind=ADJOINT_TIMES)(coordinates, *operands, *tangents)
-        whole = of.like(ADJOINT, of.n, of.n, of.n, of.block, conjugates=of.conjugates)
-        return result, half + whole(coordinates, half)
     (x, y), (x_dot, y_dot) = operands, tangents
     terms = []
     if not isinstance(x_dot, ad.Zero):
         terms.append(of(coordinates, x_dot, y))
     if not isinstance(y_dot, ad.Zero):
-        terms.append(dataclasses.replace(of, triangle=GENERAL)(coordinates, x, y_dot))
+        terms.append(of(coordinates, x, y_dot))
     return result, functools.reduce(jnp.add, terms)
 
 
@@ -197,7 +193,7 @@ def _with_more_blocks(of, coordinates, x, y):
 
 def _with_more_columns(of, coordinates, x, y):
     size, rows, n = y.shape
-    more = dataclasses.replace(of, n=size * n, triangle=GENERAL)
+    more = dataclasses.replace(of, n=size * n)
     product = more(coordinates, x, y.transpose(1, 0, 2).reshape(rows, size * n))
     return product.reshape(of.block, size, n).transpose(1, 0, 2)
 
@@ -215,14 +211,11 @@ def _by_xla(of, x, *y):
     """The product by collectives."""
     layout, by = of.layout, collective_products
     if of.kind == TIMES:
-        times = (by.rows_times_rows, by.rows_times_upper, by.rows_times_lower)[of.triangle]
-        product = times(x, y[0], layout)
+        product = by.rows_times_rows(x, y[0], layout)
     elif of.kind == TIMES_ADJOINT:
         product = by.rows_times_adjoint(x, y[0], layout, of.conjugates)
     elif of.kind == ADJOINT_TIMES:
         product = by.adjoint_times_rows(x, y[0], layout, of.conjugates)
-    elif of.kind == GRAM:
-        product = by.gram(x, layout)
     else:
         product = by.adjoint(x, layout, of.k, of.conjugates)
     rows = jnp.pad(product[: of.block], ((0, max(of.block - len(product), 0)), (0, 0)))

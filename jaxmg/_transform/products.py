@@ -3,13 +3,9 @@
     rows_times_adjoint   X Y^H
     rows_times_rows      X Y
     adjoint_times_rows   X^H Y
-    rows_times_upper     X Y     of an upper triangular Y, by half of the operations
-    rows_times_lower     X Y     of a lower triangular Y, likewise
-    gram                 X^H X   by half of the operations
-    power                steps of the power method with a square X
     adjoint, transposed  X^H and X^T
 
-Each but `power` is one call of the engine (`product_calls`), which XLA has nothing to tune or to
+Each is one call of the engine (`product_calls`), which XLA has nothing to tune or to
 compile for. Batches of both operands, and matrices that aren't spread, are products by XLA
 (`collective_products`).
 
@@ -19,12 +15,8 @@ zeros. They take the device's coordinates, which they find out in a shard_map of
 differentiates all of them, to any order.
 """
 
-import functools
-
-import jax
 import jax.numpy as jnp
 
-from jaxmg import _compat
 from jaxmg._call import blocks, ffi
 from jaxmg._transform import collective_products as collectives
 from jaxmg._transform import product_calls as calls
@@ -49,24 +41,6 @@ def adjoint_times_rows(x, y, layout):
     return _over_ranks(adjoint_times_rows_on_rank, layout, (x.shape[1], y.shape[1]), x, y)
 
 
-def rows_times_upper(x, y, layout):
-    """X Y, (m, n), of x (m, n) and an upper triangular y (n, n) with zeros below its diagonal, both
-    by rows on the ranks of ``layout``."""
-    return _over_ranks(rows_times_upper_on_rank, layout, x.shape, x, y)
-
-
-def rows_times_lower(x, y, layout):
-    """X Y, (m, n), of x (m, n) and a lower triangular y (n, n) with zeros above its diagonal, both
-    by rows on the ranks of ``layout``."""
-    return _over_ranks(rows_times_lower_on_rank, layout, x.shape, x, y)
-
-
-def power(x, v, steps, layout):
-    """V (n, 1) after ``steps`` steps of the power method, each of which makes it X V / ||V||, of x
-    (n, n) and v (n, 1), both by rows on the ranks of ``layout``."""
-    return _over_ranks(functools.partial(_power_on_rank, steps), layout, v.shape, x, v)
-
-
 def adjoint(x, layout):
     """X^H of x (m, n), both by rows on the ranks of ``layout``: one exchange of all with all."""
     return _adjoint(x, layout, True)
@@ -75,11 +49,6 @@ def adjoint(x, layout):
 def transposed(x, layout):
     """X^T, (n, m), of x (m, n), both by rows on the ranks of ``layout``: one exchange."""
     return _adjoint(x, layout, False)
-
-
-def gram(x, layout):
-    """X^H X, (n, n), of x (m, n) by rows on the ranks of ``layout``, by half of the operations."""
-    return _over_ranks(gram_on_rank, layout, (x.shape[1], x.shape[1]), x)
 
 
 def rows_times_adjoint_on_rank(x, y, layout, coordinates=None, shape=None):
@@ -93,19 +62,10 @@ def rows_times_adjoint_on_rank(x, y, layout, coordinates=None, shape=None):
 
 def rows_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
     """A rank's rows of X Y, of its rows of X and Y."""
-    return _times(x, y, layout, coordinates, shape, collectives.rows_times_rows)
-
-
-def rows_times_upper_on_rank(x, y, layout, coordinates=None, shape=None):
-    """A rank's rows of X Y, of its rows of X and of an upper triangular Y."""
-    by_xla = collectives.rows_times_upper
-    return _times(x, y, layout, coordinates, shape, by_xla, triangle=calls.UPPER)
-
-
-def rows_times_lower_on_rank(x, y, layout, coordinates=None, shape=None):
-    """A rank's rows of X Y, of its rows of X and of a lower triangular Y."""
-    by_xla = collectives.rows_times_lower
-    return _times(x, y, layout, coordinates, shape, by_xla, triangle=calls.LOWER)
+    if not calls.is_for(layout, x, y):
+        return collectives.rows_times_rows(x, y, layout)
+    m, n = shape or (layout.ranks * len(x), y.shape[1])
+    return _call(calls.TIMES, m, n, x.shape[1], len(x), layout, coordinates, x, y)
 
 
 def adjoint_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
@@ -115,15 +75,6 @@ def adjoint_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
     m, n = shape or (x.shape[1], y.shape[1])
     sizes = m, n, layout.ranks * len(x), -(-m // layout.ranks)
     return _call(calls.ADJOINT_TIMES, *sizes, layout, coordinates, x, y)
-
-
-def gram_on_rank(x, layout, coordinates=None, shape=None):
-    """A rank's rows of X^H X, of its rows of X."""
-    if not calls.is_for(layout, x):
-        return collectives.gram(x, layout)
-    n = x.shape[1]
-    sizes = n, n, layout.ranks * len(x), -(-n // layout.ranks)
-    return _call(calls.GRAM, *sizes, layout, coordinates, x)
 
 
 def adjoint_on_rank(x, layout, coordinates=None):
@@ -146,27 +97,9 @@ def _adjoint(x, layout, conjugates):
     return _over_ranks(local, layout, x.shape[::-1], x)
 
 
-def _times(x, y, layout, coordinates, shape, by_xla, triangle=calls.GENERAL):
-    if not calls.is_for(layout, x, y):
-        return by_xla(x, y, layout)
-    m, n = shape or (layout.ranks * len(x), y.shape[1])
-    sizes = m, n, x.shape[1], len(x)
-    return _call(calls.TIMES, *sizes, layout, coordinates, x, y, triangle=triangle)
-
-
 def _call(kind, m, n, k, block, layout, coordinates, *operands, **options):
     of = calls.Product(kind, m, n, k, block, layout, **options)
     return of(calls.coordinates_of(layout, coordinates), *operands)
-
-
-def _power_on_rank(steps, x, v, layout, coordinates, shape):
-    def step(v, _):
-        whole = collectives.all_gather(v, layout)[: x.shape[1]]
-        length = jnp.linalg.norm(whole)
-        return dot(x, whole / jnp.where(length > 0, length, 1).astype(x.dtype), 1, 0), None
-
-    v = _compat.vary(v, _compat.varying_axes(x))
-    return jax.lax.scan(step, v, length=steps)[0]
 
 
 def _over_ranks(local, layout, shape, *matrices):

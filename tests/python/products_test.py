@@ -13,20 +13,16 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import layouts
-from jaxmg._transform import collective_products, product_calls, products
+from jaxmg._transform import product_calls, products
 
 # Name -> (shapes of the operands for sizes (m, k, n), the product).
 PRODUCTS = {
     "rows_times_adjoint": (lambda m, k, n: ((m, k), (n, k)), lambda x, y: x @ y.conj().T),
     "rows_times_rows": (lambda m, k, n: ((m, k), (k, n)), lambda x, y: x @ y),
     "adjoint_times_rows": (lambda m, k, n: ((k, m), (k, n)), lambda x, y: x.conj().T @ y),
-    "rows_times_upper": (lambda m, k, n: ((m, n), (n, n)), lambda x, y: x @ y),
-    "rows_times_lower": (lambda m, k, n: ((m, n), (n, n)), lambda x, y: x @ y),
-    "gram": (lambda m, k, n: ((k, n),), lambda x: x.conj().T @ x),
     "adjoint": (lambda m, k, n: ((m, n),), lambda x: x.conj().T),
     "transposed": (lambda m, k, n: ((m, n),), lambda x: x.T),
 }
-TRIANGLES = {"rows_times_upper": jnp.triu, "rows_times_lower": jnp.tril}
 WAYS = ("engine", "xla")
 SIZES = ((8, 16, 24), (7, 5, 11), (3, 1, 2), (5, 0, 3))
 TABLE = cases.broad(
@@ -38,12 +34,6 @@ TABLE = cases.broad(
     ],
     core=lambda name, sizes, ranks, dtype, way: (sizes[0], ranks) in ((8, 8), (7, 3), (5, 2)),
 )
-
-
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch):
-    """Products of which XLA computes half are so from order 3 on."""
-    monkeypatch.setattr(collective_products, "_BLOCK", 2)
 
 
 @pytest.fixture
@@ -63,15 +53,7 @@ def _layout(mesh, spec=None):
 
 def _operands(name, sizes, dtype):
     shapes, _ = PRODUCTS[name]
-    operands = [
-        cases.normal(cases.rng(4, i), shape, dtype) for i, shape in enumerate(shapes(*sizes))
-    ]
-    return _with_triangle(name, operands)
-
-
-def _with_triangle(name, operands):
-    x, *y = operands
-    return [x, *map(TRIANGLES.get(name, lambda y: y), y)]
+    return [cases.normal(cases.rng(4, i), shape, dtype) for i, shape in enumerate(shapes(*sizes))]
 
 
 def _product(name, layout):
@@ -135,10 +117,10 @@ def test_derivatives(name, sizes, ranks, dtype, way):
     product = getattr(products, name)
 
     def found(*operands):
-        return product(*_with_triangle(name, operands), layout=_layout(mesh))
+        return product(*operands, layout=_layout(mesh))
 
     def expected(*operands):
-        return PRODUCTS[name][1](*_with_triangle(name, operands))
+        return PRODUCTS[name][1](*operands)
 
     def derivatives(function):
         @jax.jit
@@ -194,8 +176,7 @@ def test_batches(name, ranks, dtype):
         (_, expected), back_expected = derivative(PRODUCTS[name][1])(*batches)
         _close(found, expected, 20)
         for ours, theirs in zip(back, back_expected, strict=True):
-            if name not in TRIANGLES:
-                _close(ours, theirs, 200)
+            _close(ours, theirs, 200)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

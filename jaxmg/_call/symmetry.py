@@ -116,9 +116,8 @@ def _program(call, a):
 def _is_hermitian(rank, rows, layout):
     count, n = rows.shape
     dtype = jnp.finfo(rows.dtype).dtype
-    largest = scaling.largest(rows)
-    exponent = scaling.exponents(largest)
-    exponent = jax.lax.pmax(exponent, layout.rows) if layout.rows else exponent
+    largest = scaling.largest_of_ranks(rows, layout.rows)
+    exponent = scaling.exponent_of(largest)
     # Products with the probe are near 1, so that none overflows or underflows.
     limit = scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
     shift = jnp.clip(-exponent, -limit, limit)
@@ -142,7 +141,7 @@ def _is_hermitian(rank, rows, layout):
             # The last piece overlaps the previous one.
             fresh = start + jnp.arange(height) >= i * height
             weights = jnp.where(fresh, weights, 0)
-            part = scaling.times_power(part, jnp.int32(_raise(dtype)))
+            part = scaling.raised(part, jnp.int32(_raise(dtype)))
             along, across = row_products(part, weights)
             return jax.lax.dynamic_update_slice_in_dim(sums[0], along, start, 0), sums[1] + across
 
@@ -158,11 +157,8 @@ def _is_hermitian(rank, rows, layout):
     across = jnp.pad(across, (0, count * layout.ranks - n))
     across = products.reduce_scatter(across, layout).conj()
     # Padding rows are zeros, and so are absent columns.
-    apart, largest = (
-        scaling.largest_of_ranks(values, layout.rows)
-        for values in (jnp.abs(along - across), scaling.times_power(largest, shift))
-    )
-    return apart <= 10 * n * jnp.finfo(dtype).eps * largest
+    apart = scaling.largest_of_ranks(jnp.abs(along - across), layout.rows)
+    return apart <= 10 * n * jnp.finfo(dtype).eps * scaling.raised(largest, shift)
 
 
 def _raise(dtype):

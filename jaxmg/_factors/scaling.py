@@ -41,6 +41,14 @@ def times_power(x, exponent):
     return jnp.where(jnp.isfinite(x) & (fraction != 0), result, x)
 
 
+def raised(x, exponent):
+    """x 2^exponent of denormal numbers, too, where the result is normal; else it may be 0."""
+    if _is_complex(x):
+        return jax.lax.complex(raised(x.real, exponent), raised(x.imag, exponent))
+    value, small = lift_denormals(x)
+    return multiplied(value, exponent - jnp.where(small, _Format(x.dtype).lowest, 0))
+
+
 def lift_denormals(x):
     """(x where it is normal, and the multiple of the least denormal that it is elsewhere; where it
     is denormal or 0); of a real x."""
@@ -89,9 +97,11 @@ def largest_of_ranks(x, axes, axis=None):
 def exponent_of(x, axis=None, keepdims=False):
     """e of the largest magnitude f 2^e, 1 <= f < 2, of a normal number; 0 where it is zero or isn't
     finite. It has no derivative."""
-    bias = _Format(jnp.finfo(x.dtype).dtype).bias
-    found = exponents(largest(jax.lax.stop_gradient(x), axis, keepdims))
-    return jnp.where(found < -2 * bias, 0, jnp.maximum(found, 1 - bias))
+    format_ = _Format(jnp.finfo(x.dtype).dtype)
+    bits = magnitude(jax.lax.stop_gradient(x)).max(axis=axis, initial=0, keepdims=keepdims)
+    found = (bits >> format_.digits).astype(jnp.int32) - format_.bias
+    usable = (bits != 0) & (found <= format_.bias)
+    return jnp.where(usable, jnp.maximum(found, 1 - format_.bias), 0)
 
 
 def scaled(x, axis=None):
@@ -116,7 +126,7 @@ def homogeneous(function, *degrees, reads=None):
 
     @functools.wraps(function)
     def scaled_function(a, *others, **options):
-        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1)) // step
+        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1)) >> step - 1
         results = function(_lifted(a, -step * exponent[..., None, None]), *others, **options)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
@@ -164,7 +174,7 @@ def multiplied(x, exponent):
     if _is_complex(x):  # of which infinity times a complex number is NaN
         return jax.lax.complex(multiplied(x.real, exponent), multiplied(x.imag, exponent))
     bias = _Format(x.dtype).bias
-    half = exponent // 2
+    half = exponent >> 1
     halves = (jnp.clip(part, 1 - bias, bias) for part in (half, exponent - half))
     return functools.reduce(lambda x, part: x * power(part, x.dtype), halves, x)
 
@@ -181,7 +191,7 @@ def _lifted_on_cpu(x, exponent):
     if not _compat.COMPILES_EXCHANGES:  # the XLA of JAX 0.6.2 loses more of them, and branches
         return times_power(x, exponent)
     far = jnp.any(jnp.abs(exponent) > -info.minexp - 2 * info.nmant)
-    return jax.lax.cond(far, times_power, multiplied, x, exponent)
+    return jax.lax.cond(far, raised, multiplied, x, exponent)
 
 
 @_lifted_on_cpu.defjvp

@@ -104,6 +104,23 @@ def test_shard_map_mesh():
         assert meshes and all(seen == mesh for seen in meshes)
 
 
+def test_in_eager_batch():
+    found = []
+
+    def one(x):
+        found.append(_internals.in_eager_batch((x, np.ones(2))))
+        return x**2
+
+    with canary("jax._src.core.trace_ctx or BatchTracer.val"):
+        assert not _internals.in_eager_batch((jnp.ones(2),))
+        jax.vmap(one)(jnp.ones(2))
+        jax.jit(jax.vmap(one))(jnp.ones(2))
+        jax.vmap(jax.grad(one))(jnp.ones(2))
+        jax.grad(lambda x: jax.vmap(one)(x).sum())(jnp.ones(2))
+        jax.vmap(jax.vmap(one))(jnp.ones((2, 2)))
+        assert found == [True, False, False, False, False]
+
+
 def test_abstract_platform():
     with canary("AbstractMesh.abstract_device"):
         assert _internals.abstract_platform(cases.line(2).abstract_mesh) in (None, "cpu", "gpu")

@@ -84,7 +84,7 @@ def test_bazel_alone_runs_the_core_alone(tmp_path, bazel, words, filtered, count
 _CASES = """
 import pytest
 
-@pytest.mark.parametrize("i", range(3))
+@pytest.mark.parametrize("i", range(9))
 def test_gamma(i): pass
 
 @pytest.mark.parametrize("i", range(2))
@@ -92,6 +92,7 @@ def test_delta(i): pass
 
 def test_alpha(): pass
 def test_beta(): pass
+def test_epsilon(): pass
 """
 
 
@@ -102,7 +103,7 @@ def test_shards_have_all_tests_and_whole_functions(tmp_path):
         code, output = run(tmp_path, "-vv", tests=_CASES, **shard)
         assert code == 0
         shards.append(re.findall(r"::test_(\w+)\S* PASSED", output))
-    assert shards == [["gamma"] * 3 + ["beta"], ["delta"] * 2 + ["alpha"]]
+    assert shards == [["gamma"] * 9 + ["epsilon"], ["delta"] * 2 + ["alpha", "beta"]]
 
 
 def test_a_shard_without_tests_is_no_failure_unless_none_has_any(tmp_path):

@@ -114,7 +114,7 @@ def _expected_spec(kind, spec, shape, mesh):
     )
 
 
-@pytest.mark.core("expm", "null_space")
+@pytest.mark.core("null_space")
 @pytest.mark.parametrize(
     "name, lie",
     cases.broad(
@@ -144,7 +144,7 @@ def _gathers(compiled):
     return re.findall(r"= \S+ (all-gather|all-to-all|collective-permute)", compiled.as_text())
 
 
-@pytest.mark.core("expm", "cho_solve")
+@pytest.mark.core("cho_solve")
 @pytest.mark.parametrize(
     "name, ranks, dtype",
     cases.broad(

@@ -146,6 +146,7 @@ def test_wrong_arguments():
 
 
 @cases.needs_transformations
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "ranks, batch",
     [

@@ -184,6 +184,7 @@ def test_trees_by_stages(by_stages):
         assert type(found[name]) is type(jnp.linalg.eigh(leaf))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "shape",
     [(3, 20, 20)]
@@ -199,6 +200,7 @@ def test_svd_by_stages(shape):
     stack_cases.check_orthonormal(stack_cases.adjoint(vh), "float64")
 
 
+@pytest.mark.core("complex128")
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_few_matrices_in_turn(dtype, monkeypatch):
     """As where a library is faster for one after the other."""

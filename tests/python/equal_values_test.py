@@ -244,6 +244,7 @@ def test_gradients_by_equal_eigenvalues_have_derivatives(dtype, batch):
         lambda dtype, reverse: (dtype, reverse) == ("float64", False),
     ),
 )
+@pytest.mark.extended
 def test_eigenvalues_have_third_derivatives(dtype, reverse):
     """Along a line, on which they are roots of a polynomial of order 2."""
     a, along = (cases.normal(cases.rng(i), (2, 2), dtype) for i in (14, 15))

@@ -96,7 +96,7 @@ def _run(program, devices=4, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.core("print", "python")
+@pytest.mark.core("4-print")
 @pytest.mark.parametrize("wait", _WAITS)
 @pytest.mark.parametrize("devices", [1, 4])
 def test_ctrl_c_ends_a_jitted_loop(wait, devices):
@@ -106,6 +106,7 @@ def test_ctrl_c_ends_a_jitted_loop(wait, devices):
     assert result.stdout == "right\n"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("call", ["potrs", "eigenvalues"])
 def test_ctrl_c_ends_one_call(call):
     """Within the engine's steps."""
@@ -126,6 +127,7 @@ jax.block_until_ready(many(a, b))
     assert "\nKeyboardInterrupt" in result.stderr  # JAX 0.6: with a note on the error below
 
 
+@pytest.mark.extended
 def test_a_second_ctrl_c():
     result = _run("""
 a, b = system(500)
@@ -144,7 +146,7 @@ print("right")
     assert result.stdout == "right\n"
 
 
-@pytest.mark.core("before")
+@pytest.mark.core("before-signal.SIG_IGN")
 @pytest.mark.parametrize("handler", ["lambda number, frame: got.append(number)", "signal.SIG_IGN"])
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_other_handlers_are_left_alone(handler, when):

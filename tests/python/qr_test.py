@@ -433,7 +433,7 @@ def taken_by_tiles(monkeypatch):
 
 
 @cases.one_process("several processes take them by their rows")
-@pytest.mark.core("2-AxisType.Auto-float64", "4-AxisType.Explicit-complex64")
+@pytest.mark.core("4-AxisType.Explicit-complex64")
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("kind", (AxisType.Auto, AxisType.Explicit), ids=str)
 @pytest.mark.parametrize("ranks", (1, 2, 4, 8))

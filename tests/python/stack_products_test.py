@@ -40,6 +40,7 @@ def test_products(left, right, dtype):
     np.testing.assert_array_equal(found, jitted)
 
 
+@pytest.mark.core("1-2")
 @pytest.mark.parametrize("left", _OPS)
 @pytest.mark.parametrize("right", _OPS)
 def test_derivatives_of_products(left, right):

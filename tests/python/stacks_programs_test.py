@@ -177,7 +177,7 @@ def test_trees_have_no_product_of_xla(ways_of_gpus, name):
     assert operations <= _OPERATIONS + _OF_A_LEAF * len(leaves), operations
 
 
-@pytest.mark.core("newton")
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, dtype",
     [("newton-schulz", "complex64"), ("polar-express", "float64"), ("bfloat16", "float32")],

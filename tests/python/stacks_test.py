@@ -288,6 +288,7 @@ def test_every_row_names_a_way():
         assert row.orders[0] <= row.orders[1] and row.least >= 2
 
 
+@pytest.mark.extended
 def test_a_way_by_the_plugin_loads_it(monkeypatch):
     """Nothing else does in `jaxmg.tree`."""
     loaded, platform = [], jax.default_backend()

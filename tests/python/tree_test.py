@@ -393,6 +393,7 @@ def test_orthogonalize_in_bfloat16():
     assert rounded.dtype == jnp.bfloat16
 
 
+@pytest.mark.extended
 def test_leaves_travel_in_bfloat16():
     """What the exchanges bring is of half the bytes, and no device rounds otherwise than one."""
     mesh = cases.line(4)

@@ -111,7 +111,7 @@ def test_many_columns_and_large_orders_are_solved_for_by_jax():
     assert "jaxmg_stacked_trsm" not in text(5, 5) + text(4097, 1)
 
 
-@pytest.mark.core("complex128")
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_the_derivatives_of_cholesky_are_those_of_jax(dtype):
     a = stack_cases.definite(2, 5, dtype)
@@ -137,7 +137,7 @@ def test_the_derivatives_of_cholesky_are_those_of_jax(dtype):
     "n, dtype",
     cases.broad(
         [(n, d) for n in (1, 2, 7, 31, 32) for d in cases.DTYPES],
-        lambda *case: case in [(7, "complex64"), (32, "float64")],
+        lambda *case: case == (7, "complex64"),
     ),
 )
 def test_small_matrices(n, dtype):
@@ -153,7 +153,7 @@ def test_small_matrices(n, dtype):
         stack_cases.check(a[:6] @ x[:6], b[:6], dtype, 10 * n)
 
 
-@pytest.mark.core("complex128")
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_small_inverses_and_solutions_are_those_of_jax(dtype):
     a = stack_cases.definite(2, 5, dtype)

@@ -97,8 +97,13 @@ def largest_of_ranks(x, axes, axis=None):
 def exponent_of(x, axis=None, keepdims=False):
     """e of the largest magnitude f 2^e, 1 <= f < 2, of a normal number; 0 where it is zero or isn't
     finite. It has no derivative."""
-    format_ = _Format(jnp.finfo(x.dtype).dtype)
-    bits = magnitude(jax.lax.stop_gradient(x)).max(axis=axis, initial=0, keepdims=keepdims)
+    return exponent_of_largest(largest(jax.lax.stop_gradient(x), axis, keepdims))
+
+
+def exponent_of_largest(x):
+    """`exponent_of` where `largest` is known."""
+    format_ = _Format(x.dtype)
+    bits = format_.bits(x)
     found = (bits >> format_.digits).astype(jnp.int32) - format_.bias
     usable = (bits != 0) & (found <= format_.bias)
     return jnp.where(usable, jnp.maximum(found, 1 - format_.bias), 0)

@@ -75,24 +75,25 @@ def _unit(g):
 def inverse_root(a, p, epsilon, by, multiply=sections.multiply):
     """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A, by the function ``by`` of a scaled A:
     times a power of 2^p, if p is small, so that all digits stay."""
-    exponent = scaling.exponent_of(a)
+    largest = scaling.largest(jax.lax.stop_gradient(a))
+    exponent = scaling.exponent_of_largest(largest)
     exponent -= exponent % p if p <= 32 else 0
-    root = by(scaling.multiplied(a, -exponent), p, epsilon, multiply)
+    root = by(scaling.multiplied(a, -exponent), p, epsilon, multiply, ~jnp.isfinite(largest))
     rest = (exponent % p).astype(jnp.finfo(a.dtype).dtype) / p
     return scaling.multiplied(root * jnp.exp2(-rest).astype(a.dtype), -(exponent // p))
 
 
-def root_by_eigenvalues(a, p, epsilon, multiply):
-    """`inverse_root` by eigenvalues and eigenvectors."""
+def root_by_eigenvalues(a, p, epsilon, multiply, bad):
+    """`inverse_root` by eigenvalues and eigenvectors; ``bad``: A isn't finite."""
     if not a.size:
         return a
-    w, v = library.eigh(a)
+    w, v = library.eigh_of_scaled(a, bad)
     w = w + epsilon * w[-1:].max(initial=-jnp.inf)
     root = multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
     return (root + root.T.conj()) / 2
 
 
-def root_by_newton(a, p, epsilon, multiply):
+def root_by_newton(a, p, epsilon, multiply, _):
     """The same by the coupled Newton iteration: C.-H. Guo, N. J. Higham, "A Schur-Newton method for
     the matrix pth root and its inverse", 2006, (1.2) there with M = H^p A beside H."""
     if not a.size:

@@ -1,7 +1,8 @@
 """Functions of a matrix that `jaxmg.tree` maps, and of a stack of matrices of one shape at once.
 
 Each is hashable, and equal to another one with the same options, so that a tree is compiled once.
-`of_stack` computes a stack as `jaxmg._stacks.ways` has it for a share of a batch.
+`of_stack` computes a stack as `jaxmg._stacks.ways` has it for a share of a batch. `result` gives
+shapes and dtypes of what comes of a matrix, without tracing it.
 """
 
 import dataclasses
@@ -30,6 +31,10 @@ class Function:
     def __call__(self, a):
         return getattr(library, self.name)(a, **dict(self.options))
 
+    def result(self, matrix):
+        of_jax = functools.partial(getattr(jnp.linalg, self.name), **dict(self.options))
+        return jax.eval_shape(of_jax, matrix)
+
     @_compat.default_promotion()
     def of_stack(self, platform, stack):
         options = dict(self.options)
@@ -41,7 +46,7 @@ class Function:
         if self.name == "qr" and (options["mode"] != "complete" or m <= n):
             if options["mode"] == "r":
                 return ways.upper_factor(platform, stack)
-            return type(jax.eval_shape(self, stack[0]))(*ways.reduced_qr(platform, stack))
+            return self._named(stack, ways.reduced_qr(platform, stack))
         if self.name == "cholesky":
             return self._cholesky(platform, stack, **options)
         if self.name == "eigh":
@@ -49,8 +54,12 @@ class Function:
         if self.name == "svd" and not options["compute_uv"]:
             return ways.singular_values(platform, stack)
         if self.name == "svd" and (m == n or not options["full_matrices"]):
-            return type(jax.eval_shape(self, stack[0]))(*ways.svd(platform, stack))
+            return self._named(stack, ways.svd(platform, stack))
         return self(stack)
+
+    def _named(self, stack, values):
+        """Values as the named tuple that JAX's function gives."""
+        return type(self.result(jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype)))(*values)
 
     def _cholesky(self, platform, stack, upper, symmetrize_input):
         if choice.choose(platform, "cholesky", stack) == choice.JAX:
@@ -67,15 +76,22 @@ class Function:
             stack = (stack + _adjoint(stack)) / 2
         elif UPLO == "U":
             stack = _adjoint(stack)
-        return type(jax.eval_shape(self, stack[0]))(*ways.eigh(platform, stack))
+        return self._named(stack, ways.eigh(platform, stack))
 
 
 def _adjoint(a):
     return jnp.swapaxes(a, -1, -2).conj()
 
 
+class _Like:
+    """A function that gives a matrix like its operand."""
+
+    def result(self, matrix):
+        return matrix
+
+
 @dataclasses.dataclass(frozen=True)
-class _ExactlyOrthogonal:
+class _ExactlyOrthogonal(_Like):
     """U V^H of the singular value decomposition."""
 
     def __call__(self, g):
@@ -90,7 +106,7 @@ EXACTLY_ORTHOGONAL = _ExactlyOrthogonal()
 
 
 @dataclasses.dataclass(frozen=True)
-class Orthogonal:
+class Orthogonal(_Like):
     """`iterations.orthogonal` with these options."""
 
     coefficients: tuple
@@ -133,7 +149,7 @@ def _(options, primals, tangents):
 
 
 @dataclasses.dataclass(frozen=True)
-class InverseRoot:
+class InverseRoot(_Like):
     """`iterations.inverse_root` with these options."""
 
     by: Callable
@@ -158,6 +174,9 @@ class OrthogonalIteration:
 
     def __call__(self, pair):
         return self.of_stack("", pair[None])[0]
+
+    def result(self, pair):
+        return jax.ShapeDtypeStruct((min(pair.shape),) * 2, pair.dtype)
 
     @_compat.default_promotion()
     def of_stack(self, platform, stack):

@@ -13,7 +13,7 @@ guarded: their steps are the same for all entries, so they return, with NaN.
 | function | called for |
 |---|---|
 | `svd`, `svdvals` | `linalg.svd`, `svdvals`, `polar`, `cond`, `norm`, `matrix_rank`, `pinv`, `orth` and `null_space` of small matrices and of batches, the R of `lstsq`, `tree.svd`, `tree.orthogonalize(method="exact")` |
-| `eigh`, `eigvalsh`, `eigh_lower` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
+| `eigh`, `eigvalsh`, `eigh_lower`, `eigh_of_scaled` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
 | `qr` | `linalg.qr` of batches, with pivots the R of single matrices, the rows of each rank where CholeskyQR2 fails, `tree.qr` |
 | `lu` | `lu`, `lu_factor`, `gesv`, `getri` of batches, and what consists of them: `expm`, `inv`, `solve`, `cond` |
 | `inv`, `solve`, `slogdet`, `det`, `pinv` | the functions of `linalg` of these names, of batches; `tree.inv` |
@@ -29,6 +29,12 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
+
+
+def eigh_of_scaled(a, bad):
+    """(w, V) of the Hermitian parts of matrices near 1 (..., n, n), NaN where ``bad`` (...) says
+    that they aren't finite."""
+    return jax.tree.map(lambda x: _spoiled(x, bad), _call_jax("eigh")(_replaced(a, bad)))
 
 
 def guarded(function, reads=None):

@@ -10,7 +10,8 @@ count of exchanges isn't that of the leaves:
     --all_gather over O-->  (O, S, numbers)  --cut-->  parts of all results
 
 S are the axes that the matrices are sharded over, O those that have copies of them: along O each
-device takes what is at home there, without an exchange, and gathers all results.
+device takes what is at home there, without an exchange, and gathers all results. Leaves whose
+matrices all stay where they are, as on one device, are stacked at once.
 """
 
 import functools
@@ -41,7 +42,6 @@ def _run(function, mesh, leaves, cost, *arrays):
     layout = program.layout
     in_specs = tuple(leaf.spec for leaf in leaves)
     dtypes = [array.dtype for array in arrays]
-    arrays = tuple(_rounded(array, leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True))
     if layout.explicit:
         each = zip(arrays, in_specs, strict=True)
         arrays = tuple(layouts.constrain(x, layout, spec) for x, spec in each)
@@ -125,7 +125,8 @@ class Program:
         self.layout = layouts.Layout(mesh, names, (), P(names, None))
         self.trees, self.results = {}, {}
         for kind in {leaf.kind: None for leaf in leaves}:
-            value = jax.eval_shape(function, jax.ShapeDtypeStruct(kind[0], kind[1]))
+            shape_of = getattr(function, "result", functools.partial(jax.eval_shape, function))
+            value = shape_of(jax.ShapeDtypeStruct(kind[0], kind[1]))
             values, self.trees[kind] = jax.tree.flatten(value)
             self.results[kind] = [_Result(value, kind, mesh) for value in values]
         # JAX's LAPACK kernels wait for others of XLA's pool where they take a batch, and those of
@@ -161,7 +162,10 @@ class Program:
         return tuple(results)
 
     def _bring(self, family, rank, blocks):
-        """The parts of the matrices that are at home here: (parts of a matrix, numbers)."""
+        """The parts of the matrices that are at home here: (parts of a matrix, numbers); of a
+        family that stays where it is a stack for each run."""
+        if family.stays:
+            return [_stack(run, blocks, run.kind[1]) for run in family.homes[0]]
         width = max(self._width(runs) for runs in family.homes)
 
         def pack(row):
@@ -207,8 +211,11 @@ class Program:
         slots: dict = {}
         for i, (runs, buffer) in enumerate(zip(work, received, strict=True)):
             start = 0
-            for kind, count in runs:
-                stack, start = self._unpack(buffer, start, kind, count)
+            for j, (kind, count) in enumerate(runs):
+                if self.deal.families[i].stays:
+                    stack = buffer[j]
+                else:
+                    stack, start = self._unpack(buffer, start, kind, count)
                 stacks.setdefault(kind[:2], []).append(stack)
                 slots.setdefault(kind[:2], []).append((i, kind))
         packed: list[dict] = [{} for _ in work]
@@ -242,8 +249,10 @@ class Program:
         return jax.lax.map(self.function, stack)
 
     def _pack(self, family, runs, values):
-        """Results by kind as a buffer of each dtype."""
-        buffers = {}
+        """Results by kind as a buffer of each dtype; of a family that stays those of each run."""
+        if family.stays:
+            return [values[kind] for kind, _ in runs]
+        buffers: dict = {}
         for dtype, width in self._result_widths(family).items():
             parts = [
                 result.pack(value)
@@ -272,6 +281,13 @@ class Program:
     def _take_back(self, family, buffers, results):
         """Sets the device's parts of the results of a family's leaves."""
         pieces: dict = {}
+        if family.stays:
+            for run, values in zip(family.homes[0], buffers, strict=True):
+                for j, value in enumerate(values):
+                    for i, piece in _unstack(run, value):
+                        pieces.setdefault((i, j), []).append(piece)
+            self._set(family, pieces, results)
+            return
         for dtype in self._result_widths(family):
             buffer = self._exchange(family, buffers[str(dtype)])
             if family.shape[0] > 1:
@@ -279,6 +295,10 @@ class Program:
             rows = buffer.reshape(len(family.homes), -1)
             for row, runs in zip(rows, family.homes, strict=True):
                 self._cut(row, dtype, runs, pieces)
+        self._set(family, pieces, results)
+
+    def _set(self, family, pieces, results):
+        """Sets the results of a family's leaves, of which each has a list of parts."""
         for i in family.leaves:
             leaf = self.leaves[i]
             for j, result in enumerate(self.results[leaf.kind]):
@@ -304,10 +324,46 @@ class Program:
                     start = stop
 
 
+def _stack(run, blocks, dtype):
+    """The matrices of a run, which all are here. XLA would fuse the concatenation, of as many
+    operands as there are leaves, with each sum over them, and take long to compile it."""
+    if not math.prod(run.kind[0]):
+        return jnp.zeros((run.count, *run.kind[0]), dtype)
+    pieces = [_section(blocks[i], start, stop) for i, start, stop in run.pieces]
+    stack = _joined(pieces, dtype)
+    return stack if len(pieces) == 1 else jax.lax.optimization_barrier(stack)
+
+
+def _unstack(run, value):
+    """(leaf, its part) of what has been computed with a run, once and not for each."""
+    start = 0
+    value = jax.lax.optimization_barrier(value) if len(run.pieces) > 1 else value
+    for i, first, last in run.pieces:
+        yield i, _section(value, start, start + last - first)
+        start += last - first
+
+
+def _section(stack, start, stop):
+    """stack[start:stop]; XLA of JAX 0.11.2 crashes where a part of nothing is cut out."""
+    if (start, stop) == (0, len(stack)):
+        return stack
+    if not math.prod(stack.shape[1:]):
+        return jnp.zeros((stop - start, *stack.shape[1:]), stack.dtype)
+    return jax.lax.slice_in_dim(stack, start, stop)
+
+
 def _fill(parts, width, dtype):
     """The parts one behind the other, and zeros up to this width."""
     size = sum(part.size for part in parts)
-    return jnp.concatenate([*parts, jnp.zeros(width - size, dtype)])
+    of = parts[0].dtype if parts else dtype
+    return _joined([*parts, jnp.zeros(width - size, of)], dtype)
+
+
+def _joined(parts, dtype):
+    """The parts one behind the other, rounded to this dtype, together where they have one."""
+    if len({part.dtype for part in parts}) > 1:
+        parts = [_rounded(part, dtype) for part in parts]
+    return _rounded(_concatenate(parts), dtype)
 
 
 def _concatenate(stacks):

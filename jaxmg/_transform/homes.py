@@ -111,6 +111,11 @@ class Family:
     homes: tuple[tuple[Run, ...], ...]
     places: tuple[int, ...]
 
+    @property
+    def stays(self):
+        """Whether each matrix is where its home is, as a whole."""
+        return self.shape == (1, 1)
+
 
 @dataclasses.dataclass(frozen=True)
 class Deal:

@@ -13,7 +13,7 @@ import stack_cases
 import jaxmg
 from jaxmg import linalg
 from jaxmg._call import plugins
-from jaxmg._routines import shares
+from jaxmg._routines import iterations, of_stacks, shares
 from jaxmg._stacks import choice, householder
 from jaxmg._transform import at_once
 
@@ -96,8 +96,9 @@ def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
     assert shapes and all(0 not in shape for shape in shapes)
 
 
-# The operations of a program as JAX traces it, and those of each leaf of a tree.
-_OPERATIONS, _OF_A_LEAF = 900, 12
+# The operations of a program as JAX traces it; those of a tree of three shapes, and of each leaf.
+_OPERATIONS = 900
+_OF_A_TREE, _OF_A_LEAF = {"exact": 900}, {"qr": 7}
 
 
 def _primitives(jaxpr):
@@ -118,9 +119,9 @@ def _primitives(jaxpr):
 
 
 def _counts(function, *operands):
-    """(operations, products of XLA's) of a program."""
+    """(operations, products of XLA's, concatenations) of a program."""
     names = list(_primitives(jax.make_jaxpr(function)(*operands).jaxpr))
-    return len(names), names.count("dot_general")
+    return len(names), names.count("dot_general"), names.count("concatenate")
 
 
 _COUNTED = {
@@ -149,7 +150,7 @@ def test_stacks_have_no_product_of_xla(ways_of_gpus, name, gradient):
 
     with cases.context(cases.line(1)):
         a = jax.ShapeDtypeStruct((50, 300, 300), "float32")
-        operations, dots = _counts(function, a)
+        operations, dots, _ = _counts(function, a)
     assert dots == 0
     assert operations <= _OPERATIONS * (1.6 if gradient else 1), operations
 
@@ -172,9 +173,41 @@ def test_trees_have_no_product_of_xla(ways_of_gpus, name):
     shapes = [(256, 256), (rows, 256), (300, 300), (10, 256, 256)]
     leaves = [jax.ShapeDtypeStruct(shapes[i % 4], "float32") for i in range(40)]
     with cases.context(cases.line(1)):
-        operations, dots = _counts(_TREES[name], leaves)
+        operations, dots, concatenations = _counts(_TREES[name], leaves)
+        twice = _counts(_TREES[name], 2 * leaves)[0]
     assert dots == 0
-    assert operations <= _OPERATIONS + _OF_A_LEAF * len(leaves), operations
+    assert twice - operations <= _OF_A_LEAF.get(name, 5) * len(leaves), twice - operations
+    assert 2 * operations - twice <= _OF_A_TREE.get(name, 550), 2 * operations - twice
+    # XLA would compile a concatenation into each sum over it: one for each shape, behind a barrier.
+    assert concatenations <= 3 + (len(leaves) + 1 if name == "iteration" else 0), concatenations
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (0, 0)])
+def test_results_are_as_the_functions_say(shape):
+    """Programs are made for these shapes, dtypes and named tuples without a trace."""
+    options = {
+        "eigh": {"UPLO": None, "symmetrize_input": True}, "inv": {},
+        "cholesky": {"upper": False, "symmetrize_input": True}, "qr": {"mode": "reduced"},
+        "svd": {"full_matrices": True, "compute_uv": True},
+    }  # fmt: skip
+    known = [of_stacks.Function(name, tuple(given.items())) for name, given in options.items()]
+    known += [of_stacks.Function("qr", (("mode", mode),)) for mode in ("complete", "r")]
+    known += [
+        of_stacks.Function("svd", (("full_matrices", False), ("compute_uv", values)))
+        for values in (False, True)
+    ]
+    known += [of_stacks.EXACTLY_ORTHOGONAL, of_stacks.Orthogonal(((1, 1, 1),), False, None)]
+    square = shape[0] == shape[1]
+    known += [of_stacks.InverseRoot(iterations.root_by_newton, 2, 0.1)] if square else []
+    for function in known:
+        if not square and getattr(function, "name", "") in ("eigh", "inv", "cholesky"):
+            continue
+        for dtype in ("float32", "complex128"):
+            matrix = jax.ShapeDtypeStruct(shape, dtype)
+            assert function.result(matrix) == jax.eval_shape(function, matrix), function
+    for pair in ((4, 8), (8, 4), (0, 0)):
+        function, matrix = of_stacks.OrthogonalIteration(1), jax.ShapeDtypeStruct(pair, "float32")
+        assert function.result(matrix) == jax.eval_shape(function, matrix)
 
 
 @pytest.mark.extended

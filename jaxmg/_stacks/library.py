@@ -129,13 +129,19 @@ def _of_jax(name, reads=None, degrees=()):
     return guarded(function, reads)
 
 
+def _read_by_cholesky(a, upper=False, symmetrize_input=True):
+    return _read_by_eigh(a, "U" if upper else "L", symmetrize_input)
+
+
 def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
     if symmetrize_input:
         return a
     return jnp.triu(a) if UPLO == "U" else jnp.tril(a)
 
 
+# `jaxmg._routines.of_stacks` calls these by name, too.
 svd = _of_jax("svd", degrees=(0, 1, 0))
+cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
 pinv = _of_jax("pinv", degrees=(-1,))
 eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))

@@ -51,8 +51,11 @@ def has_positive_diagonal(a, layout):
     def local(coordinates, rows):
         count, n = rows.shape
         row = coordinates.reshape(2)[0] * count + jnp.arange(count)[:, None]
-        diagonal = jnp.take_along_axis(rows, jnp.minimum(row, n - 1), 1).real
-        positive = jnp.all((diagonal > 0) | (row >= n))
+        if count * layout.ranks == n:
+            positive = jnp.all(jnp.take_along_axis(rows, row, 1).real > 0)
+        else:  # there are rows of padding
+            diagonal = jnp.take_along_axis(rows, jnp.minimum(row, n - 1), 1).real
+            positive = jnp.all((diagonal > 0) | (row >= n))
         return jax.lax.pmin(positive.astype(jnp.int32), layout.rows) if layout.rows else positive
 
     compare = ffi.over_ranks(
@@ -120,7 +123,7 @@ def _is_hermitian(rank, rows, layout):
     exponent = scaling.exponent_of(largest)
     # Products with the probe are near 1, so that none overflows or underflows.
     limit = scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
-    shift = jnp.clip(-exponent, -limit, limit)
+    shift = scaling.clamped(-exponent, -limit, limit)
     probe = _probe(count * layout.ranks, dtype) * scaling.power(shift, dtype)
     probe = probe.astype(rows.dtype)
     own = jax.lax.dynamic_slice_in_dim(probe, rank * count, count)

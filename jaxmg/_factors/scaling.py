@@ -131,7 +131,8 @@ def homogeneous(function, *degrees, reads=None):
 
     @functools.wraps(function)
     def scaled_function(a, *others, **options):
-        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1)) >> step - 1
+        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1))
+        exponent = exponent if step == 1 else exponent >> 1
         results = function(_lifted(a, -step * exponent[..., None, None]), *others, **options)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
@@ -178,10 +179,16 @@ def multiplied(x, exponent):
     less time than `times_power`."""
     if _is_complex(x):  # of which infinity times a complex number is NaN
         return jax.lax.complex(multiplied(x.real, exponent), multiplied(x.imag, exponent))
-    bias = _Format(x.dtype).bias
+    format_ = _Format(x.dtype)
     half = exponent >> 1
-    halves = (jnp.clip(part, 1 - bias, bias) for part in (half, exponent - half))
-    return functools.reduce(lambda x, part: x * power(part, x.dtype), halves, x)
+    for part in (half, exponent - half):
+        x = x * format_.power(clamped(part, 1 - format_.bias, format_.bias))
+    return x
+
+
+def clamped(x, least, most):
+    """Integers, at least and at most these."""
+    return jax.lax.clamp(x.dtype.type(least), x, x.dtype.type(most))
 
 
 def _lifted(x, exponent):
@@ -195,7 +202,7 @@ def _lifted_on_cpu(x, exponent):
     info = jnp.finfo(x.dtype)
     if not _compat.COMPILES_EXCHANGES:  # the XLA of JAX 0.6.2 loses more of them, and branches
         return times_power(x, exponent)
-    far = jnp.any(jnp.abs(exponent) > -info.minexp - 2 * info.nmant)
+    far = jnp.any(exponent > -info.minexp - 2 * info.nmant)
     return jax.lax.cond(far, raised, multiplied, x, exponent)
 
 

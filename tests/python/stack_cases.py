@@ -1,6 +1,7 @@
 """Stacks of matrices, and checks of what is computed of them, for the tests of `jaxmg._stacks`."""
 
 import cases
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,3 +38,30 @@ def check_orthonormal(q, dtype):
     q = cases.wide(np.asarray(q))
     check(adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape[:1] + q.shape[-1:] * 2),
            dtype, 1)  # fmt: skip
+
+
+def is_jaxpr(x):
+    return hasattr(x, "eqns") or hasattr(getattr(x, "jaxpr", None), "eqns")
+
+
+def _primitives(jaxpr):
+    """The names of all operations in a program."""
+    for eqn in jaxpr.eqns:
+        inner = [
+            getattr(x, "jaxpr", x)
+            for x in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr)
+            if is_jaxpr(x)
+        ]
+        if not inner:
+            yield eqn.primitive.name
+        elif "jvp_jaxpr_fun" in eqn.params or "call_jaxpr" in eqn.params:
+            yield from _primitives(inner[0])  # the derivative beside it is no part of the program
+        else:
+            for one in inner:
+                yield from _primitives(one)
+
+
+def counts(function, *operands):
+    """(operations, products of XLA's, concatenations) of a program."""
+    names = list(_primitives(jax.make_jaxpr(function)(*operands).jaxpr))
+    return len(names), names.count("dot_general"), names.count("concatenate")

@@ -15,7 +15,8 @@ from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts
 from jaxmg._call.arguments import collect
 from jaxmg._factors import condition, leaves, lu_operations, packed_lu, pickling, transposed
-from jaxmg._transform import at_once, derivatives, dispatch, hermitian
+from jaxmg._stacks import determinants
+from jaxmg._transform import derivatives, dispatch, hermitian
 from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Specs, Trans
 
 
@@ -114,7 +115,7 @@ class LUFactor(pickling.Pickled):
         pivots = layouts.placed_like(pivots, factor.status)
         return dataclasses.replace(
             packed_lu.with_pivots(factor, pivots),
-            _sign=factor._sign * at_once.parity(pivots).astype(lu.dtype),
+            _sign=factor._sign * determinants.parity(pivots).astype(lu.dtype),
             precision=checks.precision_of(products),
         )
 

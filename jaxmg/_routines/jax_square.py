@@ -320,9 +320,12 @@ def _invert_general(call, a):
     return getri.getri(a, **call.layout.where)
 
 
-@jax_linalg.program(
-    of_stacks=lambda platform, options, a: scaling.log_det_of_scaled(determinants.log_det, a)
-)
+def _log_det_of_stacks(platform, options, a):
+    function = functools.partial(determinants.log_det, platform)
+    return scaling.log_det_of_scaled(function, a)
+
+
+@jax_linalg.program(of_stacks=_log_det_of_stacks)
 def log_det(call, a):
     function = _by_structure(call, _log_det_definite, _log_det_general)
     return scaling.log_det_of_scaled(function, a)
@@ -337,7 +340,7 @@ def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **call.layout.where).slogdet()
 
 
-@jax_linalg.program(of_stacks=lambda platform, options, a: (determinants.det(a),))
+@jax_linalg.program(of_stacks=lambda platform, options, a: (determinants.det(platform, a),))
 def determinant(call, a):
     exponent = scaling.exponent_of(a)
     function = _by_structure(call, _determinant_definite, _determinant_general)

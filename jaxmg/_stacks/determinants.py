@@ -7,34 +7,78 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
-from jaxmg._stacks import library, polar_svd, sections
+from jaxmg._stacks import choice, library, lu, native, polar_svd, sections
 
 
 @_compat.default_promotion()
-def log_det(a):
+def log_det(platform, a):
     """(signs, logarithms of the absolute values). JAX takes the logarithm of the determinant itself
     for order 2, and LU for 3."""
     if a.shape[-1] != 2:
-        return tuple(library.slogdet(a))
+        return _slogdet(platform, a)
     larger = sections.pad(a, 3, 3) + jnp.diag(jnp.array([0, 0, 1], a.dtype))
     return tuple(library.slogdet(larger))
 
 
-@jax.custom_jvp
+def _slogdet(platform, a):
+    """`log_det` by LU."""
+    sign, log = choice.function(_SLOGDET, platform, "lu", a)(a)
+    return sign, log
+
+
 @_compat.default_promotion()
-def det(a):
+def of_factors(packed, pivots):
+    """(signs, logarithms of the absolute values) by LU and LAPACK's pivots."""
+    diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
+    sizes = jnp.abs(diagonal)
+    units = diagonal / jnp.where(sizes == 0, 1, sizes).astype(packed.dtype)
+    sign = jnp.prod(units, axis=-1) * parity(pivots).astype(packed.dtype)
+    return sign, jnp.log(sizes).sum(axis=-1)
+
+
+def parity(pivots):
+    """The signs of permutations, as integers."""
+    moved = jnp.sum(pivots != jnp.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1)
+    return 1 - 2 * (moved % 2)
+
+
+@library.spoiled
+def _by_plugin(a):
+    return of_factors(*native.factor_lu(a))
+
+
+slogdet_by_plugin = jax.custom_jvp(_by_plugin)
+
+
+@slogdet_by_plugin.defjvp
+@_compat.default_promotion()
+def _(primals, tangents):
+    """d log det(A) = trace(A^-1 dA), of which the imaginary part is the phase's."""
+    (a,), (a_dot,) = primals, tangents
+    sign, log = slogdet_by_plugin(a)
+    trace = _trace_by_plugin(a, a_dot)
+    turned = sign * (trace - trace.real.astype(trace.dtype))
+    return (sign, log), (turned, trace.real)
+
+
+_SLOGDET = {choice.JAX: library.slogdet, "plugin": slogdet_by_plugin}
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@_compat.default_promotion()
+def det(platform, a):
     """The determinants. The derivative where one is 0 is by cofactors, of any rank."""
-    return _by_polynomial(a) if a.shape[-1] <= 3 else _by_lu(a)
+    return _by_polynomial(a) if a.shape[-1] <= 3 else _by_lu(platform, a)
 
 
 def _by_polynomial(a):
     return scaling.homogeneous(library.det, a.shape[-1])(a)
 
 
-def _by_lu(a):
+def _by_lu(platform, a):
     """By logarithms, so that only the result has to be in the range."""
     scaled, exponent = _scaled(a)
-    sign, log = library.slogdet(scaled)
+    sign, log = _slogdet(platform, scaled)
     return sign * scaling.exp_times_power(log, a.shape[-1] * exponent).astype(a.dtype)
 
 
@@ -45,13 +89,13 @@ def _scaled(a):
 
 @det.defjvp
 @_compat.default_promotion()
-def _(primals, tangents):
+def _(platform, primals, tangents):
     """d det(A) = trace(adj(A) dA); JAX has adj(A) where the last pivot alone is 0."""
     (a,), (a_dot,) = primals, tangents
-    value = det(a)
+    value = det(platform, a)
     singular = (value == 0)[..., None, None]
     regular = jnp.where(singular, jnp.eye(a.shape[-1], dtype=a.dtype), a)
-    slope = _slope(value, regular, a_dot)
+    slope = _slope(platform, value, regular, a_dot)
     adjugate = jax.lax.cond(
         jnp.any(singular), _adjugates, lambda a: jnp.zeros_like(a), jnp.where(singular, a, 1)
     )
@@ -59,20 +103,32 @@ def _(primals, tangents):
     return value, jnp.where(singular[..., 0, 0], by_cofactors, slope)
 
 
-def _slope(value, a, a_dot):
+def _slope(platform, value, a, a_dot):
     """trace(adj(A) dA) of regular matrices; adj(A) is det(A) A^-1. By LU both are of one
     factorization, so that their errors cancel where A is nearly singular."""
     if a.shape[-1] <= 3:
         return jax.jvp(_by_polynomial, (a,), (a_dot,))[1]
     scaled, exponent = _scaled(a)
-    moved = jax.lax.custom_linear_solve(  # linear in dA, as scaling by bits isn't
-        functools.partial(sections.multiply, scaled),
-        a_dot,
-        lambda _, y: library.solve(scaled, y),
-        lambda _, y: library.solve(jnp.swapaxes(scaled, -1, -2), y),
-    )
-    trace = jnp.trace(moved, axis1=-2, axis2=-1)
+    trace = choice.function(_TRACE, platform, "lu", a)(scaled, a_dot)
     return value * scaling.multiplied(trace, -exponent)
+
+
+def _trace_by_jax(a, a_dot):
+    """trace(A^-1 dA)"""
+    moved = jax.lax.custom_linear_solve(  # linear in dA, as scaling by bits isn't
+        functools.partial(sections.multiply, a),
+        a_dot,
+        lambda _, y: library.solve(a, y),
+        lambda _, y: library.solve(jnp.swapaxes(a, -1, -2), y),
+    )
+    return jnp.trace(moved, axis1=-2, axis2=-1)
+
+
+def _trace_by_plugin(a, a_dot):
+    return jnp.sum(jnp.swapaxes(lu.inverse_by_plugin(a), -1, -2) * a_dot, axis=(-2, -1))
+
+
+_TRACE = {choice.JAX: _trace_by_jax, "plugin": _trace_by_plugin}
 
 
 def _adjugates(a):

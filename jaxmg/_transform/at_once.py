@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg._call import checks
-from jaxmg._stacks import choice, library, native, triangle
+from jaxmg._stacks import choice, determinants, library, native, triangle
 from jaxmg._stacks import lu as of_lu
 
 # The order from which on a second solve with the factor is faster than the product of its inverse
@@ -165,23 +165,13 @@ def _lu(platform, a):
     where that is 0 or A isn't finite)"""
     turned = jnp.swapaxes(a, -1, -2)
     lu, pivots = choice.function(_LU, platform, "lu", turned)(turned)
-    diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
-    sizes = jnp.abs(diagonal)
-    units = diagonal / jnp.where(sizes == 0, 1, sizes).astype(a.dtype)
-    sign = jnp.prod(units, axis=-1) * parity(pivots).astype(a.dtype)
-    log_det = jnp.log(sizes).sum(axis=-1)
+    sign, log_det = determinants.of_factors(lu, pivots)
     # A diagonal of U may be finite where A isn't: cuSOLVER's search for a pivot passes over NaN.
     good = jnp.isfinite(log_det) & jnp.isfinite(a).all(axis=(-2, -1))
     return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~good
 
 
 _LU = {choice.JAX: lambda a: library.lu(a)[:2], "plugin": native.factor_lu}
-
-
-def parity(pivots):
-    """The signs of permutations, as integers."""
-    moved = jnp.sum(pivots != jnp.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1)
-    return 1 - 2 * (moved % 2)
 
 
 def lu_solve(platform, lu, pivots, b, adjoint=False):

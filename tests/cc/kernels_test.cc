@@ -2,6 +2,7 @@
 #include "xla_ffi/device/cuda/kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <complex>
 #include <cstdint>
 #include <limits>
@@ -40,6 +41,7 @@ struct Kernels;
     static constexpr auto check_finite = kernels::jaxmg_check_finite_##letter;               \
     static constexpr auto check_lu_factor = kernels::jaxmg_check_lu_factor_##letter;         \
     static constexpr auto clear_if = kernels::jaxmg_clear_if_##letter;                       \
+    static constexpr auto conclude = kernels::jaxmg_conclude_##letter;                       \
     static constexpr auto conj_transpose = kernels::jaxmg_conj_transpose_##letter;           \
     static constexpr auto conjugate = kernels::jaxmg_conjugate_##letter;                     \
     static constexpr auto from_real = kernels::jaxmg_from_real_##letter;                     \
@@ -471,7 +473,7 @@ void CheckChecks() {
   auto factor = [&](int solver_info, int before) {
     int failed = -1, info = before;
     Launch(1, kThreads, 1, [&] {
-      Kernels<T>::check_factor(n, a.device(), a.ld, offset, &solver_info, &failed, &info);
+      Kernels<T>::check_factor(n, a.device(), a.ld, offset, &solver_info, &failed, &info, nullptr);
     });
     return std::vector<int>{failed, info};
   };
@@ -487,6 +489,65 @@ void CheckChecks() {
   EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   a(280, 280) = a(271, 270) = std::numeric_limits<R>::quiet_NaN();
   EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
+  // With the logarithm of the determinant, added as add_log_det does.
+  for (long long j = 0; j < n; ++j) a(j, j) = T(R(1 + j % 7));
+  R sum = 3, alone = 3;
+  int failed = -1, info = kNoInfo, solver_info = 0;
+  Launch(1, kThreads, 1, [&] {
+    Kernels<T>::check_factor(n, a.device(), a.ld, offset, &solver_info, &failed, &info, &sum);
+  });
+  Launch(1, kThreads, 1, [&] { Kernels<T>::add_log_det(n, a.device(), a.ld, &alone); });
+  EXPECT(failed == 0 && info == kNoInfo && sum == alone && sum > 3) << sum;
+}
+
+// The outcome of three ranks at once: as reduce_info, keep_negative, sum_reals, multiply and
+// poison_if have it one after the other.
+template <typename T>
+void CheckConclusions() {
+  using R = RealType<T>;
+  constexpr int kRanks = 3;
+  for (int info : {kNoInfo, 7, kNotFinite, kMisplaced}) {
+    for (bool differ : {false, true}) {
+      for (bool keeps_positive : {false, true}) {
+        alignas(16) int records[kRanks * kRecordWords] = {};
+        R sum = 0;
+        T product = T(1);
+        for (int rank = 0; rank < kRanks; ++rank) {
+          int* record = records + rank * kRecordWords;
+          record[0] = rank == 1 ? info : kNoInfo;
+          record[1] = differ && rank == 2 ? 5 : 4;
+          *reinterpret_cast<R*>(record + kRecordLogDet) = R(rank + 0.5);
+          *reinterpret_cast<T*>(record + kRecordSign) = T(R(rank - 3));
+          sum += R(rank + 0.5);
+          product *= T(R(rank - 3));
+        }
+        const int least = std::min(info, differ ? kDifferentOperands : kNoInfo);
+        const int expected = least == kNoInfo ? 0 : least;
+        int status = -5, failure = -5;
+        R log_det = 9;
+        std::vector<T> sign(1, T(9)), x(400, T(kUntouched));
+        auto device = [](std::vector<T>& v) { return reinterpret_cast<DeviceType<T>*>(v.data()); };
+        Launch(1, kThreads, 1, [&] {
+          Kernels<T>::conclude(records, kRanks, &status, keeps_positive ? &failure : nullptr,
+                               &log_det, device(sign), device(x), 399);
+        });
+        const bool fails = keeps_positive ? expected < 0 : expected != 0;
+        EXPECT(status == expected) << status << " not " << expected;
+        EXPECT(failure == (keeps_positive ? std::min(expected, 0) : -5)) << failure;
+        EXPECT(fails ? std::isnan(log_det) : log_det == sum) << log_det;
+        EXPECT(fails ? std::isnan(std::real(sign[0])) : sign[0] == product);
+        for (int i = 0; i < 399; ++i) {
+          EXPECT(fails ? std::isnan(std::real(x[i])) : x[i] == T(kUntouched)) << i;
+        }
+        EXPECT(x[399] == T(kUntouched));
+        // What isn't wanted isn't written.
+        Launch(1, kThreads, 1, [&] {
+          Kernels<T>::conclude(records, kRanks, &status, nullptr, nullptr, nullptr, nullptr, 0);
+        });
+        EXPECT(status == expected) << status;
+      }
+    }
+  }
 }
 
 // A library's LU factor: its pivots from 1, and the first pivot that is zero or not finite.
@@ -564,6 +625,7 @@ JAXMG_TEST_KERNELS(InversesAreStoredAboveTheDiagonal, CheckInverses)
 JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(FromRealIdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
+JAXMG_TEST_KERNELS(ConcludesAtOnce, CheckConclusions)
 JAXMG_TEST_KERNELS(FactorsOfALibrary, CheckLuFactors)
 
 TEST(SumsAndRunningMaxima) {
@@ -621,12 +683,17 @@ TEST(Places) {
   const int place[2] = {2, 1};
   for (int rank : {2, 0}) {
     for (int group : {1, 0}) {
-      int info = -1, stale = 0;
-      Launch(1, 8, 1, [&] { kernels::jaxmg_init_info(place, rank, group, &info, &stale); });
+      int record[] = {-1, -1, -1, -1, -1}, stale = 0;
+      Launch(1, 8, 1,
+             [&] { kernels::jaxmg_init_info(place, rank, group, record, &stale, 4, 2, 77); });
       const bool right = rank == 2 && group == 1;
-      EXPECT(info == (right ? kNoInfo : kMisplaced) && stale == !right) << rank << " " << group;
+      EXPECT(record[0] == (right ? kNoInfo : kMisplaced) && stale == !right) << rank << group;
+      EXPECT(record[1] == 0 && record[2] == 77 && record[3] == 0 && record[4] == -1);
     }
   }
+  int info[] = {-1, -1};  // nothing to compare, and no words behind it
+  Launch(1, 8, 1, [&] { kernels::jaxmg_init_info(nullptr, 5, 5, info, nullptr, 1, 0, 0); });
+  EXPECT(info[0] == kNoInfo && info[1] == -1);
 }
 
 TEST(Infos) {

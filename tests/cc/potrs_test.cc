@@ -29,7 +29,9 @@ void CheckPotrs(const Case& c, const Tuning* tuning = nullptr,
     std::mt19937_64 random(99);
     std::vector<T> b(n * nrhs);
     for (T& value : b) value = Random<T>(random);
-    std::vector<std::vector<T>> x(c.ranks, b);
+    // In x, or apart from it, where x has no numbers yet.
+    const bool apart = (nrhs / 2 + c.ranks) % 2 == 1;
+    std::vector<std::vector<T>> x(c.ranks, apart ? std::vector<T>(b.size(), T(NAN)) : b);
     std::vector<Real<T>> log_det(c.ranks);
     std::vector<int32_t> status(c.ranks, -1);
     const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) {
@@ -37,7 +39,7 @@ void CheckPotrs(const Case& c, const Tuning* tuning = nullptr,
       Tuned tuned(context.device, tuning != nullptr ? *tuning : context.device.tuning());
       const RankContext mine = {tuned, context.comm};
       return PotrsRoutine<T>(mine, problem.operand(rank, c.tile, &status[rank]),
-                             {nrhs, x[rank].data(), &log_det[rank]});
+                             {nrhs, x[rank].data(), &log_det[rank], apart ? b.data() : nullptr});
     });
     for (int rank = 0; rank < c.ranks; ++rank) {
       EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
@@ -147,8 +149,8 @@ TEST(DifferentRightHandSidesAreAStatus) {
   for (bool gathers : {false, true}) {
     for (bool check : {false, true}) {
       Problem<double> problem({20, kRanks, 0});
-      std::vector<std::vector<double>> x(kRanks, std::vector<double>(20, 1.0));
-      x[2][7] = 2;
+      std::vector<std::vector<double>> b(kRanks, std::vector<double>(20, 1.0)), x = b;
+      b[2][7] = 2;
       std::vector<int32_t> status(kRanks, -1);
       std::vector<double> log_det(kRanks);
       const auto outcomes = RunOnDevices(kRanks, [&](const RankContext& context) {
@@ -157,7 +159,7 @@ TEST(DifferentRightHandSidesAreAStatus) {
         if (gathers) tuning.gather_to_solve = tuning.whole_order = 20;
         Tuned tuned(context.device, tuning);
         return PotrsRoutine<double>({tuned, context.comm}, problem.operand(rank, 0, &status[rank]),
-                                    {1, x[rank].data(), &log_det[rank], nullptr, check});
+                                    {1, x[rank].data(), &log_det[rank], b[rank].data(), check});
       });
       for (int rank = 0; rank < kRanks; ++rank) {
         EXPECT(outcomes[rank].ok()) << outcomes[rank].message();

@@ -12,6 +12,7 @@ import jaxmg
 from jaxmg._call import plugins
 from jaxmg._stacks import (
     choice,
+    determinants,
     lu,
     native,
     parts,
@@ -101,6 +102,11 @@ def test_lu_by_the_plugin(n, dtype):
     packed, pivots = native.factor_lu(a)
     _check_lu(a, packed, pivots)
     _check_inverses_and_solutions(a, lu.inverse_by_plugin, lu.solve_by_plugin)
+    sign, log = determinants.slogdet_by_plugin(a)
+    expected = np.linalg.slogdet(cases.wide(np.asarray(a)))
+    assert sign.dtype == a.dtype and log.dtype == np.abs(np.asarray(a)).dtype
+    np.testing.assert_allclose(sign, expected[0], atol=100 * n * cases.eps(dtype))
+    np.testing.assert_allclose(log, expected[1], atol=100 * n * cases.eps(dtype))
 
 
 def test_lu_by_the_plugin_of_singular_matrices_and_nan():
@@ -114,6 +120,9 @@ def test_lu_by_the_plugin_of_singular_matrices_and_nan():
     for result in (lu.inverse_by_plugin(a), lu.solve_by_plugin(a, a[..., :1])):
         assert np.isnan(result[2]).any() and np.isfinite(np.asarray(result[1])).all()
     assert lu.inverse_by_plugin(jnp.zeros((0, 3, 3))).shape == (0, 3, 3)
+    sign, log = map(np.asarray, determinants.slogdet_by_plugin(jnp.asarray(a)))
+    assert sign[0] == 0 and log[0] == -np.inf and np.isnan(sign[2]) and np.isnan(log[2])
+    np.testing.assert_allclose([sign[1], log[1]], np.linalg.slogdet(a[1]), atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +198,11 @@ def _unphased(function):
 
 
 _GRADIENTS = {
+    "slogdet": (
+        determinants.slogdet_by_plugin,
+        lambda a: tuple(jnp.linalg.slogdet(a)),
+        [(2, 4, 4)],
+    ),
     "qr": (qr.reduced, jnp.linalg.qr, [(2, 5, 3), (2, 4, 4)]),
     "inverse": (lu.inverse_by_plugin, jnp.linalg.inv, [(2, 4, 4)]),
     "solve": (
@@ -217,6 +231,30 @@ def test_gradients_are_those_of_jax(name, shape, dtype):
     a = stack_cases.stack(shape, dtype)
     found, expected = (jax.jit(jax.grad(_loss(f)))(a) for f in (ours, theirs))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_determinants_by_the_plugin(monkeypatch, dtype):
+    """The way of GPUs, and what consists of it: det and its gradient, also of singular matrices."""
+    monkeypatch.setattr(choice, "TABLE", (choice.Row("cpu", "lu", "plugin", (4, 8)),))
+    for ways_of in (determinants._SLOGDET, determinants._TRACE):
+        monkeypatch.setitem(ways_of, choice.JAX, None)  # not taken
+    a = np.asarray(stack_cases.stack((3, 5, 5), dtype)).copy()
+    a[1, :, 4] = a[1, :, 3] + 1e-12 * a[1, :, 2]  # nearly singular
+    a = jnp.asarray(a)
+    np.testing.assert_allclose(determinants.det("cpu", a), jnp.linalg.det(a), atol=1e-12)
+    sign, log = determinants.log_det("cpu", a)
+    expected = jnp.linalg.slogdet(a)
+    np.testing.assert_allclose(sign[::2], expected[0][::2], atol=1e-12)
+    np.testing.assert_allclose(log[::2], expected[1][::2], atol=1e-12)
+
+    def ours(a):
+        return determinants.det("cpu", a).real.sum()
+
+    found = jax.jit(jax.grad(ours))(a)
+    expected = jax.grad(lambda a: jnp.linalg.det(a).real.sum())(a)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 @pytest.mark.core("5")

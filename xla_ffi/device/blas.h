@@ -87,6 +87,13 @@ class Blas {
   // is not positive definite (or whose diagonal is not finite), and fills the tile with NaN.
   virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                        int32_t* info) = 0;
+  // Potrf of a tile that is a whole matrix: *sum, unless it is null, grows by the logarithm of its
+  // determinant. After a failure the tile has undefined numbers.
+  virtual Status PotrfOfWhole(Stream stream, int64_t n, T* a, int64_t lda, int32_t* info,
+                              Real<T>* sum) {
+    JAXMG_RETURN_IF_ERROR(Potrf(stream, n, a, lda, 0, info));
+    return sum == nullptr ? Status::Ok() : AddLogDet(stream, n, a, lda, sum);
+  }
   // Computes the inverse of a triangular tile A, which it may not overlap, with zeros in the other
   // triangle, and ones on the diagonal if A is unit. inverse * A is the identity up to rounding, as
   // with LAPACK; A * inverse need not be. If A is singular, the inverse has infinities or NaN.

@@ -15,6 +15,11 @@ inline constexpr int kDifferentOperands = -2;
 inline constexpr int kNotFinite = -1;
 // The rank coordinates differ from those that the host assumes (handlers/cuda_platform.cc).
 inline constexpr int kMisplaced = -101;
+// A rank's record of the outcome (engine/core/outcome.h) in words of 4 bytes: an info and a digest,
+// and from these words on the rank's terms of the logarithm and of the sign of the determinant.
+inline constexpr int kRecordWords = 8;
+inline constexpr int kRecordLogDet = 2;
+inline constexpr int kRecordSign = 4;
 
 // Threads of a block: one row of 256, or 32 x 8 for the kernels that move tiles of 32 x 32.
 inline constexpr int kThreads = 256;

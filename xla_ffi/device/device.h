@@ -118,6 +118,10 @@ struct Tuning {
   // multiplied for complex128 alone.
   int64_t whole_order = 0;
   int64_t whole_lu_order = 0;
+  // The orders up to which the library factors a whole general matrix faster than the device's own
+  // panels do, in single precision and in double.
+  int64_t library_lu_order = 0;
+  int64_t library_lu_order_double = 0;
   int64_t gather_to_solve = 0;
   int64_t gather_to_invert = 0;
   // The order up to which one rank inverts LU factors out of place, whatever tile width the caller

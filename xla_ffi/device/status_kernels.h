@@ -6,11 +6,30 @@
 #include <complex>
 #include <cstdint>
 
+#include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/stream.h"
 
 namespace jaxmg {
+
+class Device;
+
+// What StatusKernels::Conclude reduces the records of all ranks to. Null pointers: not wanted.
+template <typename T>
+struct Conclusion {
+  const int32_t* records;  // kRecordWords each
+  int64_t ranks;
+  int32_t* status;
+  int32_t* failure = nullptr;  // the status if that is negative, else 0
+  Real<T>* log_det = nullptr;
+  T* sign = nullptr;
+  T* x = nullptr;  // a result of `count` elements
+  int64_t count = 0;
+
+  // What makes results NaN where it is not 0.
+  const int32_t* spoils() const { return failure != nullptr ? failure : status; }
+};
 
 // Infos, digests and statuses are numbers in device memory; constants.h says what they mean.
 class StatusKernels {
@@ -53,6 +72,42 @@ class StatusKernels {
                           std::complex<float>* a, int64_t lda) = 0;
   virtual Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n,
                           std::complex<double>* a, int64_t lda) = 0;
+
+  // Several of the above at once, for devices on which each launch takes time.
+  // A record := InitInfo, the sign 1, and zeros; word `one_at` has the value `one` for that.
+  virtual Status InitRecord(Device& device, Stream stream, int32_t* record, int one_at,
+                            int32_t one);
+  // ReduceInfo, and KeepNegative, SumReals and Multiply where their results are wanted; these and x
+  // are NaN if the status, or where a failure is wanted that, is not 0.
+#define JAXMG_CONCLUDE(T)                                                   \
+  virtual Status Conclude(Stream stream, const Conclusion<T>& conclusion) { \
+    return ConcludeInSteps(stream, conclusion);                             \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_CONCLUDE)
+#undef JAXMG_CONCLUDE
+
+ protected:
+  template <typename T>
+  Status ConcludeInSteps(Stream stream, const Conclusion<T>& of) {
+    JAXMG_RETURN_IF_ERROR(ReduceInfo(stream, of.records, kRecordWords, of.ranks, of.status));
+    if (of.failure != nullptr) {
+      JAXMG_RETURN_IF_ERROR(KeepNegative(stream, of.status, of.failure));
+    }
+    if (of.log_det != nullptr) {
+      const auto* terms = reinterpret_cast<const Real<T>*>(of.records + kRecordLogDet);
+      constexpr int64_t kStride = kRecordWords * sizeof(int32_t) / sizeof(Real<T>);
+      JAXMG_RETURN_IF_ERROR(SumReals(stream, terms, kStride, of.ranks, of.log_det));
+      JAXMG_RETURN_IF_ERROR(PoisonIf(stream, of.spoils(), 1, 1, of.log_det, 1));
+    }
+    if (of.sign != nullptr) {
+      const auto* factors = reinterpret_cast<const T*>(of.records + kRecordSign);
+      constexpr int64_t kStride = kRecordWords * sizeof(int32_t) / sizeof(T);
+      JAXMG_RETURN_IF_ERROR(Multiply(stream, factors, kStride, of.ranks, of.sign));
+      JAXMG_RETURN_IF_ERROR(PoisonIf(stream, of.spoils(), 1, 1, of.sign, 1));
+    }
+    if (of.count == 0) return Status::Ok();
+    return PoisonIf(stream, of.spoils(), of.count, 1, of.x, of.count);
+  }
 };
 
 }  // namespace jaxmg

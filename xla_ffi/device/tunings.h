@@ -30,7 +30,8 @@ inline void ChooseEigensolver(Tuning* tuning) {
 // For measurements: fields of a GPU's Tuning, where they aren't negative.
 struct GpuSettings {
   std::atomic<int64_t> few_right_hand_sides{-1};
-  std::atomic<int64_t> panel_multiprocessors{-1}, panel_columns{-1}, whole_lu_order{-1};
+  std::atomic<int64_t> panel_multiprocessors{-1}, panel_columns{-1}, whole_lu_order{-1},
+      library_lu_order{-1}, whole_inverse_order{-1};
 };
 
 inline GpuSettings& SettingsOfGpus() {
@@ -69,6 +70,8 @@ inline Tuning CudaTuning() {
   tuning.wide_lu_order = 49152;
   tuning.whole_order = 12288;
   tuning.whole_lu_order = 4096;
+  tuning.library_lu_order = 4096;
+  tuning.library_lu_order_double = 1536;
   tuning.whole_inverse_order = 4096;
   tuning.gather_to_solve = 7168;
   tuning.gather_to_invert = 1024;
@@ -97,6 +100,9 @@ inline Tuning CudaTuning() {
   Set(settings.panel_multiprocessors, &tuning.panel_multiprocessors);
   Set(settings.panel_columns, &tuning.panel_columns);
   Set(settings.whole_lu_order, &tuning.whole_lu_order);
+  Set(settings.library_lu_order, &tuning.library_lu_order);
+  Set(settings.whole_inverse_order, &tuning.whole_inverse_order);
+  Set(settings.library_lu_order, &tuning.library_lu_order_double);
   return tuning;
 }
 

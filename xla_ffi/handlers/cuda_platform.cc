@@ -149,8 +149,18 @@ Status Finish(CudaDevice& device) {
   }
 }
 
+// Whether the call has one rank, which has nobody to meet and nothing to agree on, and whose
+// coordinates don't matter.
+bool IsAlone(const CallSite& site) { return site.ranks == 1 && !site.spans_processes; }
+
 Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
+  if (IsAlone(site)) {
+    return Guarded([&] {
+      *group = std::make_shared<InProcessGroup>(1);
+      return Status::Ok();
+    });
+  }
   const WaitPolicy patience = {RendezvousTimeout(), Spin(site.ranks)};
   if (site.spans_processes) return JoinSharedRendezvous(site, coordinates, patience, false, group);
   return JoinRendezvous({site.key, coordinates.group}, site.routine, coordinates.rank, site.ranks,
@@ -191,7 +201,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
-    return FindCoordinates(site, *device, &coordinates);
+    return IsAlone(site) ? Status::Ok() : FindCoordinates(site, *device, &coordinates);
   });
   if (!ready.ok()) {
     FailCall(site, ready);
@@ -207,7 +217,8 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   const Status status = RunInGroup(
       group, coordinates.rank, device.get(), NoTimeLimit(site.ranks),
       [&](Communicator& comm) -> Status {
-        const Status connected = Guarded([&] { return ConnectPeers(*group, platform.ordinal); });
+        const Status connected = Guarded(
+            [&] { return IsAlone(site) ? Status::Ok() : ConnectPeers(*group, platform.ordinal); });
         if (!connected.ok()) comm.Abort(connected);
         const Status done = connected.ok() ? program({*device, comm}) : comm.Agree(connected);
         if (done.ok() && site.spans_processes) return comm.Agree(Finish(*device));

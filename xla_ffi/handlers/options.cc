@@ -79,6 +79,8 @@ void ReadOptions() {
   ReadCount("JAXMG_PANEL_MULTIPROCESSORS", &settings.panel_multiprocessors);
   ReadCount("JAXMG_PANEL_COLUMNS", &settings.panel_columns);
   ReadCount("JAXMG_WHOLE_LU_ORDER", &settings.whole_lu_order);
+  ReadCount("JAXMG_LIBRARY_LU_ORDER", &settings.library_lu_order);
+  ReadCount("JAXMG_WHOLE_INVERSE_ORDER", &settings.whole_inverse_order);
 }
 
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }

@@ -428,10 +428,14 @@ template <typename T>
 Status CudaBlas<T>::SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space) {
   constexpr cudaDataType kType = CudaType<T>::kValue;
   JAXMG_RETURN_IF_ERROR(space->Open(device_, stream));
-  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf_bufferSize(
-                       space->handle, space->params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                       kType, &space->device_bytes, &space->host_bytes),
-                   "potrf: tile of order ", n);
+  auto query = [&]() -> Status {
+    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf_bufferSize(
+                         space->handle, space->params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+                         kType, &space->device_bytes, &space->host_bytes),
+                     "potrf: tile of order ", n);
+    return Status::Ok();
+  };
+  JAXMG_RETURN_IF_ERROR(space->Size(device_, {kType, 'p', n, lda}, query));
   return space->Allocate(device_, stream);
 }
 
@@ -442,21 +446,34 @@ Status CudaBlas<T>::ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) {
 }
 
 template <typename T>
-Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
-                          int32_t* info) {
-  if (n == 0) return Status::Ok();
+Status CudaBlas<T>::Factor(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                           int32_t** failed, int32_t* info, R* sum) {
   constexpr cudaDataType kType = CudaType<T>::kValue;
   SolverSpace space;
   JAXMG_RETURN_IF_ERROR(SpaceForPotrf(stream, n, a, lda, &space));
-  int32_t* failed = space.info + 1;
+  *failed = space.info + 1;
   JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf(
                        space.handle, space.params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda, kType,
                        space.device, space.device_bytes, space.host, space.host_bytes, space.info),
                    "potrf: tile of order ", n);
-  CudaStatus& status_kernels = device_.cuda_status();
-  JAXMG_RETURN_IF_ERROR(
-      status_kernels.CheckFactor(stream, n, a, lda, offset, space.info, failed, info));
-  return status_kernels.PoisonIf(stream, failed, n, n, a, lda);
+  return device_.cuda_status().CheckFactor(stream, n, a, lda, offset, space.info, *failed, info,
+                                           sum);
+}
+
+template <typename T>
+Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                          int32_t* info) {
+  if (n == 0) return Status::Ok();
+  int32_t* failed = nullptr;
+  JAXMG_RETURN_IF_ERROR(Factor(stream, n, a, lda, offset, &failed, info, nullptr));
+  return device_.cuda_status().PoisonIf(stream, failed, n, n, a, lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::PotrfOfWhole(Stream stream, int64_t n, T* a, int64_t lda, int32_t* info,
+                                 R* sum) {
+  int32_t* failed = nullptr;
+  return n == 0 ? Status::Ok() : Factor(stream, n, a, lda, 0, &failed, info, sum);
 }
 
 template <typename T>

@@ -43,6 +43,7 @@ class CudaBlas : public Blas<T> {
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;
+  Status PotrfOfWhole(Stream stream, int64_t n, T* a, int64_t lda, int32_t* info, R* sum) override;
   Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override;
   Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
@@ -91,6 +92,9 @@ class CudaBlas : public Blas<T> {
   Status SolveUnitLower(Stream stream, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
                         int64_t ldb);
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
+  // Potrf without NaN in a tile that has failed: **failed is not 0 then (CudaStatus::CheckFactor).
+  Status Factor(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t** failed,
+                int32_t* info, R* sum);
 
   // Of the blocks that solve with a triangle: words that they send each other, behind a first one
   // that counts the blocks that have begun. Tags differ as long as the memory is the same, so that

@@ -122,6 +122,37 @@ __device__ void CheckLuFactor(Index n, const T* a, Index lda, Index offset, cons
   if (threadIdx.x == 0) *info = first;
 }
 
+// One block. Reduces the ranks' records (constants.h) as reduce_info, keep_negative, sum_reals and
+// multiply do, and fills their results and x with NaN if the status is not 0, or, with a failure,
+// if it is negative.
+template <typename T>
+__device__ void Conclude(const int* records, Index ranks, int* status, int* failure,
+                         typename RealOf<T>::type* log_det, T* sign, T* x, Index count) {
+  using R = typename RealOf<T>::type;
+  __shared__ int spoils;
+  if (threadIdx.x == 0) {
+    int least = kNoInfo;
+    R sum = 0;
+    T product = FromReal<T>(1);
+    for (Index i = 0; i < ranks; ++i) {
+      const int* record = records + i * kRecordWords;
+      least = min(least, record[0]);
+      if (record[1] != records[1]) least = min(least, kDifferentOperands);
+      sum += *reinterpret_cast<const R*>(record + kRecordLogDet);
+      product = Times(product, *reinterpret_cast<const T*>(record + kRecordSign));
+    }
+    const int outcome = least == kNoInfo ? 0 : least;
+    spoils = failure != nullptr ? min(outcome, 0) : outcome;
+    *status = outcome;
+    if (failure != nullptr) *failure = spoils;
+    if (log_det != nullptr) *log_det = spoils != 0 ? Nan<R>() : sum;
+    if (sign != nullptr) *sign = spoils != 0 ? Nan<T>() : product;
+  }
+  __syncthreads();
+  if (spoils == 0) return;
+  for (Index i = threadIdx.x; i < count; i += blockDim.x) x[i] = Nan<T>();
+}
+
 // *first := min(*first, offset + the first column, from 1, in which the lower trapezoid of an m x n
 // block has NaN or infinity).
 template <typename T>
@@ -286,8 +317,9 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     CheckAllFinite(m, n, a, lda, info);                                                            \
   }                                                                                                \
   KERNEL jaxmg_check_factor_##letter(Index n, const T* a, Index lda, Index offset,                 \
-                                     const int* solver_info, int* failed, int* info) {             \
+                                     const int* solver_info, int* failed, int* info, R* sum) {     \
     CheckFactor(n, a, lda, offset, solver_info, failed, info);                                     \
+    if (sum != nullptr) AddLogDet(n, a, lda, sum);                                                 \
   }                                                                                                \
   KERNEL jaxmg_check_finite_##letter(Index m, Index n, const T* a, Index lda, Index offset,        \
                                      int* first) {                                                 \
@@ -299,6 +331,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
   }                                                                                                \
   KERNEL jaxmg_clear_if_##letter(const int* first, Index n, T* a, Index lda) {                     \
     if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                     \
+  }                                                                                                \
+  KERNEL jaxmg_conclude_##letter(const int* records, Index ranks, int* status, int* failure,       \
+                                 R* log_det, T* sign, T* x, Index count) {                         \
+    Conclude(records, ranks, status, failure, log_det, sign, x, count);                            \
   }                                                                                                \
   KERNEL jaxmg_conj_transpose_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) { \
     ConjTranspose(m, n, a, lda, b, ldb);                                                           \
@@ -643,10 +679,17 @@ KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;
 }
 
-// One block. `stale` is memory of the host, or null.
-KERNEL jaxmg_init_info(const int* coordinates, int rank, int group, int* info, int* stale) {
-  if (threadIdx.x != 0) return;
-  const bool misplaced = coordinates[0] != rank || coordinates[1] != group;
+// One block. `stale` is memory of the host, or null; `coordinates` may be null. *info, then 0 in
+// the words behind it up to `words`, but `one` in word `one_at`.
+KERNEL jaxmg_init_info(const int* coordinates, int rank, int group, int* info, int* stale,
+                       int words, int one_at, int one) {
+  const int word = static_cast<int>(threadIdx.x);
+  if (word > 0) {
+    if (word < words) info[word] = word == one_at ? one : 0;
+    return;
+  }
+  const bool misplaced =
+      coordinates != nullptr && (coordinates[0] != rank || coordinates[1] != group);
   *info = misplaced ? kMisplaced : kNoInfo;
   if (misplaced && stale != nullptr) *stale = 1;
 }

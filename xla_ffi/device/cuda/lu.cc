@@ -16,7 +16,9 @@ constexpr size_t kAlignment = 256;  // of parts of a workspace
 // our panels do.
 constexpr int64_t kLeastByLibrary = kLuColumns + 1;
 template <typename T>
-constexpr int64_t kMostByLibrary = sizeof(Real<T>) == 4 ? 4096 : 1536;
+int64_t MostByLibrary(const Tuning& tuning) {
+  return sizeof(Real<T>) == 4 ? tuning.library_lu_order : tuning.library_lu_order_double;
+}
 
 // Rows that a block has in registers, of so many columns.
 template <typename T>
@@ -159,7 +161,7 @@ Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t
   CudaResources& resources = device_.resources();
   const int64_t most = resources.panel_multiprocessors() * BlockRows<T>(kLuLeastColumns);
   const bool whole = stream == Stream::kMain && m == n;
-  if (whole && n >= kLeastByLibrary && n <= kMostByLibrary<T>) {
+  if (whole && n >= kLeastByLibrary && n <= MostByLibrary<T>(device_.tuning())) {
     return FactorByLibrary(stream, n, a, lda, offset, pivots, info);
   }
   if (stream != Stream::kPanel || m > most) {
@@ -179,10 +181,14 @@ Status CudaLu<T>::FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, i
   const Cusolver& library = Get<Cusolver>();
   SolverSpace space;
   JAXMG_RETURN_IF_ERROR(space.Open(device_, stream));
-  JAXMG_CHECK_CUDA(
-      library.cusolverDnXgetrf_bufferSize(space.handle, space.params, n, n, kType, a, lda, kType,
-                                          &space.device_bytes, &space.host_bytes),
-      "getrf: matrix of order ", n);
+  auto query = [&]() -> Status {
+    JAXMG_CHECK_CUDA(
+        library.cusolverDnXgetrf_bufferSize(space.handle, space.params, n, n, kType, a, lda, kType,
+                                            &space.device_bytes, &space.host_bytes),
+        "getrf: matrix of order ", n);
+    return Status::Ok();
+  };
+  JAXMG_RETURN_IF_ERROR(space.Size(device_, {kType, 'g', n, lda}, query));
   const size_t work_bytes = space.device_bytes;
   const size_t begin = (work_bytes + kAlignment - 1) / kAlignment * kAlignment;
   space.device_bytes = begin + n * sizeof(int64_t);

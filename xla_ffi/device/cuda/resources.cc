@@ -438,21 +438,20 @@ Status CudaResources::MoveTo(Share share, Stream stream) {
   JAXMG_CHECK_CUDA(runtime.cudaStreamWaitEvent(next, parts_->moved->get(), 0), "a stream");
   streams_[index] = next;
   shares_[index] = share;
-  blas_ready_[index] = false;
   return Status::Ok();
 }
 
 Status CudaResources::BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle) {
   cublasHandle_t& made = parts_->blas[static_cast<int>(stream)];
-  bool& ready = blas_ready_[static_cast<int>(stream)];
+  cudaStream_t& set = parts_->blas_stream[static_cast<int>(stream)];
   if (made == nullptr) {
     JAXMG_RETURN_IF_ERROR(Open<Cublas>());
     JAXMG_RETURN_IF_ERROR(MakeHandle(Get<Cublas>().cublasCreate(&made), "cublasCreate"));
   }
-  if (!ready) {  // the caller's stream may differ in each call
+  if (set != this->stream(stream)) {  // the caller's stream may differ in each call
     JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)),
                      "a handle of cuBLAS");
-    ready = true;
+    set = this->stream(stream);
   }
   Precision& now = parts_->precision[static_cast<int>(stream)];
   if (now != precision) {
@@ -477,11 +476,26 @@ Status CudaResources::SolverHandle(Stream stream, cusolverDnHandle_t* handle,
     JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreateParams(&parts_->params),
                      "parameters of cuSOLVER");
   }
-  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnSetStream(made, this->stream(stream)),
-                   "a handle of cuSOLVER");
+  cudaStream_t& set = parts_->solver_stream[static_cast<int>(stream)];
+  if (set != this->stream(stream)) {
+    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnSetStream(made, this->stream(stream)),
+                     "a handle of cuSOLVER");
+    set = this->stream(stream);
+  }
   *handle = made;
   *params = parts_->params;
   return Status::Ok();
+}
+
+const SolverBytes* CudaResources::KnownBytes(const SolverCall& call) const {
+  const auto found = parts_->solver_bytes.find(call);
+  return found == parts_->solver_bytes.end() ? nullptr : &found->second;
+}
+
+void CudaResources::KeepBytes(const SolverCall& call, const SolverBytes& bytes) {
+  constexpr size_t kMost = 1024;
+  if (parts_->solver_bytes.size() >= kMost) parts_->solver_bytes.clear();
+  parts_->solver_bytes[call] = bytes;
 }
 
 void* CudaResources::HostWorkspace(size_t bytes) {

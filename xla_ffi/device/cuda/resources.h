@@ -5,7 +5,9 @@
 #define JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
 
 #include <array>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "xla_ffi/device/cuda/kernels.h"
@@ -26,6 +28,13 @@ class CudaEvent : public Event {
  private:
   CudaPool* const pool_;
   const cudaEvent_t event_;
+};
+
+// A call of cuSOLVER: its dtype, a letter for its routine, the order of the matrix and its leading
+// dimension. And the workspace that it needs.
+using SolverCall = std::tuple<cudaDataType, char, int64_t, int64_t>;
+struct SolverBytes {
+  size_t device = 0, host = 0;
 };
 
 // The resources of one call on one device while it runs on the host. Its work may still be running
@@ -57,6 +66,9 @@ class CudaResources {
   // Returns a handle that uses the stream. Handles are created on first use.
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
   Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
+  // The workspace of a call as KeepBytes was told, or null.
+  const SolverBytes* KnownBytes(const SolverCall& call) const;
+  void KeepBytes(const SolverCall& call, const SolverBytes& bytes);
 
   // Returns host memory of a flag that kernels of this device set if the rank coordinates differ
   // from those that the host assumes; null if there is none.
@@ -96,7 +108,10 @@ class CudaResources {
     std::array<cublasHandle_t, kNumStreams> blas{};
     std::array<Precision, kNumStreams> precision{};  // the precision that each handle is set to
     std::array<cusolverDnHandle_t, kNumStreams> solver{};
+    // The streams that the handles are set to.
+    std::array<cudaStream_t, kNumStreams> blas_stream{}, solver_stream{};
     cusolverDnParams_t params = nullptr;
+    std::map<SolverCall, SolverBytes> solver_bytes;
     std::vector<char> host_workspace;
     bool called = false;
     cudaStream_t last_main = nullptr;      // the caller's stream of the last call
@@ -118,7 +133,6 @@ class CudaResources {
   // By stream, its share, and the stream of all multiprocessors while it has another.
   std::array<Share, kNumStreams> shares_{};
   std::array<cudaStream_t, kNumStreams> whole_{};
-  std::array<bool, kNumStreams> blas_ready_{};
   const bool multiplies_parts_;
 };
 

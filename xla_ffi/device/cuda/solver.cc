@@ -17,6 +17,18 @@ Status SolverSpace::Open(CudaDevice& device, Stream stream) {
   return device.resources().SolverHandle(stream, &handle, &params);
 }
 
+Status SolverSpace::Size(CudaDevice& device, const SolverCall& call,
+                         const std::function<Status()>& query) {
+  if (const SolverBytes* known = device.resources().KnownBytes(call)) {
+    device_bytes = known->device;
+    host_bytes = known->host;
+    return Status::Ok();
+  }
+  JAXMG_RETURN_IF_ERROR(query());
+  device.resources().KeepBytes(call, {device_bytes, host_bytes});
+  return Status::Ok();
+}
+
 Status SolverSpace::Allocate(CudaDevice& device, Stream stream) {
   constexpr size_t kInfos = 256;  // also the alignment of the workspace behind them
   char* scratch = nullptr;

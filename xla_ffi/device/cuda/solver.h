@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "xla_ffi/device/cuda/library.h"
+#include "xla_ffi/device/cuda/resources.h"
 #include "xla_ffi/device/matrix_solver.h"
 
 namespace jaxmg {
@@ -24,6 +26,8 @@ struct SolverSpace {
   size_t host_bytes = 0;
 
   Status Open(CudaDevice& device, Stream stream);
+  // Sets the sizes of the workspace of a call, by `query` if no such call was made before.
+  Status Size(CudaDevice& device, const SolverCall& call, const std::function<Status()>& query);
   Status Allocate(CudaDevice& device, Stream stream);
 };
 

@@ -6,12 +6,35 @@
 
 namespace jaxmg {
 
-Status CudaStatus::InitInfo(Stream stream, int32_t* info) {
-  if (coordinates_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
+Status CudaStatus::InitInfo(Stream stream, int32_t* info) { return Init(stream, info, 1, 0, 0); }
+
+Status CudaStatus::InitRecord(Device&, Stream stream, int32_t* record, int one_at, int32_t one) {
+  return Init(stream, record, kRecordWords, one_at, one);
+}
+
+Status CudaStatus::Init(Stream stream, int32_t* info, int words, int one_at, int32_t one) {
   int* stale = device_.resources().StaleFlag();
   return device_.LaunchOne(Kernel::kInitInfo, 's', stream, coordinates_, expected_[0], expected_[1],
-                           info, stale);
+                           info, stale, words, one_at, one);
 }
+
+// A block fills few elements with NaN in less time than a launch takes.
+template <typename T>
+Status CudaStatus::ConcludeAtOnce(Stream stream, const Conclusion<T>& of) {
+  constexpr int64_t kFew = int64_t{1} << 15;
+  const bool few = of.count <= kFew;
+  JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kConclude, CudaType<T>::kLetter, stream,
+                                          of.records, of.ranks, of.status, of.failure, of.log_det,
+                                          of.sign, of.x, few ? of.count : int64_t{0}));
+  return few ? Status::Ok() : PoisonIf(stream, of.spoils(), of.count, 1, of.x, of.count);
+}
+
+#define JAXMG_CONCLUDE(T)                                               \
+  Status CudaStatus::Conclude(Stream stream, const Conclusion<T>& of) { \
+    return ConcludeAtOnce(stream, of);                                  \
+  }
+JAXMG_FOR_EACH_DTYPE(JAXMG_CONCLUDE)
+#undef JAXMG_CONCLUDE
 
 Status CudaStatus::Digest(Stream stream, const void* words, int64_t count, int32_t* digest) {
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, digest, 1, 0));
@@ -57,9 +80,10 @@ JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
 
 template <typename T>
 Status CudaStatus::CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
-                               const int32_t* solver_info, int32_t* failed, int32_t* info) {
+                               const int32_t* solver_info, int32_t* failed, int32_t* info,
+                               Real<T>* sum) {
   return device_.LaunchOne(Kernel::kCheckFactor, CudaType<T>::kLetter, stream, n, a, lda, offset,
-                           solver_info, failed, info);
+                           solver_info, failed, info, sum);
 }
 
 template <typename T>
@@ -85,7 +109,7 @@ Status CudaStatus::CheckLuFactor(Stream stream, int64_t n, const T* a, int64_t l
 
 #define JAXMG_INSTANTIATE(T)                                                                    \
   template Status CudaStatus::CheckFactor(Stream, int64_t, const T*, int64_t, int64_t,          \
-                                          const int32_t*, int32_t*, int32_t*);                  \
+                                          const int32_t*, int32_t*, int32_t*, Real<T>*);        \
   template Status CudaStatus::CheckFinite(Stream, int64_t, int64_t, const T*, int64_t, int64_t, \
                                           int32_t*);                                            \
   template Status CudaStatus::CheckAllFinite(Stream, int64_t, int64_t, const T*, int64_t,       \

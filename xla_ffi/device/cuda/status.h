@@ -25,6 +25,8 @@ class CudaStatus : public StatusKernels {
   }
 
   Status InitInfo(Stream stream, int32_t* info) override;
+  Status InitRecord(Device& device, Stream stream, int32_t* record, int one_at,
+                    int32_t one) override;
   Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
   Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                     int32_t* status) override;
@@ -43,13 +45,17 @@ class CudaStatus : public StatusKernels {
       override;
   JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
 #undef JAXMG_POISON_IF
+#define JAXMG_CONCLUDE(T) Status Conclude(Stream stream, const Conclusion<T>& of) override;
+  JAXMG_FOR_EACH_DTYPE(JAXMG_CONCLUDE)
+#undef JAXMG_CONCLUDE
 
   // The check of Blas::Potrf after cuSOLVER: records a tile that has failed, or whose diagonal is
   // not finite, in *info. Sets *failed, in device memory, to the order of the leading minor in the
-  // tile, or 0.
+  // tile, or 0. *sum, unless it is null, grows as by Blas::AddLogDet.
   template <typename T>
   Status CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
-                     const int32_t* solver_info, int32_t* failed, int32_t* info);
+                     const int32_t* solver_info, int32_t* failed, int32_t* info,
+                     Real<T>* sum = nullptr);
   // *first := min(*first, offset + k), where k is the first column (from 1) in which the lower
   // trapezoid of an m x n block is not finite.
   template <typename T>
@@ -66,6 +72,10 @@ class CudaStatus : public StatusKernels {
                        const int64_t* from_one, int32_t* pivots, int32_t* info);
 
  private:
+  Status Init(Stream stream, int32_t* info, int words, int one_at, int32_t one);
+  template <typename T>
+  Status ConcludeAtOnce(Stream stream, const Conclusion<T>& of);
+
   CudaDevice& device_;
   const int32_t* coordinates_ = nullptr;  // [rank, group]; null: no comparison
   std::array<int32_t, 2> expected_{};

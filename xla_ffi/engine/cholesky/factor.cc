@@ -99,11 +99,10 @@ Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
     JAXMG_RETURN_IF_ERROR(Potrf(context, space.precision, frame.matrix(space.factored),
                                 RightHandSides<T>{}, frame.panels(), outcome.info(),
-                                outcome.log_det()));
+                                outcome.log_det(), /*spoils=*/true));
     JAXMG_RETURN_IF_ERROR(
         InvertDiagonals(context, frame.matrix(), InversesOf(frame, space.inverses)));
-    JAXMG_RETURN_IF_ERROR(outcome.Set());
-    JAXMG_RETURN_IF_ERROR(outcome.SetLogDet(log_det));
+    JAXMG_RETURN_IF_ERROR(outcome.ConcludeOrFail(log_det, nullptr, 0));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(operand.n, operand.block, operand.a));
     JAXMG_RETURN_IF_ERROR(PoisonOverflow(frame));
     return WaitAllSent(context.comm, Stream::kMain);

@@ -37,7 +37,8 @@ class Factorization {
         below_(tiles_.slots()),
         share_(tiles_.slots()) {}
 
-  Status Run() {
+  Status Run(bool spoils) {
+    if (matrix_.IsOneTile()) return RunAlone(spoils);
     TakeLocal();
     flow_.Fork();
     if (tiles_.nonempty() > 0 && Mine(0)) FactorAndSend(0);
@@ -59,6 +60,38 @@ class Factorization {
   }
 
  private:
+  // A single tile has nothing to do on other streams, so nothing waits.
+  Status RunAlone(bool spoils) {
+    const DiagonalTile<T> tile = DiagonalOf(matrix_, 0);
+    T* const a = matrix_.tile(0);
+    {
+      Step<T> on(flow_, Stream::kMain, "potrf");
+      if (spoils) {
+        on.PotrfOfWhole(tile.n, a, tile.ld, info_, log_det_);
+      } else {
+        on.Potrf(tile.n, a, tile.ld, 0, info_);
+        if (log_det_ != nullptr) on.AddLogDet(tile.n, tile.l, tile.ld, log_det_);
+      }
+      if (x_.count > 0) SolveAlone(on, tile);
+    }
+    return flow_.Finish();
+  }
+
+  void SolveAlone(Step<T>& on, const DiagonalTile<T>& tile) {
+    const int64_t count = x_.count;
+    if (x_.source != nullptr) {
+      return on.SolveRight(Op::kConjTrans, count, tile.n, tile.l, tile.ld, x_.source, count,
+                           x_.data, count);
+    }
+    if (x_.in_place()) {
+      return on.Trsm(Side::kRight, Op::kConjTrans, count, tile.n, tile.l, tile.ld, x_.data, count);
+    }
+    const Bytes2D local = Block(x_.local, count, count, tile.n);
+    on.Copy(local, Solved(0));
+    SolveForward(on, tile, count, x_.local, x_.data);
+    on.Copy(local, Solved(0));
+  }
+
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
 
@@ -430,9 +463,10 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision,
 
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det) {
+             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det,
+             bool spoils) {
   Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det);
-  if (!Equilibration<T>::Needed(precision)) return factorization.Run();
+  if (!Equilibration<T>::Needed(precision)) return factorization.Run(spoils);
   // M = S^-1 L' (S^-1 L')^H with L' that of S M S; and X S L'^-H is X L^-H.
   const int64_t panels =
       PanelsSize<T>(matrix.tiles, matrix.rows, precision, context.device.tuning());
@@ -440,7 +474,7 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
   JAXMG_RETURN_IF_ERROR(equilibration.FindForMatrix());
   JAXMG_RETURN_IF_ERROR(equilibration.ScaleMatrix(false));
   if (x.count > 0) JAXMG_RETURN_IF_ERROR(equilibration.ScaleRightHandSides(x.count, x.data));
-  JAXMG_RETURN_IF_ERROR(factorization.Run());
+  JAXMG_RETURN_IF_ERROR(factorization.Run(spoils));
   JAXMG_RETURN_IF_ERROR(equilibration.AddLogDet(log_det));
   return equilibration.ScaleFactor(true);
 }
@@ -448,14 +482,15 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
 template <typename T>
 Status ReservePotrf(Device& device, const Matrix<T>& matrix) {
   JAXMG_RETURN_IF_ERROR(device.ReserveHandles());
-  return device.blas<T>().ReservePotrf(Stream::kPanel, std::min(matrix.tiles.width(), matrix.rows),
+  const Stream stream = matrix.IsOneTile() ? Stream::kMain : Stream::kPanel;
+  return device.blas<T>().ReservePotrf(stream, std::min(matrix.tiles.width(), matrix.rows),
                                        matrix.data, matrix.rows);
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
   template int64_t PotrfWorkspace<T>(const Tiles&, int64_t, Precision, const Tuning&);             \
   template Status Potrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
-                        T*, int32_t*, Real<T>*);                                                   \
+                        T*, int32_t*, Real<T>*, bool);                                             \
   template Status ReservePotrf(Device&, const Matrix<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -13,6 +13,9 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRF_H_
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRF_H_
 
+#include <algorithm>
+#include <cstdint>
+
 #include "xla_ffi/engine/cholesky/diagonal.h"
 #include "xla_ffi/engine/core/matrix.h"
 #include "xla_ffi/engine/core/right_hand_sides.h"
@@ -33,10 +36,21 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, co
 // a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
 // null) grows by this rank's share of log(det M); both are device memory that the caller has set.
 // Panels and updates are computed in `precision`; diagonal tiles and right-hand sides never in a
-// lower one than T's. Enqueued on all streams, kMain last.
+// lower one than T's. Enqueued on all streams, kMain last; a single tile on kMain alone.
+//
+// After a failure L and Y have NaN, unless there is a single tile and the caller `spoils` all
+// results itself.
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det);
+             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det,
+             bool spoils = false);
+
+// Whether right-hand sides are solved for in place, each substitution being one operation on the
+// whole of L: where that is a single tile and they are few.
+inline bool SolvesInPlace(const Tiles& tiles, int64_t count, const Tuning& tuning) {
+  const bool few = count <= std::max<int64_t>(tuning.right_hand_sides_at_once, 1);
+  return tiles.ranks() == 1 && tiles.nonempty() == 1 && (few || tuning.panel_block == 0);
+}
 
 // Reserves what Potrf takes of the device beside its workspace.
 template <typename T>

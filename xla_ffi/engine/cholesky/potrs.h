@@ -25,6 +25,8 @@ struct PotrsSpace : RoutineSpace<T> {
   PotrsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks);
 
   Precision precision;
+  // Whether right-hand sides are solved for in x itself (potrf.h).
+  bool in_place;
   // Of the diagonal blocks that are inverted to be solved with (substitution.h); 0: none, as for a
   // single right-hand side, which isn't worth an inverse.
   int64_t inverse_order;

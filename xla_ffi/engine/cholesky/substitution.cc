@@ -123,6 +123,12 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const RightHandSides<T>& x, const Inverses<T>& inverses) {
   if (x.count == 0) return Status::Ok();
   Flow flow(context);
+  if (matrix.IsOneTile() && x.in_place()) {
+    const DiagonalTile<T> tile = DiagonalOf(matrix, 0);
+    Step<T>(flow, Stream::kMain, "solve")
+        .Trsm(Side::kRight, Op::kNone, x.count, tile.n, tile.l, tile.ld, x.data, x.count);
+    return flow.Finish();
+  }
   flow.Fork();
   DiagonalSolver<T> diagonal(flow, matrix, Sweep::kBackward, inverses);
   return SweepByRows(flow, matrix, /*ascends=*/false, x, diagonal);

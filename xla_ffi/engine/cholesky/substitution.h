@@ -90,7 +90,7 @@ Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
                            const RightHandSides<T>& x, T* sums, const Inverses<T>& inverses);
 
 // X = Y L^-1: x.local holds this rank's columns of Y and is used up, x.data becomes X on every
-// rank. SweepByRows.
+// rank. SweepByRows; of a single tile in place without inverses.
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const RightHandSides<T>& x, const Inverses<T>& inverses);

@@ -251,6 +251,7 @@ class Step : public StepBase {
   JAXMG_OPERATION(Trmm, blas_, Trmm)
   JAXMG_OPERATION(SolveRight, blas_, SolveRight)
   JAXMG_OPERATION(Potrf, blas_, Potrf)
+  JAXMG_OPERATION(PotrfOfWhole, blas_, PotrfOfWhole)
   JAXMG_OPERATION(Trtri, blas_, Trtri)
   JAXMG_OPERATION(ConjTranspose, blas_, ConjTranspose)
   JAXMG_OPERATION(Conjugate, blas_, Conjugate)

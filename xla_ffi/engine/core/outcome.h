@@ -27,25 +27,18 @@ class Outcome {
   int32_t* status() const { return status_; }
   int32_t* info() const { return static_cast<int32_t*>(records_); }
   int32_t* digest() const { return info() + 1; }
-  Real<T>* log_det() const {
-    return reinterpret_cast<Real<T>*>(static_cast<char*>(records_) + kLogDet);
-  }
-  T* sign() const { return reinterpret_cast<T*>(static_cast<char*>(records_) + kSign); }
+  Real<T>* log_det() const { return reinterpret_cast<Real<T>*>(info() + kRecordLogDet); }
+  T* sign() const { return reinterpret_cast<T*>(info() + kRecordSign); }
   // Whether this rank works on the matrix.
   bool works() const { return !gathers_ || context_.comm.rank() == kRoot; }
 
+  // No info, no logarithm and the sign 1.
   Status Init() const {
-    JAXMG_RETURN_IF_ERROR(device().status().InitInfo(Stream::kMain, info()));
-    // The rest of the record at once: a launch takes as long for one word as for all.
-    return device().FillInt32(Stream::kMain, digest(), kRecordBytes / sizeof(int32_t) - 1, 0);
-  }
-
-  // *sign() := 1, after Init, for a determinant.
-  Status InitSign() const {
     constexpr bool kSingle = sizeof(Real<T>) == sizeof(float);
     // The upper word of 1.0 as a double, or its only word as a float; the real part comes first.
-    return device().FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(sign()) + (kSingle ? 0 : 1),
-                              1, kSingle ? 0x3f800000 : 0x3ff00000);
+    return device().status().InitRecord(device(), Stream::kMain, info(),
+                                        kRecordSign + (kSingle ? 0 : 1),
+                                        kSingle ? 0x3f800000 : 0x3ff00000);
   }
 
   // Sends the records of the other ranks to the root if only the root works. Set adds the root's
@@ -60,14 +53,10 @@ class Outcome {
 
   // Reduces the ranks' records to *status.
   Status Set() const {
-    const int ranks = context_.comm.size();
     if (works()) {
-      JAXMG_RETURN_IF_ERROR(gathers_ ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
-                                     : AllGather(context_.comm, device(), Stream::kMain,
-                                                 mine().data, RecordOf(0).data, kRecordBytes));
-      JAXMG_RETURN_IF_ERROR(
-          device().status().ReduceInfo(Stream::kMain, static_cast<int32_t*>(RecordOf(0).data),
-                                       kRecordBytes / sizeof(int32_t), ranks, status_));
+      JAXMG_RETURN_IF_ERROR(Collect());
+      JAXMG_RETURN_IF_ERROR(device().status().ReduceInfo(Stream::kMain, collected(), kRecordWords,
+                                                         context_.comm.size(), status_));
     }
     return Spread(status_, 1);
   }
@@ -79,37 +68,27 @@ class Outcome {
                    : Status::Ok();
   }
 
-  // *log_det := the sum of the ranks' logarithms, on ranks that work. Call after Set.
-  Status SumLogDets(Real<T>* log_det) const {
-    if (!works()) return Status::Ok();
-    const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
-    return device().status().SumReals(Stream::kMain, reinterpret_cast<const Real<T>*>(terms),
-                                      kRecordBytes / sizeof(Real<T>), context_.comm.size(),
-                                      log_det);
-  }
-
-  // Sets *log_det, unless it is null; it is NaN if the status is not 0.
+  // Sets *log_det, unless it is null, to the sum of the ranks' logarithms, or to NaN if the status
+  // is not 0. Call after Set.
   Status SetLogDet(Real<T>* log_det) const {
     if (log_det == nullptr) return Status::Ok();
-    JAXMG_RETURN_IF_ERROR(SumLogDets(log_det));
+    if (works()) {
+      const auto* terms = reinterpret_cast<const Real<T>*>(collected() + kRecordLogDet);
+      JAXMG_RETURN_IF_ERROR(device().status().SumReals(
+          Stream::kMain, terms, kRecordBytes / sizeof(Real<T>), context_.comm.size(), log_det));
+    }
     JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
     return Spread(log_det, 1);
   }
 
-  // The determinant of routines whose results are NaN only where the status is negative: the sum
-  // of the ranks' logarithms, the product of their signs.
-  Status SetDeterminant(Real<T>* log_abs, T* sign) const {
-    if (works()) {
-      const char* signs = static_cast<char*>(RecordOf(0).data) + kSign;
-      JAXMG_RETURN_IF_ERROR(SumLogDets(log_abs));
-      JAXMG_RETURN_IF_ERROR(
-          device().status().Multiply(Stream::kMain, reinterpret_cast<const T*>(signs),
-                                     kRecordBytes / sizeof(T), context_.comm.size(), sign));
-    }
-    JAXMG_RETURN_IF_ERROR(PoisonIfNegative(1, 1, log_abs));
-    JAXMG_RETURN_IF_ERROR(PoisonIfNegative(1, 1, sign));
-    JAXMG_RETURN_IF_ERROR(Spread(log_abs, 1));
-    return Spread(sign, 1);
+  // Set, SetLogDet, and NaN in the `count` elements of x if the status is not 0, at once.
+  Status ConcludeOrFail(Real<T>* log_det, T* x, int64_t count) const {
+    return Conclude(nullptr, log_det, nullptr, x, count);
+  }
+  // The same for routines whose results are NaN only if the status is negative, with the product of
+  // the ranks' signs. Call instead of SetAndKeepNegative.
+  Status ConcludeDeterminant(Real<T>* log_abs, T* sign, T* x, int64_t count) const {
+    return Conclude(failure(), log_abs, sign, x, count);
   }
 
   // Fills results of this rank with NaN if the status is not 0, for routines whose failure leaves
@@ -135,10 +114,6 @@ class Outcome {
   }
 
  private:
-  // Where a record has its logarithm and its sign.
-  static constexpr int64_t kLogDet = 8;
-  static constexpr int64_t kSign = 16;
-
   Device& device() const { return context_.device; }
   Bytes2D mine() const {
     return Block(static_cast<char*>(records_), kRecordBytes, kRecordBytes, 1);
@@ -146,6 +121,30 @@ class Outcome {
   Bytes2D RecordOf(int rank) const {
     return Block(static_cast<char*>(records_) + (1 + rank) * kRecordBytes, kRecordBytes,
                  kRecordBytes, 1);
+  }
+
+  Status Conclude(int32_t* failure, Real<T>* log_det, T* sign, T* x, int64_t count) const {
+    if (works()) {
+      JAXMG_RETURN_IF_ERROR(Collect());
+      JAXMG_RETURN_IF_ERROR(device().status().Conclude(
+          Stream::kMain, Conclusion<T>{collected(), context_.comm.size(), status_, failure, log_det,
+                                       sign, x, count}));
+    }
+    JAXMG_RETURN_IF_ERROR(Spread(status_, 1));
+    if (log_det != nullptr) JAXMG_RETURN_IF_ERROR(Spread(log_det, 1));
+    if (sign != nullptr) JAXMG_RETURN_IF_ERROR(Spread(sign, 1));
+    return Spread(x, count);
+  }
+
+  // The records of all ranks, after Collect. A single rank's own is all there are.
+  const int32_t* collected() const {
+    return context_.comm.size() == 1 ? info() : static_cast<int32_t*>(RecordOf(0).data);
+  }
+  Status Collect() const {
+    if (context_.comm.size() == 1) return Status::Ok();
+    if (gathers_) return device().Copy(Stream::kMain, RecordOf(kRoot), mine());
+    return AllGather(context_.comm, device(), Stream::kMain, mine().data, RecordOf(0).data,
+                     kRecordBytes);
   }
 
   // The status, or 0 if it is positive.

@@ -63,7 +63,7 @@ bool GathersToInvert(const Sizes& sizes, const Ranks& ranks);
 Tiles TilesToInvert(const Sizes& sizes, const Ranks& ranks);
 
 // The bytes of a rank's record of the outcome (outcome.h).
-inline constexpr int64_t kRecordBytes = 32;
+inline constexpr int64_t kRecordBytes = kRecordWords * sizeof(int32_t);
 inline constexpr int64_t RecordsBytes(int ranks) { return kRecordBytes * (1 + ranks) + 16; }
 
 // The workspace of one rank that every routine has. A routine derives its own struct and adds the

@@ -15,6 +15,8 @@ struct RightHandSides {
   int64_t count;  // nrhs; 0 for none
   T* data;        // all columns, on every rank
   T* local;       // workspace: those of this rank's tiles, side by side as the slots are
+  // Where a single rank reads them that has a single tile, in place, instead of in `data`; or null.
+  const T* source = nullptr;
   // On one rank tiles lie as in `data`, so what solves in place needs no other memory.
   bool in_place() const { return local == data; }
   T* column(int64_t j) const { return data + j * count; }

@@ -61,7 +61,6 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
   const int64_t count = solution.nrhs * operand.n;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
-    JAXMG_RETURN_IF_ERROR(frame.outcome().InitSign());
     if (frame.works()) {
       JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
       JAXMG_RETURN_IF_ERROR(context.device.lu<T>().Reserve());
@@ -70,7 +69,7 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
   };
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
-    if (solution.check_b) {
+    if (solution.check_b && context.comm.size() > 1) {
       JAXMG_RETURN_IF_ERROR(context.device.status().Digest(
           Stream::kMain, solution.x, count * sizeof(T) / sizeof(int32_t), outcome.digest()));
     }
@@ -84,10 +83,8 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
                                   outcome.info(), {outcome.log_det(), outcome.sign()}));
       JAXMG_RETURN_IF_ERROR(FinishGesv(ranks, matrix, pivots, b));
     }
-    JAXMG_RETURN_IF_ERROR(outcome.SetAndKeepNegative());
-    JAXMG_RETURN_IF_ERROR(outcome.SetDeterminant(solution.log_abs, solution.sign));
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(solution.nrhs, operand.n, solution.x));
-    JAXMG_RETURN_IF_ERROR(outcome.Spread(solution.x, count));
+    JAXMG_RETURN_IF_ERROR(
+        outcome.ConcludeDeterminant(solution.log_abs, solution.sign, solution.x, count));
     return WaitAllSent(context.comm, Stream::kMain);
   };
   return RunOnAllRanks(context.comm, prepare, work);

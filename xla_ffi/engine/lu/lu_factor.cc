@@ -76,15 +76,13 @@ Status LuFactorRoutine(const RankContext& context, const Operand<T>& operand, in
     JAXMG_RETURN_IF_ERROR(Getrf(context, space.precision, frame.matrix(space.factored),
                                 RightHandSides<T>{}, frame.panels(), pivots, outcome.info(),
                                 {outcome.log_det(), outcome.sign()}));
-    JAXMG_RETURN_IF_ERROR(outcome.SetAndKeepNegative());
-    JAXMG_RETURN_IF_ERROR(outcome.SetDeterminant(log_abs, sign));
+    JAXMG_RETURN_IF_ERROR(outcome.ConcludeDeterminant(log_abs, sign, nullptr, 0));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(operand.n, operand.block, operand.a));
     JAXMG_RETURN_IF_ERROR(PoisonOverflow(frame));
     return WaitAllSent(context.comm, Stream::kMain);
   };
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
-    JAXMG_RETURN_IF_ERROR(frame.outcome().InitSign());
     JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
     JAXMG_RETURN_IF_ERROR(context.device.lu<T>().Reserve());
     return ClearOverflow(context, frame.matrix());

@@ -56,7 +56,7 @@ def plan(arrays, name, program, results, mesh, spec, *options, pack=None):
     promoted = arrays
     if not program.is_product(*options):
         promoted = (*promote(name, *arrays[:2]), *arrays[2:])
-    planned = _plan_promoted(promoted, name, program, results, mesh, spec, *options)
+    planned: Any = _plan_promoted(promoted, name, program, results, mesh, spec, *options)
     moves = any(a is not b for a, b in zip(promoted, arrays, strict=True))
     if not moves and pack is None:
         return planned

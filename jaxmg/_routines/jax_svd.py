@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
@@ -114,38 +115,41 @@ def _vectors(arrays, hermitian, full, subset, backend, mesh, spec):
     whole = full and m != n and subset is None and not hermitian
     shapes = (m, m if whole else end - start), "small", (n if whole else end - start, n)
     pack: Any = SVDResult
+    options: tuple[Any, ...] = (start, end)
     if not _is_native("svd", backend):
         _refuse_hermitian(hermitian, backend)
         k = min(m, n)
         shapes = (m, m if whole else k), "small", (n if whole else k, n)
         program, options = svd_programs.decomposed_by, (backend, whole)
-
-        def pack(u, s, vh):
-            return SVDResult(u[..., start:end], s[..., start:end], vh[..., start:end, :])
-
-        pack = SVDResult if subset is None else pack
+        if subset is not None:
+            pack = functools.partial(_part, start, end)
     elif hermitian:
         _needs_square("svd", m, n)
-        program, options = svd_programs.decomposed_hermitian, (start, end)
+        program = svd_programs.decomposed_hermitian
     elif whole:
         program, options = svd_programs.completed, ()
     else:
-        program, options = svd_programs.decomposed, (start, end)
+        program = svd_programs.decomposed
     return jax_linalg.plan(arrays, "svd", program, shapes, mesh, spec, *options, pack=pack)
+
+
+def _part(start, end, u, s, vh):
+    return SVDResult(u[..., start:end], s[..., start:end], vh[..., start:end, :])
 
 
 @programs.cache_plans
 def _values(arrays, name, hermitian, subset, backend, mesh, spec):
     m, n = shape_of(name, arrays[0])
     start, end = _subset(subset, min(m, n))
-    program, options = svd_programs.values, ()
+    program: Any = svd_programs.values
+    options: tuple[Any, ...] = ()
     if not _is_native(name, backend):
         _refuse_hermitian(hermitian, backend)
         program, options = svd_programs.values_by, (backend,)
     elif hermitian:
         _needs_square(name, m, n)
         program = svd_programs.hermitian_values
-    planned = jax_linalg.plan(arrays, name, program, ("small",), mesh, spec, *options)
+    planned: Any = jax_linalg.plan(arrays, name, program, ("small",), mesh, spec, *options)
     return planned if subset is None else lambda a: planned(a)[..., start:end]
 
 
@@ -375,7 +379,10 @@ def shape_of(name: str, a: Any) -> tuple[int, int]:
     """The shape of a matrix, or of each matrix of a batch; (0, 0) of a vector or a scalar."""
     if isinstance(a, Tracer) and not places.is_on_host(a):  # else `jax_linalg.run` does
         checks.usable(f"linalg.{name}", jax_linalg.matrix_name(name), a)
-    return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
+    if getattr(a, "ndim", 0) < 2:
+        return 0, 0
+    m, n = a.shape[-2:]
+    return m, n
 
 
 def _subset(subset: tuple[int, int] | None, k: int) -> tuple[int, int]:

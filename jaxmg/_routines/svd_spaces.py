@@ -63,7 +63,7 @@ def condition(call, a):
     return (_condition(s, jnp.isnan(a).any(), *call.attributes),)
 
 
-def _norm(values, ord, a):
+def _norm(values, a, ord):
     """The norm by the singular values, of which some may be denormal."""
     if ord != "nuc":
         return (norms.largest(values(a), -1) if ord == 2 else norms.smallest(values(a), -1),)
@@ -72,13 +72,13 @@ def _norm(values, ord, a):
 
 def _norm_stacks(platform, options, a):
     """`norm` of each matrix of a stack."""
-    return _norm(functools.partial(ways.singular_values, platform), *options, a)
+    return _norm(functools.partial(ways.singular_values, platform), a, *options)
 
 
 @jax_linalg.program(any_shape=True, of_stacks=_norm_stacks)
 def norm(call, a):
     """The largest or the smallest singular value, or the sum of all."""
-    return _norm(functools.partial(svd.values_of, layout=call.layout), *call.attributes, a)
+    return _norm(functools.partial(svd.values_of, layout=call.layout), a, *call.attributes)
 
 
 @jax_linalg.program(any_shape=True)

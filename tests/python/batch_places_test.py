@@ -114,7 +114,7 @@ def _expected_spec(kind, spec, shape, mesh):
     )
 
 
-@pytest.mark.core("null_space")
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, lie",
     cases.broad(

@@ -200,7 +200,7 @@ def test_svd_by_stages(shape):
     stack_cases.check_orthonormal(stack_cases.adjoint(vh), "float64")
 
 
-@pytest.mark.core("complex128")
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_few_matrices_in_turn(dtype, monkeypatch):
     """As where a library is faster for one after the other."""

@@ -86,7 +86,8 @@ def test_vectors_of_other_singular_values_have_derivatives(batch):
     np.testing.assert_allclose(found, [expected] * 2, rtol=1e-13)
 
 
-@pytest.mark.parametrize("batch", [pytest.param(False, marks=pytest.mark.extended), True])
+@pytest.mark.extended
+@pytest.mark.parametrize("batch", [False, True])
 def test_nearly_equal_singular_values_take_no_digits_of_the_unitary_factor(batch):
     """A e^(tK) with a skew K has the factor U V^H e^(tK)."""
     left, right = _unitary(3, "float64", 5), _unitary(3, "float64", 6)

@@ -135,6 +135,7 @@ def test_status_of_float16_products(value, ranks):
         assert np.isfinite(found[0]).any() == np.isfinite(expected[0]).any()
 
 
+@pytest.mark.extended
 def test_refinement_from_float16_products():
     a, b, _, _ = _problem("float32", "both")
     x, status, iterations = jaxmg.gesv(

@@ -117,6 +117,7 @@ def test_ctrl_c_ends_one_call(call):
     assert result.stdout == "right\n"
 
 
+@pytest.mark.extended
 def test_a_program_ends_as_python_ends_by_ctrl_c():
     result = _run("""
 a, b = system(500)
@@ -146,7 +147,7 @@ print("right")
     assert result.stdout == "right\n"
 
 
-@pytest.mark.core("before-signal.SIG_IGN")
+@pytest.mark.extended
 @pytest.mark.parametrize("handler", ["lambda number, frame: got.append(number)", "signal.SIG_IGN"])
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_other_handlers_are_left_alone(handler, when):

@@ -179,6 +179,7 @@ def test_every_small_shape(ranks):
         _check(np.zeros_like(a), q, r)
 
 
+@pytest.mark.extended
 def test_gram_matrices_by_halves(monkeypatch):
     """Q and R don't show a wrong one: CholeskyQR2 fails then, and another way replaces it."""
     monkeypatch.setattr(collective_products, "_BLOCK", 5)
@@ -433,7 +434,7 @@ def taken_by_tiles(monkeypatch):
 
 
 @cases.one_process("several processes take them by their rows")
-@pytest.mark.core("4-AxisType.Explicit-complex64")
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("kind", (AxisType.Auto, AxisType.Explicit), ids=str)
 @pytest.mark.parametrize("ranks", (1, 2, 4, 8))

@@ -236,6 +236,7 @@ def test_lstsq_of_a_large_matrix_that_is_not_tall(monkeypatch):
 
 
 @cases.needs_transformations
+@pytest.mark.extended
 @pytest.mark.parametrize("n", [cases.breadth(2), cases.breadth(3), 8])
 def test_det_of_batches(n):
     """Also where those of the scaled matrices overflow, and of singular ones."""

@@ -40,7 +40,7 @@ def test_products(left, right, dtype):
     np.testing.assert_array_equal(found, jitted)
 
 
-@pytest.mark.core("1-2")
+@pytest.mark.extended
 @pytest.mark.parametrize("left", _OPS)
 @pytest.mark.parametrize("right", _OPS)
 def test_derivatives_of_products(left, right):
@@ -66,6 +66,7 @@ def test_derivatives_of_products(left, right):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.core("1-2")
 @pytest.mark.parametrize("left, right", [(0, 0), (1, 2)])
 def test_a_batch_of_products(left, right):
     x, y = _operands(left, right, "complex128")

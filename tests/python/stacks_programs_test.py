@@ -80,7 +80,7 @@ _CASES = [
 
 @pytest.mark.parametrize(
     "name, order, ranks",
-    cases.broad(_CASES, lambda *case: case in (("qr", 200, 2), ("eigh", 300, 2)), alone=True),
+    cases.broad(_CASES, lambda *case: case == ("eigh", 300, 2), alone=True),
 )
 def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
     """XLA of jaxlib 0.11.2 ends the process if it compiles such a program."""

@@ -94,7 +94,7 @@ def _check_inverses_and_solutions(a, inverse, solve):
     "n, dtype",
     cases.broad(
         [(n, d) for n in (1, 5, 32, 45, 70) for d in cases.DTYPES],
-        lambda *case: case in [(5, "complex128"), (45, "float32")],
+        lambda *case: case == (5, "complex128"),
     ),
 )
 def test_lu_by_the_plugin(n, dtype):

@@ -313,6 +313,7 @@ def test_one_matrix_that_fails_has_its_status_alone(by_the_plugin):
     assert list(np.isnan(x).all(axis=(1, 2))) == [False, True, False]
 
 
+@pytest.mark.extended
 def test_inverses_of_singular_matrices_are_not_finite(by_the_plugin):
     a = np.array(stack_cases.definite(3, 9, "float64"))
     a[1] = 0

@@ -42,6 +42,17 @@ inline thread_local Barrier *barrier, *warp_barrier;
 inline thread_local host_cuda::Dimensions threadIdx, blockIdx;
 inline host_cuda::Dimensions blockDim, gridDim;
 
+namespace jaxmg::kernels {
+
+// What kernels call for ::fma. That of zig 0.15's runtime, which a test may be linked with, gives
+// NaN where a product is far smaller than the third number. Of quadruple precision products are
+// exact.
+inline double fma(double a, double b, double c) {
+  return static_cast<double>(static_cast<__float128>(a) * b + c);
+}
+
+}  // namespace jaxmg::kernels
+
 inline void __syncthreads() { host_cuda::barrier->Wait(); }
 inline void __syncwarp() { host_cuda::warp_barrier->Wait(); }
 

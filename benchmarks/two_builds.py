@@ -53,7 +53,11 @@ def serve(cases):
     jax.config.update("jax_enable_x64", True)
     from jaxmg import linalg
 
-    of = {"svd": lambda a: linalg.svd(a, full_matrices=False), "eigh": linalg.eigh}
+    mesh = jax.make_mesh((1,), ("rank",), devices=jax.devices()[:1])
+    of = {
+        "svd": lambda a: linalg.svd(a, full_matrices=False, mesh=mesh),
+        "eigh": lambda a: linalg.eigh(a, mesh=mesh),
+    }
 
     def seconds(function, a):
         start = time.perf_counter()

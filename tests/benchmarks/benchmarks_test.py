@@ -169,7 +169,10 @@ def _check_workspace(routine):
         width = _width_of_record(routine, case["dtype"], n, ranks, case["T_A"])
         known = [case["dtype"], n, ranks, width, case["nrhs"], case["donate"]]
         needed = [workspace.needed(routine, *known, rank) for rank in range(ranks)]
-        assert needed == case["formula_bytes"]
+        first, *others = case["formula_bytes"]
+        if routine == "potrs" and case["T"] == n and case["nrhs"] == 1:
+            first -= n * np.dtype(case["dtype"]).itemsize  # measured when it still copied b
+        assert needed == [first, *others]
         if routine == "syevd":  # what cuSOLVER asks for, on the first GPU
             needed[0] += (4 * n + 135) * n * np.dtype(case["dtype"]).itemsize
         # cuSOLVER asks for 0.6 MiB where a factor is made as a single tile.

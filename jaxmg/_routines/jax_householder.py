@@ -58,7 +58,10 @@ def qr_multiply(
         >>> ctq, r = jaxmg.linalg.qr_multiply(a, c)
     """
     if pivoting:
-        raise NotImplementedError("linalg.qr_multiply: pivoting=True isn't there; linalg.qr has it")
+        raise NotImplementedError(
+            "linalg.qr_multiply: pivoting=True is not supported; call linalg.qr with pivoting=True "
+            "and multiply by its Q"
+        )
     return _multiply((a, c), mode, bool(conjugate), mesh, matrix_specs)
 
 

@@ -129,7 +129,9 @@ def test_every_function_is_here():
 
 
 @cases.needs_transformations
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="comprehensions are functions there")
+@pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="Python 3.11 counts each comprehension as a call"
+)
 @pytest.mark.parametrize("name, most", [("solve", 300), ("svd", 400)])
 def test_a_first_call_changes_files_seldom(name, most):
     """A program is traced with its layout at hand, and not by the public functions of its parts."""

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import exporting
+from jaxmg._call import exporting, places
 from jaxmg._processes import rendezvous
 
 # From this order on several devices are faster than one.
@@ -289,7 +289,7 @@ def placed_like(array, other):
     """``array``, eager or traced, in the sharding of ``other``."""
     if traced((array, other)):
         return constrain_like(jnp.asarray(array), other)
-    return jax.device_put(array, other.sharding)
+    return places.put(array, other.sharding)
 
 
 def spec_of(array, layout):

@@ -1,12 +1,14 @@
 """Arrays that calls don't compute with as they are: in host memory, unreduced, of symbolic sizes.
 
 Each is looked for once, at the entrance of a call: `refuse` raises for traced arrays, and `fetch`
-copies those with values from host memory to their devices.
+copies those with values from host memory to their devices. `put` brings an array to a mesh, of
+several processes too.
 """
 
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 _HOST = "pinned_host"
@@ -53,6 +55,27 @@ def fetch(arrays):
     if not any(map(is_on_host, arrays)):
         return arrays
     return tuple(map(_to_device, arrays))
+
+
+def put(array, sharding):
+    """``array``, a NumPy array or one of JAX's with values, in ``sharding``.
+
+    What every process has whole goes to its own devices alone: ``jax.device_put`` would send one
+    process's array to the others, to compare them, and finds that NaN isn't NaN.
+    """
+    if sharding.is_fully_addressable or not _is_whole(array):
+        return jax.device_put(array, sharding)
+    array = np.asarray(array)
+    return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: array[index], dtype=array.dtype
+    )
+
+
+def _is_whole(array):
+    """Whether this process has all of ``array``."""
+    return not isinstance(array, jax.Array) or (
+        array.is_fully_addressable or array.is_fully_replicated
+    )
 
 
 def _space(kind):

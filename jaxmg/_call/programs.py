@@ -253,14 +253,10 @@ def _array_placer(array, layout, spec, extra=0):
         )
     if _on_same_devices(array, layout):
         return _resharder(sharding, extra)
-    whole = not isinstance(array, jax.Array) or (
-        array.is_fully_addressable or array.is_fully_replicated
-    )
-    put = _put_own_shards if whole and not sharding.is_fully_addressable else jax.device_put
     if not extra:
-        return lambda array: put(array, sharding)
+        return lambda array: places.put(array, sharding)
     pad = jnp.pad if isinstance(array, jax.Array) else np.pad
-    return lambda array: put(pad(array, ((0, extra), (0, 0))), sharding)
+    return lambda array: places.put(pad(array, ((0, extra), (0, 0))), sharding)
 
 
 def _on_same_devices(array, layout):
@@ -296,15 +292,6 @@ def _matrix_placer(matrix, layout):
     """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
     needs rows that divide, and a replicated one would put all of it on every device."""
     return _array_placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
-
-
-def _put_own_shards(array, sharding):
-    """``array``, which every process has whole, on a mesh of several. device_put would send one
-    process's array to the others, to compare them, and finds that NaN isn't NaN."""
-    array = np.asarray(array)
-    return jax.make_array_from_callback(
-        array.shape, sharding, lambda index: array[index], dtype=array.dtype
-    )
 
 
 def _on_mesh(array, layout):

@@ -83,7 +83,7 @@ def _join(a, b, spec):
     spec = sharding.spec if spec is None and sharding is not None else spec
     by_columns = spec is not None and len(spec) == a.ndim and spec[-1] is not None
     if sharding is not None and not layouts.traced((a, b)):
-        b = jax.device_put(b, sharding)
+        b = places.put(b, sharding)
     return jnp.concatenate([a, b], axis=-2 if by_columns else -1)
 
 
@@ -160,4 +160,4 @@ def _put(array, leaf, spec, mesh):
         return array
     if spec is None and layouts.known_spec(array, mesh) is not None:
         return array
-    return jax.device_put(array, jax.sharding.NamedSharding(mesh, leaf.spec))
+    return places.put(array, jax.sharding.NamedSharding(mesh, leaf.spec))

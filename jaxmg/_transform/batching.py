@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import checks, ffi, layouts
+from jaxmg._call import checks, ffi, layouts, places
 
 # A single matrix below this order is faster on one device than on several. A batch of at least as
 # many matrices as devices is faster with whole matrices on the devices for any order.
@@ -337,7 +337,7 @@ def _alike_in_front(arrays, count):
         wanted = P(*lead, *rest) if batch else rest
         if wanted == spec:
             return array
-        move = _compat.reshard if isinstance(array, Tracer) else jax.device_put
+        move = _compat.reshard if isinstance(array, Tracer) else places.put
         return move(array, NamedSharding(mesh, wanted))
 
     return [put(*each) for each in zip(arrays, explicit, batches, strict=True)]

@@ -159,6 +159,15 @@ def _triple(a):
     return {"a": 3 * a, "trace": jnp.trace(a), "int": jnp.int32(len(a))}
 
 
+def test_numpy_matrices_that_are_not_finite():
+    """In several processes too, each of which puts its own shards on its devices."""
+    a = _matrix((2, 8, 8), "float64")
+    a[1, 3, 3] = np.nan
+    found = np.asarray(jaxmg.tree.cholesky({"a": a}, mesh=cases.line(len(jax.devices())))["a"])
+    np.testing.assert_allclose(found[0], np.linalg.cholesky(a[0]), rtol=0, atol=1e-13)
+    assert np.isnan(found[1]).any()
+
+
 def test_any_function_and_more_devices_than_matrices():
     mesh = cases.line(8)
     a = cases.shard(_matrix((8, 8), "float32"), mesh, "r", None)

@@ -210,7 +210,7 @@ def _solve_again(arrays, trans, mesh, spec):
 
     if not batching.is_batch(lu):
         planned = jax_linalg.plan((lu, b, checked(pivots)), *call, mesh, spec, how)
-        return lambda lu, pivots, b: planned(lu, b, checked(pivots))
+        return lambda lu, pivots, b: planned(*_promoted(lu, b), checked(pivots))
     mesh, spec = jax_linalg.where_each_is(
         "lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None)
     )

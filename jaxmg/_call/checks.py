@@ -59,9 +59,7 @@ def array(routine, name, value, transformations=(), dtypes=DTYPES):
     other than ``transformations``."""
     is_an_array(routine, name, value)
     usable(routine, name, value)
-    transformation = _compat.transformation(value)
-    if transformation and transformation not in transformations:
-        raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
+    transformable(routine, name, value, transformations)
     if str(value.dtype) not in dtypes:
         raise TypeError(_other_dtype(routine, name, value, dtypes))
     if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
@@ -70,6 +68,13 @@ def array(routine, name, value, transformations=(), dtypes=DTYPES):
             "mode. Switch it on with jax.config.update('jax_enable_x64', True) or the environment "
             f"variable JAX_ENABLE_X64=1, or pass {name} in single precision"
         )
+
+
+def transformable(routine, name, value, transformations=ALL):
+    """Checks that ``value`` isn't in a transformation of JAX's other than ``transformations``."""
+    transformation = _compat.transformation(value)
+    if transformation and transformation not in transformations:
+        raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
 
 
 def is_an_array(routine, name, value):

@@ -87,6 +87,9 @@ def _plan_one(arrays, name, program, results, mesh, spec, *options):
     """`plan` of one matrix, or of what `jax.vmap` shows as one."""
     if not any(map(_compat.transformation, arrays)):
         return _plan_program(arrays, name, program, results, mesh, spec, *options)
+    if not program.is_product(*options):
+        for argument, array in zip(_names(name), arrays, strict=False):
+            checks.transformable(f"linalg.{name}", argument, array)
     mesh, spec = seen_below(name, arrays, mesh, spec, not program.by_library)
     batched = _compat.batched_here(arrays)
     if batched and checks.ALL and (spec is WHOLE or program.takes_stacks(options)):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxmg
-from jaxmg import linalg
+from jaxmg import _compat, linalg
 
 _EYE = np.eye(4, dtype=np.float32)
 _B = np.ones(4, np.float32)
@@ -192,3 +192,24 @@ def test_names_that_a_factor_does_not_have(make, name, hint):
         factor.xyz  # noqa: B018
     for again in (copy.copy(factor), copy.deepcopy(factor), pickle.loads(pickle.dumps(factor))):
         assert jax.tree.all(jax.tree.map(jnp.array_equal, factor, again))
+
+
+@pytest.mark.skipif(_compat.TRANSFORMS, reason="JAX 0.10 and newer have derivatives and batches")
+@pytest.mark.parametrize("transform", ["grad", "jitted grad", "jvp", "vmap"])
+@pytest.mark.parametrize("name", ["solve", "svdvals", "expm", "pinv"])
+def test_transformations_need_jax_0_10(name, transform):
+    others = (_B,) if name == "solve" else ()
+
+    def total(a):
+        return getattr(linalg, name)(a, *others).sum()
+
+    of = {
+        "grad": jax.grad(total),
+        "jitted grad": jax.jit(jax.grad(total)),
+        "jvp": lambda a: jax.jvp(total, (a,), (a,)),
+        "vmap": lambda a: jax.vmap(total)(a[None]),
+    }[transform]
+    word = "batched" if transform == "vmap" else "differentiated"
+    message = rf"linalg\.{name}: \w is (being )?{word} .* with JAX 0\.10 and newer"
+    with pytest.raises(NotImplementedError, match=message):
+        of(jnp.asarray(_EYE))

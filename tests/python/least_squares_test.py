@@ -335,7 +335,8 @@ def test_batches(dtype):
     same = linalg.lstsq(a, b[0], mesh=mesh)
     columns = jax.vmap(lambda b: linalg.lstsq(a[0], b, mesh=mesh)[0])(b)
     for i in range(3):
-        _compare([x[i] for x in found], _numpys(a[i], b[i], 0.1), dtype)
+        # [A; 0.1 I] has the condition 50 where A is singular, and errors grow by its square.
+        _compare([x[i] for x in found], _numpys(a[i], b[i], 0.1), dtype, factor=3000)
         _compare([x[i] for x in same], _numpys(a[i], b[0]), dtype)
         expected = _numpys(a[0], b[i])[0]
         np.testing.assert_allclose(columns[i], expected, rtol=0, atol=500 * cases.eps(dtype))

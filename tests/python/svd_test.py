@@ -485,6 +485,7 @@ def _check_bases(a, where, rcond=None, **options):
 
 
 @pytest.mark.extended
+@cases.needs_transformations
 @pytest.mark.parametrize("devices, kind", [(4, AxisType.Auto), (2, AxisType.Explicit)])
 def test_orth_of_a_batch_that_is_not_small(devices, kind):
     """A device has whole matrices, of which the engine would compute one alone."""

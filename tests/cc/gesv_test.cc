@@ -182,6 +182,10 @@ TEST(WidthOfTilesOnOneRank) {
   EXPECT(WidthOfTiles<std::complex<float>>(256, 0, 1, tuning) == 32);
   EXPECT(WidthOfTiles<std::complex<double>>(144, 0, 1, tuning) == 144);
   EXPECT(WidthOfTiles<std::complex<double>>(160, 0, 1, tuning) == 32);
+  tuning.whole_lu_order_float32 = 256;
+  EXPECT(WidthOfTiles<float>(256, 0, 1, tuning) == 256);
+  EXPECT(WidthOfTiles<std::complex<float>>(256, 0, 1, tuning) == 32);
+  EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 32);
   tuning.whole_lu_order = 0;
   tuning.wide_lu_order = 60;
   for (int64_t n : {59, 61, 64, 77}) Check<double>(n, 1, 0, 1, 2, On(tuning));

@@ -115,9 +115,11 @@ struct Tuning {
   // tile, and up to which several ranks gather it on one of them, to solve and to invert. These are
   // for real dtypes; the first two are multiplied by 3/5 for complex ones, which have more
   // operations per element. whole_lu_order is whole_order for general matrices, and is
-  // multiplied for complex128 alone.
+  // multiplied for complex128 alone; whole_lu_order_float32 takes its place in float32 if it is
+  // larger.
   int64_t whole_order = 0;
   int64_t whole_lu_order = 0;
+  int64_t whole_lu_order_float32 = 0;
   // The orders up to which the library factors a whole general matrix faster than the device's own
   // panels do, in single precision and in double.
   int64_t library_lu_order = 0;

@@ -70,7 +70,8 @@ inline Tuning CudaTuning() {
   tuning.wide_lu_order = 49152;
   tuning.whole_order = 12288;
   tuning.whole_lu_order = 4096;
-  tuning.library_lu_order = 4096;
+  tuning.whole_lu_order_float32 = 8192;
+  tuning.library_lu_order = 8192;
   tuning.library_lu_order_double = 1536;
   tuning.whole_inverse_order = 4096;
   tuning.gather_to_solve = 7168;
@@ -100,6 +101,7 @@ inline Tuning CudaTuning() {
   Set(settings.panel_multiprocessors, &tuning.panel_multiprocessors);
   Set(settings.panel_columns, &tuning.panel_columns);
   Set(settings.whole_lu_order, &tuning.whole_lu_order);
+  Set(settings.whole_lu_order, &tuning.whole_lu_order_float32);
   Set(settings.library_lu_order, &tuning.library_lu_order);
   Set(settings.whole_inverse_order, &tuning.whole_inverse_order);
   Set(settings.library_lu_order, &tuning.library_lu_order_double);

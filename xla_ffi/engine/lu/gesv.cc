@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <complex>
+#include <type_traits>
 
 #include "xla_ffi/engine/lu/getrs.h"
 
@@ -17,6 +18,9 @@ Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
 // The order up to which one rank factors a matrix as a single tile.
 template <typename T>
 int64_t WholeOrder(const Tuning& tuning) {
+  if (std::is_same_v<T, float>) {
+    return std::max(tuning.whole_lu_order, tuning.whole_lu_order_float32);
+  }
   constexpr bool kSlower = kIsComplex<T> && sizeof(Real<T>) == sizeof(double);
   return kSlower ? OrderOf<T>(tuning.whole_lu_order) : tuning.whole_lu_order;
 }

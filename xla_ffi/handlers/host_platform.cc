@@ -79,8 +79,17 @@ CallOutcome LaunchAlone(const Platform&, const DeviceProgram& program) {
   return {Guarded([&] { return program(*NewHostDevice()); })};
 }
 
+bool RunsHere(const PendingRank& pending) noexcept {
+  return !pending.refusal.ok() || (pending.site.ranks == 1 && !pending.site.spans_processes);
+}
+
+Status RunHere(PendingRank pending) noexcept {
+  if (!pending.refusal.ok()) return pending.refusal;
+  const DefaultFloatingPoint mode;
+  return RunRank(pending.site, pending.program);
+}
+
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {
-  if (!pending.refusal.ok()) return Complete(api, future, pending.refusal);
   const CallSite site = pending.site;
   const Status started = Guarded([&] {
     std::thread([api, future, site, program = std::move(pending.program)]() mutable {

@@ -1,8 +1,8 @@
 // The platform of XLA's CPU devices. Included by platform.h alone.
 //
-// Each rank runs on its own thread, and the handler returns at once. XLA runs the devices of a
-// process on a pool of threads, which may be smaller than the number of devices, so ranks that wait
-// for each other on XLA's threads could deadlock.
+// Each of several ranks runs on its own thread, and the handler returns at once. XLA runs the
+// devices of a process on a pool of threads, which may be smaller than the number of devices, so
+// ranks that wait for each other on XLA's threads could deadlock.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
@@ -37,8 +37,13 @@ inline PlatformResult Refuse(const Status& status) { return {status}; }
 // Runs a program that needs no other rank, and so can't keep one of XLA's threads waiting.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 
-// Starts the rank's thread, which completes the future. Completes it with an error if the call is
-// invalid or the thread can't be started.
+// Whether the call is over when RunHere returns: it is invalid, or has no other rank to wait for.
+bool RunsHere(const PendingRank& pending) noexcept;
+// Runs the rank on this thread, and returns the error.
+Status RunHere(PendingRank pending) noexcept;
+
+// Starts the rank's thread, which completes the future. Completes it with an error if the thread
+// can't be started.
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept;
 
 }  // namespace jaxmg
@@ -62,6 +67,10 @@ struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,
                                                               XLA_FFI_ExecutionContext*,
                                                               jaxmg::PendingRank pending) noexcept {
+    if (jaxmg::RunsHere(pending)) {
+      const jaxmg::Status status = jaxmg::RunHere(std::move(pending));
+      return status.ok() ? nullptr : jaxmg::ToFfiError(api, status);
+    }
     XLA_FFI_Future_Create_Args args = {};
     args.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE;
     if (XLA_FFI_Error* error = api->XLA_FFI_Future_Create(&args)) {

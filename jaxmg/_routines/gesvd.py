@@ -114,6 +114,8 @@ class Decomposition(batching.Batchable):
 class _OfStacks:
     """What a device does with its share of a native `Decomposition`, for `shares.Share`."""
 
+    by = "svd"
+
     @staticmethod
     def of_stacks(platform, options, a):
         from jaxmg._stacks import ways  # which needs files that need this one

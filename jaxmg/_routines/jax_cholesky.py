@@ -176,7 +176,7 @@ def _factor_stacks(platform, options, a):
     return (jnp.swapaxes(lower, -1, -2).conj() if upper else lower,)
 
 
-@jax_linalg.program(of_stacks=_factor_stacks)
+@jax_linalg.program(of_stacks=_factor_stacks, by="cholesky")
 def triangular_factor(call, a):
     read, upper = call.attributes
 

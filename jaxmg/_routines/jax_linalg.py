@@ -328,6 +328,7 @@ class Program:
         of_stacks: what a device does with a stack of matrices, of (platform, options, *stacks)
             (`shares`); None: there is no such function.
         takes: whether ``of_stacks`` has these options.
+        by: of `choice.TABLE`, the only one of its functions by which ``of_stacks`` calls a library.
     """
 
     function: collections.abc.Callable
@@ -337,6 +338,7 @@ class Program:
     is_product: collections.abc.Callable = lambda *options: False
     of_stacks: collections.abc.Callable | None = None
     takes: collections.abc.Callable = lambda *options: True
+    by: str = ""
 
     def __call__(self, call, a, *others):
         """The results. Processes meet (`ffi.meet`) before any collective of XLA's, which may cost a

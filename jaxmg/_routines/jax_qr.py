@@ -243,7 +243,7 @@ def _of_stacks(platform, options, a):
     return (r,) if q is None else (q * units[:, None, :], r)
 
 
-@jax_linalg.program(any_shape=True, of_stacks=_of_stacks, takes=lambda mode: mode != "raw")
+@jax_linalg.program(any_shape=True, of_stacks=_of_stacks, takes=lambda mode: mode != "raw", by="qr")
 def decomposed(call, a):
     (mode,) = call.attributes
     if mode == "r":

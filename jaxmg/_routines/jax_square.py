@@ -273,7 +273,9 @@ def _solve_stacks(platform, options, a, b):
     return (ways.solve(platform, a, columns).reshape(b.shape),)
 
 
-@jax_linalg.program(of_stacks=_solve_stacks, takes=lambda read, assumed: assumed != "pos")
+@jax_linalg.program(
+    of_stacks=_solve_stacks, takes=lambda read, assumed: assumed != "pos", by="solve"
+)
 def solution(call, a, b):
     read, assumed = call.attributes
     function: Any = functools.partial(_solve_general, call)
@@ -302,7 +304,7 @@ def _solve_general(call, a, b):
     return gesv.gesv(a, b, **call.layout.where)
 
 
-@jax_linalg.program(of_stacks=lambda platform, options, a: (ways.inverse(platform, a),))
+@jax_linalg.program(of_stacks=lambda platform, options, a: (ways.inverse(platform, a),), by="inv")
 def inverse(call, a):
     return (_inverse(call, a),)
 

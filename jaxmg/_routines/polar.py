@@ -88,6 +88,8 @@ class _Decomposition(batching.Batchable):
 class _OfStacks:
     """What a device does with its share of `_Decomposition`, for `shares.Share`."""
 
+    by = ""
+
     @staticmethod
     def of_stacks(platform, options, a):
         from jaxmg._stacks import ways  # which needs this file

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmg._stacks import choice
 from jaxmg._stacks.parts import in_parts
 from jaxmg._stacks.triangle import whole
 
@@ -53,12 +54,17 @@ class Share:
         def compute(*stacks):
             return tuple(self.program.of_stacks(self.platform, self.options, *stacks))
 
-        if self.platform != "cpu" or self.devices == 1:
+        if self.platform != "cpu" or self.devices == 1 or self._by_plugin(stacks[0]):
             return in_parts(compute, *stacks)
 
         # JAX's LAPACK kernels lock up where several devices call them with batches at a time (seen
-        # with jaxlib 0.10.2).
+        # with jaxlib 0.10.2), and their threads hold each other up.
         def one(arrays):
             return tuple(value[0] for value in compute(*(array[None] for array in arrays)))
 
         return jax.lax.map(one, stacks)
+
+    def _by_plugin(self, stack):
+        """Whether the plugin computes all that is a library's, on as many threads as cores."""
+        by = self.program.by
+        return by != "" and choice.choose(self.platform, by, stack) != choice.JAX

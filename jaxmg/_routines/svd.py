@@ -44,7 +44,7 @@ def _svd_stacks(platform, options, a):
     return u[..., part], s[..., part], vh[..., part, :]
 
 
-@jax_linalg.program(any_shape=True, of_stacks=_svd_stacks)
+@jax_linalg.program(any_shape=True, of_stacks=_svd_stacks, by="svd")
 def decomposed(call, a):
     """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n); of the singular values from start to
     end alone, where the call says so."""
@@ -83,7 +83,9 @@ def values_by(call, a):
 
 
 @jax_linalg.program(
-    any_shape=True, of_stacks=lambda platform, options, a: (ways.singular_values(platform, a),)
+    any_shape=True,
+    of_stacks=lambda platform, options, a: (ways.singular_values(platform, a),),
+    by="svd",
 )
 def values(call, a):
     """The singular values alone."""
@@ -95,6 +97,7 @@ def values(call, a):
     of_stacks=lambda platform, options, a: (
         ways.singular_values(platform, scaling.scaled(a, (-2, -1))),
     ),
+    by="svd",
 )
 def relative_values(call, a):
     """The singular values times a power of two, which don't underflow where A's entries don't."""

@@ -69,11 +69,22 @@ TABLE: tuple[Row, ...] = (
     Row("gpu", "polar", "qdwh", (32, 4096), 4),
     Row("gpu", "svd", "polar and stages", (256, 512), 32, ("f4", "f8")),
     Row("gpu", "svd", "polar", (32, 4096), 4),
+    # The plugin deals the matrices to the cores, each with one BLAS thread, whatever the devices.
+    *(
+        Row("cpu", function, way, (1, 4096), 1)
+        for way, functions in (
+            ("plugin", ("svd", "lu", "inv")),
+            ("lapack", ("cholesky", "qr", "solve", "trsm")),
+        )
+        for function in functions
+    ),
 )
 
 
 # The ways that call the plugin.
-_BY_PLUGIN = ("stages", "polar and stages", "plugin", "small", "qdwh", "polar", "blocked")
+_BY_PLUGIN = (
+    "stages", "polar and stages", "plugin", "lapack", "small", "qdwh", "polar", "blocked",
+)  # fmt: skip
 
 
 # Where products of stacks are the plugin's: XLA times several algorithms for each of its own on a

@@ -9,22 +9,26 @@ from jaxmg import _compat
 from jaxmg._stacks import native, products, triangle
 
 
-@jax.custom_jvp
-def factor_by_plugin(a):
+def _differentiable(triangular_solve):
     """L of A = L L^H, (count, n, n), of A's lower triangle; NaN where A isn't positive definite."""
-    return native.factor_cholesky(a)
+    factor = jax.custom_jvp(lambda a: native.factor_cholesky(a))
+
+    @factor.defjvp
+    @_compat.default_promotion()
+    def rule(primals, tangents):
+        """L^-1 dL is the lower triangle of L^-1 dA L^-H with half of its diagonal: S. F. Walter and
+        L. Lehmann, Algorithmic differentiation of linear algebra functions, 2010."""
+        lower = factor(*primals)
+        solve = functools.partial(triangular_solve, lower, lower=True)
+        inner = solve(
+            solve(triangle.whole(tangents[0]), left_side=False, transpose_a=True, conjugate_a=True),
+            left_side=True,
+        )
+        half = jnp.tril(inner, -1) + jnp.tril(jnp.triu(inner)) / 2
+        return lower, products.multiply(lower, half)
+
+    return factor
 
 
-@factor_by_plugin.defjvp
-@_compat.default_promotion()
-def _rule(primals, tangents):
-    """L^-1 dL is the lower triangle of L^-1 dA L^-H with half of its diagonal: S. F. Walter and L.
-    Lehmann, Algorithmic differentiation of linear algebra functions, 2010."""
-    lower = factor_by_plugin(*primals)
-    solve = functools.partial(jax.lax.linalg.triangular_solve, lower, lower=True)
-    inner = solve(
-        solve(triangle.whole(tangents[0]), left_side=False, transpose_a=True, conjugate_a=True),
-        left_side=True,
-    )
-    half = jnp.tril(inner, -1) + jnp.tril(jnp.triu(inner)) / 2
-    return lower, products.multiply(lower, half)
+factor_by_plugin = _differentiable(jax.lax.linalg.triangular_solve)
+factor_by_lapack = _differentiable(triangle.solve_in_turn)

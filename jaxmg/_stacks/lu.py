@@ -7,6 +7,7 @@ concerned.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -46,11 +47,13 @@ def _differentiable_inverse(function):
 
 
 @_compat.default_promotion()
-def _solve_by_plugin(a, b):
+def _solve_by_plugin(a, b, **few):
     packed, pivots = native.factor_lu(a)
     order = jax.lax.linalg.lu_pivots_to_permutation(pivots, a.shape[-1])
-    x = triangle.solve(True, packed, jnp.take_along_axis(b, order[..., None], axis=1), unit=True)
-    return triangle.solve(True, packed, x, upper=True)
+    x = triangle.solve(
+        True, packed, jnp.take_along_axis(b, order[..., None], axis=1), unit=True, **few
+    )
+    return triangle.solve(True, packed, x, upper=True, **few)
 
 
 @_compat.default_promotion()
@@ -69,6 +72,9 @@ def _inverse_by_plugin(a):
 
 
 solve_by_plugin = _differentiable_solve(library.spoiled(_solve_by_plugin))
+solve_by_lapack = _differentiable_solve(
+    library.spoiled(lambda a, b: _solve_by_plugin(a, b, few=math.inf))
+)
 _solve_small = _differentiable_solve(library.spoiled(native.solve_small))
 inverse_by_plugin = _differentiable_inverse(library.spoiled(_inverse_by_plugin))
 inverse_of_small = _differentiable_inverse(library.spoiled(native.invert_small))

@@ -13,8 +13,8 @@ from jaxmg import _compat
 
 HANDLERS = (
     "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
-    "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_solve32", "stacked_sytrd",
-    "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
+    "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_solve32", "stacked_svd",
+    "stacked_sytrd", "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
 )  # fmt: skip
 
 # kMostStackSubstitution, kMostSmall and kMostSmallColumns of xla_ffi/device/constants.h.
@@ -56,6 +56,19 @@ def reduce_to_tridiagonal(a):
     count, n, _ = a.shape
     rows = [jax.ShapeDtypeStruct((count, size), a.dtype) for size in (n, n - 1, n)]
     return call("stacked_sytrd", (_like(a), *rows), a, aliases={0: 0})
+
+
+def decompose(a, vectors=True):
+    """(U, s, V^H) of a (count, m, n), without further columns: gesdd. Without ``vectors`` s alone.
+    NaN for a matrix that isn't finite. On CPU devices."""
+    count, m, n = a.shape
+    k = min(m, n)
+    of_u, of_vh = ((count, m, k), (count, k, n)) if vectors else ((count, 0, k), (count, k, 0))
+    shapes = (a.shape, of_u, of_vh)
+    results = [jax.ShapeDtypeStruct(shape, a.dtype) for shape in shapes]
+    results.append(jax.ShapeDtypeStruct((count, k), jnp.finfo(a.dtype).dtype))
+    _, u, vh, s = call("stacked_svd", results, a, aliases={0: 0}, vectors=vectors)
+    return (u, s, vh) if vectors else s
 
 
 def map_singular_values(x, coefficients):

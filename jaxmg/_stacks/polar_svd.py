@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._stacks import eigh as stages
-from jaxmg._stacks import library, polar, products, qr, sections
+from jaxmg._stacks import library, native, polar, products, qr, sections
 from jaxmg._transform import rotations
 
 _adjoint = sections.adjoint
@@ -120,6 +120,16 @@ def _values_by_jax(a):
     return library.svdvals(a)
 
 
+@_compat.default_promotion()
+def _svd_by_plugin(a):
+    return native.decompose(a)
+
+
+@_compat.default_promotion()
+def _values_by_plugin(a):
+    return native.decompose(a, vectors=False)
+
+
 _by_plugin, _by_jax = products.multiply, sections.multiply
 decompose = _differentiable_svd(
     functools.partial(_decompose, functools.partial(library.eigh, symmetrize_input=False)),
@@ -129,6 +139,8 @@ decompose_by_stages = _differentiable_svd(
     functools.partial(_decompose, stages.decompose), _by_plugin
 )
 decompose_by_jax = _differentiable_svd(_svd_by_jax, _by_jax)
+decompose_by_plugin = _differentiable_svd(_svd_by_plugin, _by_plugin)
 values_by_jax = _differentiable_values(_values_by_jax, decompose_by_jax, _by_jax)
+values_by_plugin = _differentiable_values(_values_by_plugin, decompose_by_plugin, _by_plugin)
 unitary = _differentiable_unitary(_unitary, decompose, _by_plugin)
 unitary_by_jax = _differentiable_unitary(_unitary_by_jax, decompose_by_jax, _by_jax)

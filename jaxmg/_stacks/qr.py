@@ -10,50 +10,61 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
-from jaxmg._stacks import native, products, sections
+from jaxmg._stacks import native, products, sections, triangle
 
 
-@jax.custom_jvp
-@_compat.default_promotion()
-def reduced(a):
+def _differentiable(triangular_solve):
     """(Q, R) of a (count, m, n): Q (count, m, k) and R (count, k, n), k = min(m, n)."""
-    return _by_plugin(a, True)
+
+    @jax.custom_jvp
+    @_compat.default_promotion()
+    def both(a):
+        return _by_plugin(a, True)
+
+    @both.defjvp
+    @_compat.default_promotion()
+    def rule(primals, tangents):
+        """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
+        (a,), (a_dot,) = primals, tangents
+        q, r = both(a)
+        k = r.shape[-2]
+        square, multiply = r[..., :k], products.multiply
+        w = triangular_solve(square, a_dot[..., :k], left_side=False, lower=False)
+        h = multiply(q, w, products.ADJOINT)
+        half = jnp.tril(h, -1)
+        skew = half - sections.adjoint(half)
+        if jnp.iscomplexobj(h):  # R's diagonal stays real
+            imaginary = 1j * jnp.diagonal(h, axis1=-2, axis2=-1).imag
+            skew += imaginary[..., None] * jnp.eye(k, dtype=h.dtype)
+        q_dot = w - multiply(q, h - skew)
+        r_dot = multiply(h - skew, square)
+        if a.shape[-1] > k:
+            rest = multiply(q_dot, a[..., k:], products.ADJOINT)
+            rest += multiply(q, a_dot[..., k:], products.ADJOINT)
+            r_dot = jnp.concatenate([r_dot, rest], axis=-1)
+        return (q, r), (q_dot, r_dot)
+
+    return both
 
 
-@reduced.defjvp
-@_compat.default_promotion()
-def _reduced_jvp(primals, tangents):
-    """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
-    (a,), (a_dot,) = primals, tangents
-    q, r = reduced(a)
-    k = r.shape[-2]
-    square, multiply = r[..., :k], products.multiply
-    w = jax.lax.linalg.triangular_solve(square, a_dot[..., :k], left_side=False, lower=False)
-    h = multiply(q, w, products.ADJOINT)
-    half = jnp.tril(h, -1)
-    skew = half - sections.adjoint(half)
-    if jnp.iscomplexobj(h):  # R's diagonal stays real
-        imaginary = 1j * jnp.diagonal(h, axis1=-2, axis2=-1).imag
-        skew += imaginary[..., None] * jnp.eye(k, dtype=h.dtype)
-    q_dot = w - multiply(q, h - skew)
-    r_dot = multiply(h - skew, square)
-    if a.shape[-1] > k:
-        rest = multiply(q_dot, a[..., k:], products.ADJOINT)
-        rest += multiply(q, a_dot[..., k:], products.ADJOINT)
-        r_dot = jnp.concatenate([r_dot, rest], axis=-1)
-    return (q, r), (q_dot, r_dot)
+reduced = _differentiable(jax.lax.linalg.triangular_solve)
+reduced_by_lapack = _differentiable(triangle.solve_in_turn)
 
 
-@jax.custom_jvp
-@_compat.default_promotion()
-def upper(a):
-    """R of `reduced` alone."""
-    return _by_plugin(a, False)[1]
+def _differentiable_upper(both):
+    """R alone."""
+
+    @jax.custom_jvp
+    @_compat.default_promotion()
+    def upper(a):
+        return _by_plugin(a, False)[1]
+
+    upper.defjvp(lambda primals, tangents: jax.jvp(lambda a: both(a)[1], primals, tangents))
+    return upper
 
 
-@upper.defjvp
-def _upper_jvp(primals, tangents):
-    return jax.jvp(lambda a: reduced(a)[1], primals, tangents)
+upper = _differentiable_upper(reduced)
+upper_by_lapack = _differentiable_upper(reduced_by_lapack)
 
 
 def _by_plugin(a, with_q):

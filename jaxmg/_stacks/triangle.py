@@ -1,5 +1,7 @@
 """Triangular matrices of a stack: their inverses by products, LAPACK's trtri, and substitution."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -48,10 +50,18 @@ def whole(a, upper=False):
 _FEW = 4
 
 
-def solve(by_plugin, a, b, upper=False, adjoint=False, unit=False):
+def solve_in_turn(a, b, **options):
+    """JAX's `triangular_solve` of one matrix after the other. Its kernel of a batch waits in a
+    thread of XLA's pool for other threads of it with JAX 0.10, and several CPU devices at a time
+    can lock up."""
+    function = functools.partial(jax.lax.linalg.triangular_solve, **options)
+    return jax.lax.map(lambda one: function(*one), (a, b))
+
+
+def solve(by_plugin, a, b, upper=False, adjoint=False, unit=False, few: float = _FEW):
     """T^-1 B of the lower or upper triangles T of a (count, n, n) and b (count, n, nrhs); with
     ``adjoint`` T^-H B. By JAX, or with ``by_plugin`` by the plugin if there are few columns."""
-    if by_plugin and b.shape[-1] <= _FEW and a.shape[-1] <= native.MOST_SUBSTITUTION:
+    if by_plugin and b.shape[-1] <= few and a.shape[-1] <= native.MOST_SUBSTITUTION:
         return native.solve_triangle(a, b, upper, adjoint, unit)
     return jax.lax.linalg.triangular_solve(
         a, b, left_side=True, lower=not upper, transpose_a=adjoint, conjugate_a=adjoint,

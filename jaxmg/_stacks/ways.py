@@ -30,6 +30,7 @@ def _cholesky_by_jax(a):
 _CHOLESKY: _Ways = {
     JAX: _cholesky_by_jax,
     "plugin": scaling.homogeneous(definite.factor_by_plugin, 0.5),
+    "lapack": scaling.homogeneous(definite.factor_by_lapack, 0.5),
 }
 
 
@@ -44,8 +45,18 @@ def _r_by_jax(a):
     return _qr_by_jax(a)[1]
 
 
-_QR: _Ways = {JAX: _qr_by_jax, TURNS: _in_turn(_qr_by_jax), "blocked": qr.reduced}
-_R: _Ways = {JAX: _r_by_jax, TURNS: _in_turn(_r_by_jax), "blocked": qr.upper}
+_QR: _Ways = {
+    JAX: _qr_by_jax,
+    TURNS: _in_turn(_qr_by_jax),
+    "blocked": qr.reduced,
+    "lapack": qr.reduced_by_lapack,
+}
+_R: _Ways = {
+    JAX: _r_by_jax,
+    TURNS: _in_turn(_r_by_jax),
+    "blocked": qr.upper,
+    "lapack": qr.upper_by_lapack,
+}
 _INV: _Ways = {
     JAX: library.inv,
     TURNS: _in_turn(library.inv),
@@ -56,6 +67,7 @@ _SOLVE: _Ways = {
     JAX: library.solve,
     TURNS: lambda a, b: jax.lax.map(lambda one: library.solve(*one), (a, b)),
     "plugin": scaling.homogeneous(lu.solve_by_plugin, -1),
+    "lapack": scaling.homogeneous(lu.solve_by_lapack, -1),
     "small": scaling.homogeneous(lu.solve_small, -1),
 }
 
@@ -69,7 +81,9 @@ _SVD: _Ways = {
     JAX: polar_svd.decompose_by_jax,
     "polar": polar_svd.decompose,
     "polar and stages": polar_svd.decompose_by_stages,
+    "plugin": polar_svd.decompose_by_plugin,
 }
+_VALUES: _Ways = {JAX: polar_svd.values_by_jax, "plugin": polar_svd.values_by_plugin}
 _POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
 
 
@@ -113,8 +127,8 @@ def svd(platform, a):
 
 def singular_values(platform, a):
     """The singular values alone."""
-    if choice.choose(platform, "svd", a) == JAX:
-        return polar_svd.values_by_jax(a)
+    if choice.choose(platform, "svd", a) in _VALUES:
+        return choice.function(_VALUES, platform, "svd", a)(a)
     return svd(platform, a)[1]
 
 

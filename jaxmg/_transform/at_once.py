@@ -10,6 +10,7 @@ only the upper triangle of a Hermitian matrix.
 import collections.abc
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +72,7 @@ def _cholesky_by_jax(a):
 
 _CHOLESKY = {
     choice.JAX: _cholesky_by_jax,
-    "plugin": functools.partial(native.factor_cholesky, upper=True),
+    **dict.fromkeys(("plugin", "lapack"), functools.partial(native.factor_cholesky, upper=True)),
 }
 
 
@@ -92,7 +93,11 @@ def _solve(platform, a, b, **triangle_of_a):
     return function(a, b, **triangle_of_a)
 
 
-_SOLVE = {by: functools.partial(triangle.solve, by != choice.JAX) for by in (choice.JAX, "plugin")}
+_SOLVE = {
+    choice.JAX: functools.partial(triangle.solve, False),
+    "plugin": functools.partial(triangle.solve, True),
+    "lapack": functools.partial(triangle.solve, True, few=math.inf),
+}
 
 
 def solve(platform, u, b):

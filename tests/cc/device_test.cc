@@ -1,16 +1,19 @@
 // The host device: copies, the checks around LAPACK, and the number of BLAS's threads.
 #include "xla_ffi/device/host/device.h"
 
+#include <atomic>
 #include <cmath>
 #include <complex>
 #include <limits>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
+#include "xla_ffi/device/host/deal.h"
 #include "xla_ffi/device/host/lapack.h"
 
 namespace jaxmg {
@@ -306,6 +309,30 @@ TEST(ARankThatWorksAloneHasTheCoresOfWaitingRanks) {
     }
   }
   EXPECT(threads_now == cores) << threads_now;
+  HostBlasThreads() = {};
+}
+
+TEST(MatricesOfAStackAreDealtToTheCores) {
+  EXPECT(ThreadsOfDeal(100, 1e9, 8, 0) == 8);
+  EXPECT(ThreadsOfDeal(3, 1e9, 8, 0) == 3);
+  EXPECT(ThreadsOfDeal(100, 1e9, 8, 6) == 2) << "other devices deal, too";
+  EXPECT(ThreadsOfDeal(100, 1e9, 8, 20) == 1);
+  EXPECT(ThreadsOfDeal(100, 10, 8, 0) == 1) << "a thread would take longer to start";
+  HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
+  threads_now = 4;
+  std::vector<std::atomic<int>> calls(100);
+  const Status good = DealOut(100, 1e9, [&](int64_t begin, int64_t end) {
+    EXPECT(threads_now == 1) << "each matrix has one BLAS thread";
+    for (int64_t i = begin; i < end; ++i) ++calls[i];
+    return Status::Ok();
+  });
+  EXPECT(good.ok() && threads_now == 4);
+  for (const auto& count : calls) EXPECT(count == 1);
+  const Status bad = DealOut(100, 1e9, [&](int64_t begin, int64_t end) -> Status {
+    if (begin <= 60 && 60 < end) return Error(Code::kInternal, "matrix 60");
+    return Status::Ok();
+  });
+  EXPECT(std::string(bad.message()) == "matrix 60") << bad.message();
   HostBlasThreads() = {};
 }
 

@@ -118,22 +118,26 @@ Real<T> Size(const T& x) {
   return std::abs(std::real(x)) + std::abs(std::imag(x));
 }
 
+// A = L L^H, or with the upper triangle A = L^H L of which L^H is left.
 template <typename T>
-void Potrf(char*, int* n, T* a, int* lda, int* info) {
+void Potrf(char* uplo, int* n, T* a, int* lda, int* info) {
+  const bool lower = *uplo == 'L';
+  // L(i, j), or its conjugate.
+  auto l = [&](int i, int j) -> T& { return lower ? a[j * *lda + i] : a[i * *lda + j]; };
   *info = 0;
   for (int j = 0; j < *n; ++j) {
-    Real<T> diagonal = std::real(a[j * *lda + j]);
-    for (int k = 0; k < j; ++k) diagonal -= std::norm(a[k * *lda + j]);
+    Real<T> diagonal = std::real(l(j, j));
+    for (int k = 0; k < j; ++k) diagonal -= std::norm(l(j, k));
     if (!(diagonal > 0)) {
       *info = j + 1;
       return;
     }
     diagonal = std::sqrt(diagonal);
-    a[j * *lda + j] = diagonal;
+    l(j, j) = diagonal;
     for (int i = j + 1; i < *n; ++i) {
-      T sum = a[j * *lda + i];
-      for (int k = 0; k < j; ++k) sum -= a[k * *lda + i] * Conj(a[k * *lda + j]);
-      a[j * *lda + i] = sum / diagonal;
+      T sum = l(i, j);
+      for (int k = 0; k < j; ++k) sum -= l(i, k) * Conj(l(j, k));
+      l(i, j) = sum / diagonal;
     }
   }
 }
@@ -264,10 +268,170 @@ void Heevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, Real
   Jacobi(jobz, *n, a, *lda, w, info);
 }
 
+// Unblocked reflectors, as LAPACK's geqr2 makes them: H_j = 1 - tau v v^H, v_j = 1. Of a column as
+// it is scaled to be of size 1: squares, and quotients of denormal numbers, may vanish.
+template <typename T>
+void Geqrf(int* m, int* n, T* a, int* lda, T* tau, T*, int*, int* info) {
+  for (int j = 0; j < std::min(*m, *n); ++j) {
+    T* const x = a + int64_t{j} * *lda;
+    Real<T> below = 0;
+    for (int i = j + 1; i < *m; ++i) below = std::max<Real<T>>(below, std::abs(x[i]));
+    tau[j] = 0;
+    if (below > 0 || std::imag(x[j]) != 0) {
+      const Real<T> largest = std::max<Real<T>>(below, std::abs(x[j]));
+      Real<T> sum = 0;
+      for (int i = j; i < *m; ++i) {
+        x[i] /= largest;
+        sum += std::norm(x[i]);
+      }
+      const Real<T> beta = std::real(x[j]) > 0 ? -std::sqrt(sum) : std::sqrt(sum);
+      tau[j] = (T(beta) - x[j]) / beta;
+      for (int i = j + 1; i < *m; ++i) x[i] /= x[j] - T(beta);
+      x[j] = beta * largest;
+    }
+    for (int c = j + 1; c < *n; ++c) {
+      T* const y = a + int64_t{c} * *lda;
+      T sum = y[j];
+      for (int i = j + 1; i < *m; ++i) sum += Conj(x[i]) * y[i];
+      sum *= Conj(tau[j]);
+      y[j] -= sum;
+      for (int i = j + 1; i < *m; ++i) y[i] -= sum * x[i];
+    }
+  }
+  *info = 0;
+}
+
+template <typename T>
+void Orgqr(int* m, int* n, int* k, T* a, int* lda, T* tau, T*, int*, int* info) {
+  std::vector<T> q(int64_t{*m} * *n);
+  for (int c = 0; c < *n; ++c) {
+    T* const y = q.data() + int64_t{c} * *m;
+    y[c] = 1;
+    for (int j = *k - 1; j >= 0; --j) {
+      const T* const x = a + int64_t{j} * *lda;
+      T sum = y[j];
+      for (int i = j + 1; i < *m; ++i) sum += Conj(x[i]) * y[i];
+      sum *= tau[j];
+      y[j] -= sum;
+      for (int i = j + 1; i < *m; ++i) y[i] -= sum * x[i];
+    }
+  }
+  for (int c = 0; c < *n; ++c) {
+    std::copy_n(q.data() + int64_t{c} * *m, *m, a + int64_t{c} * *lda);
+  }
+  *info = 0;
+}
+
+// x (n) := x without its parts along the columns of q, of unit length.
+template <typename T>
+void MakeUnit(int n, int columns, const T* q, int64_t ldq, T* x) {
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int k = 0; k < columns; ++k) {
+      T dot = 0;
+      for (int i = 0; i < n; ++i) dot += Conj(q[k * ldq + i]) * x[i];
+      for (int i = 0; i < n; ++i) x[i] -= dot * q[k * ldq + i];
+    }
+    Real<T> sum = 0;
+    for (int i = 0; i < n; ++i) sum += std::norm(x[i]);
+    for (int i = 0; sum > 0 && i < n; ++i) x[i] /= std::sqrt(sum);
+  }
+}
+
+// One-sided Jacobi rotations of a square matrix: A V has columns that are orthogonal. U's columns
+// of singular values that are 0 are completed to an orthonormal basis.
+template <typename T>
+void OneSided(const char* jobz, int n, T* a, int lda, Real<T>* s, T* u, int ldu, T* vt, int ldvt) {
+  using R = Real<T>;
+  std::vector<T> v(int64_t{n} * n);
+  for (int i = 0; i < n; ++i) v[int64_t{i} * n + i] = 1;
+  auto rotate = [](int count, T* x, T* y, R c, R sine, T phase) {
+    for (int i = 0; i < count; ++i) {
+      const T p = x[i], q = y[i] * Conj(phase);
+      x[i] = c * p - sine * q;
+      y[i] = sine * p + c * q;
+    }
+  };
+  for (int sweep = 0; sweep < 60; ++sweep) {
+    bool rotated = false;
+    for (int p = 0; p < n; ++p) {
+      for (int q = p + 1; q < n; ++q) {
+        T *x = a + int64_t{p} * lda, *y = a + int64_t{q} * lda;
+        R xx = 0, yy = 0;
+        T xy = 0;
+        for (int i = 0; i < n; ++i) {
+          xx += std::norm(x[i]);
+          yy += std::norm(y[i]);
+          xy += Conj(x[i]) * y[i];
+        }
+        const R size = std::abs(xy);
+        if (size <= std::numeric_limits<R>::epsilon() * std::sqrt(xx * yy) || size == 0) continue;
+        rotated = true;
+        const R zeta = (yy - xx) / (2 * size);
+        const R t = (zeta < 0 ? -1 : 1) / (std::abs(zeta) + std::sqrt(1 + zeta * zeta));
+        const R c = 1 / std::sqrt(1 + t * t);
+        rotate(n, x, y, c, c * t, xy / size);
+        rotate(n, v.data() + int64_t{p} * n, v.data() + int64_t{q} * n, c, c * t, xy / size);
+      }
+    }
+    if (!rotated) break;
+  }
+  std::vector<R> norms(n);
+  std::vector<T> right(int64_t{n} * n);
+  std::vector<int> order(n);
+  for (int j = 0; j < n; ++j) {
+    R sum = 0;
+    for (int i = 0; i < n; ++i) sum += std::norm(a[int64_t{j} * lda + i]);
+    norms[j] = std::sqrt(sum);
+    order[j] = j;
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return norms[i] > norms[j]; });
+  const R tiny = n == 0 ? 0 : norms[order[0]] * std::numeric_limits<R>::epsilon() * n;
+  for (int j = 0; j < n; ++j) {
+    s[j] = norms[order[j]];
+    if (*jobz == 'N') continue;
+    T* const to = u + int64_t{j} * ldu;
+    const T* const from = a + int64_t{order[j]} * lda;
+    std::copy_n(v.data() + int64_t{order[j]} * n, n, right.data() + int64_t{j} * n);
+    MakeUnit(n, j, right.data(), n, right.data() + int64_t{j} * n);
+    for (int i = 0; i < n; ++i) vt[int64_t{i} * ldvt + j] = Conj(right[int64_t{j} * n + i]);
+    for (int axis = -1; axis < n; ++axis) {
+      if (axis < 0 && s[j] <= tiny) continue;
+      for (int i = 0; i < n; ++i) to[i] = axis < 0 ? from[i] / s[j] : T(i == axis ? 1 : 0);
+      for (int pass = 0; pass < 2; ++pass) {
+        for (int k = 0; k < j; ++k) {
+          T dot = 0;
+          for (int i = 0; i < n; ++i) dot += Conj(u[int64_t{k} * ldu + i]) * to[i];
+          for (int i = 0; i < n; ++i) to[i] -= dot * u[int64_t{k} * ldu + i];
+        }
+      }
+      R norm = 0;
+      for (int i = 0; i < n; ++i) norm += std::norm(to[i]);
+      norm = std::sqrt(norm);
+      if (norm < R(0.1) / std::sqrt(R(n))) continue;
+      for (int i = 0; i < n; ++i) to[i] /= norm;
+      break;
+    }
+  }
+}
+
+template <typename T>
+void Gesdd(char* jobz, int* m, int* n, T* a, int* lda, Real<T>* s, T* u, int* ldu, T* vt, int* ldvt,
+           T*, int*, int*, int* info) {
+  *info = *m == *n ? 0 : -2;  // square matrices alone
+  if (*info == 0) OneSided(jobz, *n, a, *lda, s, u, *ldu, vt, *ldvt);
+}
+
+template <typename T>
+void ComplexGesdd(char* jobz, int* m, int* n, T* a, int* lda, Real<T>* s, T* u, int* ldu, T* vt,
+                  int* ldvt, T*, int*, Real<T>*, int*, int* info) {
+  *info = *m == *n ? 0 : -2;  // square matrices alone
+  if (*info == 0) OneSided(jobz, *n, a, *lda, s, u, *ldu, vt, *ldvt);
+}
+
 template <typename T>
 void Install() {
-  HostLapack<T>() = {Gemm<T>,  Gemv<T>,  Herk<T>,  Trsm<T>,  Trmm<T>,
-                     Potrf<T>, Getrf<T>, Trtri<T>, Syevd<T>, Heevd<T>};
+  HostLapack<T>() = {Gemm<T>,  Gemv<T>,  Herk<T>,  Trsm<T>,  Trmm<T>,  Potrf<T>, Getrf<T>,
+                     Trtri<T>, Geqrf<T>, Orgqr<T>, Syevd<T>, Heevd<T>, Gesdd<T>, ComplexGesdd<T>};
 }
 
 }  // namespace

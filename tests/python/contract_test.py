@@ -279,6 +279,9 @@ _STACKED = {
     "jaxmg_stacked_polynomials": ([(3, 2, 5)], [(3, 2, 5)], {"coefficients": np.ones(3)}),
     "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"left": 0, "right": 0}),
     "jaxmg_stacked_qr": ([(3, 5, 4)], [(3, 5, 4), (3, 5, 4)], {"with_q": True}),
+    "jaxmg_stacked_svd": (
+        [(3, 5, 4)], [(3, 5, 4), (3, 5, 4), (3, 4, 4), (3, 4)], {"vectors": True}
+    ),
     "jaxmg_stacked_solve32": ([_MATRICES, (3, 4, 2)], [(3, 4, 2)], {}),
     "jaxmg_stacked_sytrd": ([_MATRICES], [_MATRICES, _POLES, (3, 3), _POLES], {}),
     "jaxmg_stacked_trsm": (
@@ -351,6 +354,8 @@ _ODD = (3, 5)
         ("jaxmg_stacked_qr", [(5,)], [(5,), (5,)], "a must be"),
         ("jaxmg_stacked_qr", None, [(3, 4, 4), (3, 5, 4)], "a must be"),
         ("jaxmg_stacked_qr", None, [(3, 5, 4), (3, 5, 5)], "a must be"),
+        ("jaxmg_stacked_svd", [(5,)], [(5,), (5,), (5,), (5,)], "a must be"),
+        ("jaxmg_stacked_svd", None, [(3, 5, 4), (3, 5, 4), (3, 4, 5), (3, 4)], "a must be"),
         ("jaxmg_stacked_tridiagonal", [_POLES, _POLES], None, "d must be"),
         ("jaxmg_stacked_tridiagonal", [(1, 33), (1, 32)], [(1, 33), (1, 33, 33)], "n <= 32"),
     ],

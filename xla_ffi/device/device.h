@@ -160,6 +160,13 @@ struct Tuning {
   // Whether one rank computes what all need alike, of few rows and columns, and sends it to the
   // others: LAPACKs of several host devices hold each other up. Otherwise each rank does.
   bool small_on_one = false;
+  // What one rank does for all by the device's solver of a whole matrix (matrix_solver.h), because
+  // it is faster than the ranks together, which share its processors: singular value decompositions
+  // up to whole_svd_order, and QR decompositions of up to whole_qr_columns columns that aren't tall
+  // or of up to whole_qr_elements elements. 0: none.
+  int64_t whole_svd_order = 0;
+  int64_t whole_qr_columns = 0;
+  int64_t whole_qr_elements = 0;
   // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
   // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
   // stages_alone, and stages_alone_values without eigenvectors, are the orders from which a single
@@ -295,6 +302,11 @@ class Device {
   // nested; use Range.
   virtual void BeginRange(Stream, const char* /*name*/, int64_t /*index*/) {}
   virtual void EndRange(Stream) {}
+
+  // Between the two calls the other ranks of the call wait for this one, which may use what all
+  // of them share: processors, on the host. Use WorksAlone.
+  virtual void BeginAlone() {}
+  virtual void EndAlone() {}
   // Waits for all ranges so far and returns them.
   virtual std::vector<TimelineRange> TakeRanges() { return {}; }
 
@@ -347,6 +359,21 @@ class Range {
  private:
   Device& device_;
   const Stream stream_;
+};
+
+// If `alone`, the other ranks of the call wait for this one during the lifetime of this object.
+class WorksAlone {
+ public:
+  WorksAlone(Device& device, bool alone) : device_(alone ? &device : nullptr) {
+    if (device_ != nullptr) device_->BeginAlone();
+  }
+  ~WorksAlone() {
+    if (device_ != nullptr) device_->EndAlone();
+  }
+  WorksAlone(const WorksAlone&) = delete;
+
+ private:
+  Device* const device_;
 };
 
 }  // namespace jaxmg

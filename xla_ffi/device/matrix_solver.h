@@ -25,6 +25,24 @@ class MatrixSolver {
                               Real<T>* /*w*/) {
     return Status::Ok();
   }
+
+  // The singular value decomposition M = U S V^H of a matrix m x n, which is overwritten, with k =
+  // min(m, n). With `vectors` s (k) is in descending order, u holds U (m x k) and vh V^H (k x n);
+  // without, s is in ascending order, and u and vh may be null. *info is LAPACK's, or kNotFinite.
+  // Only devices whose Tuning has a whole_svd_order need it.
+  virtual Status Gesvd(Stream, bool /*vectors*/, int64_t /*m*/, int64_t /*n*/, T* /*a*/,
+                       int64_t /*lda*/, Real<T>* /*s*/, T* /*u*/, int64_t /*ldu*/, T* /*vh*/,
+                       int64_t /*ldvh*/, int32_t* /*info*/) {
+    return Status::Fixed(Code::kInternal, "the device has no singular value decomposition");
+  }
+
+  // The QR decomposition M = Q R, m >= n, by reflectors. r := R with zeros below its diagonal, and
+  // with `with_q` a := Q (m x n). *info := kNotFinite if M isn't finite. Only devices whose Tuning
+  // has whole_qr_columns need it.
+  virtual Status Qr(Stream, bool /*with_q*/, int64_t /*m*/, int64_t /*n*/, T* /*a*/,
+                    int64_t /*lda*/, T* /*r*/, int64_t /*ldr*/, int32_t* /*info*/) {
+    return Status::Fixed(Code::kInternal, "the device has no QR decomposition");
+  }
 };
 
 }  // namespace jaxmg

@@ -89,6 +89,14 @@ class StackKernels {
   // workspace of about a stack m x k.
   virtual Status FactorQr(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* q) = 0;
 
+  // The singular value decomposition of each of `count` matrices, m x n with k = min(m, n), which
+  // are overwritten: U, m x k, S, k in descending order, and V^H, k x n. U and V^H may be null. NaN
+  // for a matrix that isn't finite. Of host devices alone.
+  virtual Status Decompose(Stream, int64_t /*count*/, int64_t /*m*/, int64_t /*n*/, T* /*a*/,
+                           T* /*u*/, Real<T>* /*s*/, T* /*vh*/) {
+    return Error(Code::kInternal, "the device has no singular value decomposition of stacks");
+  }
+
   // Overwrites each of `count` matrices X, m x n, by (a + b X X^H + c (X X^H)^2) X for each triple
   // of `polynomials`, one after the other: odd polynomials of its singular values. The device
   // allocates workspace of a stack m x n and two of the order min(m, n).

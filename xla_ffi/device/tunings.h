@@ -43,6 +43,13 @@ inline void Set(const std::atomic<int64_t>& setting, int64_t* field) {
   if (setting >= 0) *field = setting;
 }
 
+// Whether one rank of several CPU devices does for all what LAPACK does faster alone. A setting of
+// the process, for tests and measurements.
+inline std::atomic<bool>& WholeMatricesSetting() {
+  static std::atomic<bool> whole{true};
+  return whole;
+}
+
 inline Tuning HostTuning() {
   Tuning tuning;
   tuning.borrow_panels = true;
@@ -52,6 +59,11 @@ inline Tuning HostTuning() {
   tuning.spread_complex = 2048;
   tuning.resident_bytes = int64_t{1} << 20;
   tuning.small_on_one = true;
+  if (WholeMatricesSetting()) {
+    tuning.whole_svd_order = 4096;
+    tuning.whole_qr_columns = 2048;
+    tuning.whole_qr_elements = int64_t{1} << 17;
+  }
   ChooseEigensolver(&tuning);
   return tuning;
 }

@@ -51,6 +51,7 @@
   ROUTINE(stacked_polynomials, JaxmgStackedPolynomials) \
   ROUTINE(stacked_product, JaxmgStackedProduct)         \
   ROUTINE(stacked_qr, JaxmgStackedQr)                   \
+  ROUTINE(stacked_svd, JaxmgStackedSvd)                 \
   ROUTINE(stacked_inv32, JaxmgStackedInv32)             \
   ROUTINE(stacked_solve32, JaxmgStackedSolve32)         \
   ROUTINE(stacked_sytrd, JaxmgStackedSytrd)             \

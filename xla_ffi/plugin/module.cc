@@ -49,9 +49,13 @@ void LoadLapack(const std::string& letter) {
   lapack.Load(letter + "potrf", table.potrf);
   lapack.Load(letter + "getrf", table.getrf);
   lapack.Load(letter + "trtri", table.trtri);
+  lapack.Load(letter + "geqrf", table.geqrf);
+  lapack.Load(letter + (kIsComplex<T> ? "ungqr" : "orgqr"), table.orgqr);
   if constexpr (kIsComplex<T>) {
+    lapack.Load(letter + "gesdd", table.complex_gesdd);
     lapack.Load(letter + "heevd", table.heevd);
   } else {
+    lapack.Load(letter + "gesdd", table.gesdd);
     lapack.Load(letter + "syevd", table.syevd);
   }
 }

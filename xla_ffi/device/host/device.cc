@@ -6,12 +6,14 @@
 #include <complex>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/chase.h"
+#include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/host/lu.h"
 #include "xla_ffi/device/host/matrix.h"
 #include "xla_ffi/device/host/panel.h"
@@ -105,7 +107,7 @@ struct HostOperations {
   HostSecular<T> secular;
   HostLu<T> lu;
   HostMatrix<T> matrix;
-  HostStacks<T> stacks{blas};
+  HostStacks<T> stacks{blas, solver};
   BlasByPrecision<T> by_precision() {
     return {&blas, &blas, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
   }
@@ -202,6 +204,9 @@ class HostDevice : public Device {
   }
   std::vector<TimelineRange> TakeRanges() override { return std::move(ranges_); }
 
+  void BeginAlone() override { threads_.emplace(); }
+  void EndAlone() override { threads_.reset(); }
+
   Status FillInt32(Stream, int32_t* data, int64_t count, int32_t value) override {
     std::fill_n(data, count, value);
     return Status::Ok();
@@ -212,6 +217,7 @@ class HostDevice : public Device {
   const bool timeline_wanted_ = TimelineWanted();
   std::vector<TimelineRange> ranges_;
   OpenRanges open_;
+  std::optional<BlasThreadsOfAll> threads_;
   HostStatus status_kernels_;
   PerDtype<HostOperations> of_dtype_;
 };

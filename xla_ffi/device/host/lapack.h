@@ -24,11 +24,20 @@ struct Lapack {
   void (*potrf)(char* uplo, int* n, T* a, int* lda, int* info) = nullptr;
   void (*getrf)(int* m, int* n, T* a, int* lda, int* ipiv, int* info) = nullptr;
   void (*trtri)(char* uplo, char* diag, int* n, T* a, int* lda, int* info) = nullptr;
+  void (*geqrf)(int* m, int* n, T* a, int* lda, T* tau, T* work, int* lwork, int* info) = nullptr;
+  // xORGQR for real dtypes, xUNGQR for complex ones.
+  void (*orgqr)(int* m, int* n, int* k, T* a, int* lda, T* tau, T* work, int* lwork,
+                int* info) = nullptr;
   // xSYEVD for real dtypes (no rwork), xHEEVD for complex ones.
   void (*syevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork,
                 int* iwork, int* liwork, int* info) = nullptr;
   void (*heevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork, R* rwork,
                 int* lrwork, int* iwork, int* liwork, int* info) = nullptr;
+  // xGESDD of real dtypes (no rwork), and of complex ones.
+  void (*gesdd)(char* jobz, int* m, int* n, T* a, int* lda, R* s, T* u, int* ldu, T* vt, int* ldvt,
+                T* work, int* lwork, int* iwork, int* info) = nullptr;
+  void (*complex_gesdd)(char* jobz, int* m, int* n, T* a, int* lda, R* s, T* u, int* ldu, T* vt,
+                        int* ldvt, T* work, int* lwork, R* rwork, int* iwork, int* info) = nullptr;
 };
 
 // The table that host devices use; must be filled before the first call.

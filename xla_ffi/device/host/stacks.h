@@ -15,8 +15,10 @@
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/host/blas.h"
-#include "xla_ffi/device/host/reflector.h"
+#include "xla_ffi/device/host/deal.h"
+#include "xla_ffi/device/host/lapack_checks.h"
 #include "xla_ffi/device/host/secular.h"
+#include "xla_ffi/device/matrix_solver.h"
 #include "xla_ffi/device/secular_root.h"
 #include "xla_ffi/device/stack_kernels.h"
 #include "xla_ffi/device/stack_polynomials.h"
@@ -127,7 +129,7 @@ class HostStacks : public StackKernels<T> {
   using R = Real<T>;
 
  public:
-  explicit HostStacks(Blas<T>& blas) : blas_(blas) {}
+  HostStacks(Blas<T>& blas, MatrixSolver<T>& solver) : blas_(blas), solver_(solver) {}
 
   Status SolveTridiagonal(Stream, int64_t count, int64_t n, const R* d, const R* e, R* w,
                           R* v) override {
@@ -190,8 +192,9 @@ class HostStacks : public StackKernels<T> {
   }
 
   Status FactorLu(Stream, int64_t count, int64_t n, T* a, int32_t* pivots) override {
-    for (int64_t i = 0; i < count; ++i) FactorOne(n, a + i * n * n, pivots + i * n);
-    return Status::Ok();
+    return Deal(count, 2.0 / 3 * n * n * n, [&](int64_t i, Space& space) {
+      return FactorLuOf(n, a + i * n * n, pivots + i * n, space);
+    });
   }
 
   Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) override {
@@ -204,7 +207,7 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
-  Status SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a, const T* b,
+  Status SolveSmall(Stream, int64_t count, int64_t n, int64_t nrhs, const T* a, const T* b,
                     T* x) override {
     std::vector<T> factors(n * n);
     std::vector<int32_t> pivots(n);
@@ -221,39 +224,39 @@ class HostStacks : public StackKernels<T> {
       }
       for (const bool upper : {false, true}) {
         JAXMG_RETURN_IF_ERROR(
-            SolveTriangle(stream, {upper, false, !upper}, 1, n, nrhs, factors.data(), solution));
+            SolveTriangleOf({upper, false, !upper}, n, nrhs, factors.data(), solution));
       }
     }
     return Status::Ok();
   }
 
   Status FactorCholesky(Stream, bool upper, int64_t count, int64_t n, T* a) override {
-    for (int64_t i = 0; i < count; ++i) FactorLower(HostLower<T>(a + i * n * n, n, upper));
-    return Status::Ok();
+    return Deal(count, 1.0 / 3 * n * n * n,
+                [&](int64_t i, Space&) { return FactorCholeskyOf(upper, n, a + i * n * n); });
   }
 
   Status InvertTriangle(Stream, bool upper, int64_t count, int64_t n, T* a) override {
-    for (int64_t i = 0; i < count; ++i) InvertLower(HostLower<T>(a + i * n * n, n, upper));
-    return Status::Ok();
+    return Deal(count, 1.0 / 3 * n * n * n, [&](int64_t i, Space&) -> Status {
+      if (n <= kFewRows) {
+        InvertLower(HostLower<T>(a + i * n * n, n, upper));
+        return Status::Ok();
+      }
+      // Column-major, it is the transposed triangle.
+      char uplo = upper ? 'L' : 'U', diag = 'N';
+      LapackInts ints(n);
+      JAXMG_CHECK_LAPACK(trtri, ints);
+      int singular = 0;
+      HostLapack<T>().trtri(&uplo, &diag, ints[0], a + i * n * n, ints[0], &singular);
+      if (singular > 0) InvertLower(HostLower<T>(a + i * n * n, n, upper));
+      return Status::Ok();
+    });
   }
 
   Status SolveTriangle(Stream, StackedTriangle triangle, int64_t count, int64_t n, int64_t nrhs,
                        const T* a, T* b) override {
-    const bool forward = triangle.upper == triangle.adjoint;
-    for (int64_t matrix = 0; matrix < count; ++matrix, a += n * n, b += n * nrhs) {
-      for (int64_t step = 0; step < n; ++step) {
-        const int64_t i = forward ? step : n - 1 - step;
-        for (int64_t c = 0; c < nrhs; ++c) {
-          T sum = b[i * nrhs + c];
-          for (int64_t k = forward ? 0 : i + 1; k < (forward ? i : n); ++k) {
-            sum -= (triangle.adjoint ? Conj(a[k * n + i]) : a[i * n + k]) * b[k * nrhs + c];
-          }
-          const T diagonal = triangle.adjoint ? Conj(a[i * (n + 1)]) : a[i * (n + 1)];
-          b[i * nrhs + c] = triangle.unit ? sum : sum / diagonal;
-        }
-      }
-    }
-    return Status::Ok();
+    return Deal(count, 1.0 * n * n * nrhs, [&](int64_t i, Space&) {
+      return SolveTriangleOf(triangle, n, nrhs, a + i * n * n, b + i * n * nrhs);
+    });
   }
 
   Status MultiplyTriangle(Stream, int64_t count, int64_t n, const T* x, T* product) override {
@@ -277,27 +280,32 @@ class HostStacks : public StackKernels<T> {
 
   Status FactorQr(Stream, int64_t count, int64_t m, int64_t n, T* a, T* q) override {
     const int64_t k = std::min(m, n);
-    std::vector<T> column(m), taus(k);
-    for (int64_t matrix = 0; matrix < count; ++matrix, a += m * n) {
-      for (int64_t j = 0; j < k; ++j) {
-        for (int64_t i = j; i < m; ++i) column[i] = a[i * n + j];
-        MakeReflector(m - j, column.data() + j, &taus[j]);
-        for (int64_t i = j; i < m; ++i) a[i * n + j] = column[i];
-        column[j] = 1;
-        Reflect(m, n, j, j + 1, Conj(taus[j]), column, a);
-      }
-      if (q != nullptr) {
-        for (int64_t i = 0; i < m * k; ++i) q[i] = i / k == i % k ? 1 : 0;
-        for (int64_t j = k - 1; j >= 0; --j) {
-          for (int64_t i = j + 1; i < m; ++i) column[i] = a[i * n + j];
-          column[j] = 1;
-          Reflect(m, k, j, j, taus[j], column, q);
-        }
-        q += m * k;
-      }
-      for (int64_t i = 1; i < m; ++i) std::fill_n(a + i * n, std::min(i, n), T(0));
-    }
-    return Status::Ok();
+    return Deal(count, 4.0 * m * n * k, [&](int64_t i, Space& space) {
+      T* const of_q = q == nullptr ? nullptr : q + i * m * k;
+      return FactorQrOf(m, n, a + i * m * n, of_q, space);
+    });
+  }
+
+  // Row-major A is A^T = W S Z^H to LAPACK: U^T = Z^H and V^H = W^T, whose rows lie as columns
+  // there.
+  Status Decompose(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* u, R* s,
+                   T* vh) override {
+    const int64_t k = std::min(m, n);
+    return Deal(count, 20.0 * m * n * k, [&](int64_t i, Space&) -> Status {
+      int32_t info = 0;
+      T* const of_u = u == nullptr ? nullptr : u + i * m * k;
+      T* const of_vh = u == nullptr ? nullptr : vh + i * k * n;
+      R* const values = s + i * k;
+      JAXMG_RETURN_IF_ERROR(solver_.Gesvd(stream, u != nullptr, n, m, a + i * m * n, n, values,
+                                          of_vh, n, of_u, k, &info));
+      if (u == nullptr) std::reverse(values, values + k);
+      if (info == 0) return Status::Ok();
+      std::fill_n(values, k, std::numeric_limits<R>::quiet_NaN());
+      if (u == nullptr) return Status::Ok();
+      FillWithNaN(m * k, 1, of_u, m * k);
+      FillWithNaN(k * n, 1, of_vh, k * n);
+      return Status::Ok();
+    });
   }
 
   Status MapSingularValues(Stream stream, int64_t count, int64_t m, int64_t n,
@@ -336,22 +344,145 @@ class HostStacks : public StackKernels<T> {
   // C := alpha op(A) op(B) + beta C of dense column-major matrices.
   Status MultiplyEach(Stream stream, int64_t count, Op op_a, Op op_b, int64_t m, int64_t n,
                       int64_t k, R alpha, const T* a, const T* b, R beta, T* c) {
-    for (int64_t i = 0; i < count; ++i) {
-      JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, op_a, op_b, m, n, k, alpha, a + i * m * k,
-                                       op_a == Op::kNone ? m : k, b + i * k * n,
-                                       op_b == Op::kNone ? k : n, beta, c + i * m * n, m));
+    return Deal(count, 2.0 * m * n * k, [&](int64_t i, Space&) {
+      return blas_.Gemm(stream, op_a, op_b, m, n, k, alpha, a + i * m * k,
+                        op_a == Op::kNone ? m : k, b + i * k * n, op_b == Op::kNone ? k : n, beta,
+                        c + i * m * n, m);
+    });
+  }
+
+  // What a thread computes in, one matrix after the other.
+  struct Space {
+    std::vector<T> turned, others, work, taus;
+    std::vector<int> ints;
+  };
+
+  // Calls function(i, space) of each matrix, on the cores that there are.
+  template <typename Function>
+  static Status Deal(int64_t count, double operations, const Function& function) {
+    return DealOut(count, (kIsComplex<T> ? 4 : 1) * operations, [&](int64_t begin, int64_t end) {
+      Space space;
+      for (int64_t i = begin; i < end; ++i) JAXMG_RETURN_IF_ERROR(function(i, space));
+      return Status::Ok();
+    });
+  }
+
+  // The rows up to which a loop is faster than a call of LAPACK.
+  static constexpr int64_t kFewRows = 8;
+
+  static bool IsFinite(int64_t count, const T* a) {
+    return std::all_of(a, a + count, [](const T& x) {
+      return std::isfinite(std::real(x)) && std::isfinite(std::imag(x));
+    });
+  }
+
+  // b (n x m, column by column) := A^T, of m x n, in blocks that a cache holds.
+  static void Turn(int64_t m, int64_t n, const T* a, T* b) {
+    constexpr int64_t kBlock = 32;
+    for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
+      for (int64_t i0 = 0; i0 < m; i0 += kBlock) {
+        for (int64_t j = j0; j < std::min(j0 + kBlock, n); ++j) {
+          for (int64_t i = i0; i < std::min(i0 + kBlock, m); ++i) b[i * n + j] = a[j * m + i];
+        }
+      }
+    }
+  }
+
+  Status FactorLuOf(int64_t n, T* a, int32_t* pivots, Space& space) {
+    // LAPACK's search for the largest of NaNs may find none, and the place of no row.
+    if (n <= kFewRows || !IsFinite(n * n, a)) {
+      FactorOne(n, a, pivots);
+      return Status::Ok();
+    }
+    space.turned.resize(n * n);
+    space.ints.resize(n);
+    T* const turned = space.turned.data();
+    Turn(n, n, a, turned);
+    LapackInts ints(n);
+    JAXMG_CHECK_LAPACK(getrf, ints);
+    int singular = 0;
+    HostLapack<T>().getrf(ints[0], ints[0], turned, ints[0], space.ints.data(), &singular);
+    for (int64_t i = 0; i < n; ++i) {
+      const bool is_row = i < space.ints[i] && space.ints[i] <= n;
+      pivots[i] = static_cast<int32_t>(is_row ? space.ints[i] - 1 : i);
+    }
+    Turn(n, n, turned, a);
+    return Status::Ok();
+  }
+
+  // Row-major lower is column-major upper, of the conjugate.
+  static Status FactorCholeskyOf(bool upper, int64_t n, T* a) {
+    const HostLower<T> lower(a, n, upper);
+    if (n <= kFewRows) {
+      FactorLower(lower);
+      return Status::Ok();
+    }
+    char uplo = upper ? 'L' : 'U';
+    LapackInts ints(n);
+    JAXMG_CHECK_LAPACK(potrf, ints);
+    for (int64_t i = 0; i < n; ++i) lower(i, i) = std::real(lower(i, i));
+    int failed = 0;
+    HostLapack<T>().potrf(&uplo, ints[0], a, ints[0], &failed);
+    constexpr R kNan = std::numeric_limits<R>::quiet_NaN();
+    const bool good = failed == 0 && !std::isnan(std::real(lower(n - 1, n - 1)));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        T& x = a[i * n + j];
+        if (upper ? i > j : i < j)
+          x = 0;
+        else if (!good)
+          x = kNan;
+      }
     }
     return Status::Ok();
   }
 
-  // X := (1 - tau v v^H) X for the rows of X, m x n, from `row` on and its columns from `first` on.
-  static void Reflect(int64_t m, int64_t n, int64_t row, int64_t first, T tau,
-                      const std::vector<T>& v, T* x) {
-    for (int64_t c = first; c < n; ++c) {
-      T sum = 0;
-      for (int64_t i = row; i < m; ++i) sum += Conj(v[i]) * x[i * n + c];
-      for (int64_t i = row; i < m; ++i) x[i * n + c] -= tau * sum * v[i];
+  // T X = B: of BLAS's columns X^T T^T = B^T.
+  static Status SolveTriangleOf(StackedTriangle triangle, int64_t n, int64_t nrhs, const T* a,
+                                T* b) {
+    char side = 'R', uplo = triangle.upper ? 'L' : 'U', diag = triangle.unit ? 'U' : 'N';
+    T one = 1;
+    LapackInts ints(nrhs, n);
+    JAXMG_CHECK_LAPACK(trsm, ints);
+    // X^T conj(T) = B^T of an adjoint: conj(X)^T T = conj(B)^T, T the transpose of what BLAS sees.
+    char trans = triangle.adjoint ? 'T' : 'N';
+    const bool conjugates = triangle.adjoint && kIsComplex<T>;
+    if (conjugates) std::transform(b, b + n * nrhs, b, [](const T& x) { return Conj(x); });
+    HostLapack<T>().trsm(&side, &uplo, &trans, &diag, ints[0], ints[1], &one, const_cast<T*>(a),
+                         ints[1], b, ints[0]);
+    if (conjugates) std::transform(b, b + n * nrhs, b, [](const T& x) { return Conj(x); });
+    return Status::Ok();
+  }
+
+  Status FactorQrOf(int64_t m, int64_t n, T* a, T* q, Space& space) {
+    const int64_t k = std::min(m, n), size = 32 * std::max<int64_t>(n, 1);
+    if (!IsFinite(m * n, a)) {
+      constexpr R kNan = std::numeric_limits<R>::quiet_NaN();
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) a[i * n + j] = i <= j ? T(kNan) : T(0);
+      }
+      if (q != nullptr) FillWithNaN(m * k, 1, q, m * k);
+      return Status::Ok();
     }
+    space.turned.resize(m * n);
+    space.taus.resize(k);
+    space.work.resize(size);
+    T* const turned = space.turned.data();
+    Turn(n, m, a, turned);  // row-major to column-major
+    LapackInts ints(m, n, k, size);
+    JAXMG_CHECK_LAPACK(geqrf, ints);
+    int failed = 0;
+    HostLapack<T>().geqrf(ints[0], ints[1], turned, ints[0], space.taus.data(), space.work.data(),
+                          ints[3], &failed);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) a[i * n + j] = i <= j ? turned[j * m + i] : T(0);
+    }
+    if (q == nullptr) return Status::Ok();
+    JAXMG_CHECK_LAPACK(orgqr, ints);
+    HostLapack<T>().orgqr(ints[0], ints[2], ints[2], turned, ints[0], space.taus.data(),
+                          space.work.data(), ints[3], &failed);
+    Turn(m, k, turned, q);
+    return Status::Ok();
   }
 
   static void FactorOne(int64_t n, T* a, int32_t* pivots) {
@@ -406,6 +537,7 @@ class HostStacks : public StackKernels<T> {
   static R Size(T x) { return std::abs(std::real(x)) + std::abs(std::imag(x)); }
 
   Blas<T>& blas_;
+  MatrixSolver<T>& solver_;
 };
 
 }  // namespace jaxmg

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import backends, blocks, ffi, layouts
+from jaxmg._call import backends, blocks, ffi, layouts, plugins
 from jaxmg._routines import polar, shares
 from jaxmg._transform import batching
 
@@ -56,6 +56,8 @@ class _SingularValues(batching.Batchable):
 def _values_on_rank(layout, coordinates, rows):
     n = rows.shape[1]
     width = _width(layout, rows.dtype)
+    if layout.platform == "cpu" and n <= plugins.load("cpu").whole_svd_order():
+        width = 1  # one rank's LAPACK takes the matrix as it is
     height = -(-n // (layout.ranks * width)) * width
     order = height * layout.ranks
     # Zeros in the place of what is missing: as many singular values more are zero.

@@ -87,7 +87,8 @@ def qr(
 
     Args:
         a: (m, n), sharded by rows. Where it is tall, m >= P k on P devices with k = min(m, n), its
-            rows stay where they are, but on CPU devices of one process with k > 512 and m < 16 k.
+            rows stay where they are, but on CPU devices of one process where m < 3 k or k > 512
+            and m < 16 k.
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
         pivoting: take the longest column that is left in each step, as `scipy.linalg.qr` does, with
             mode "reduced" or "r", of a tall ``a`` or one with k <= 4096.
@@ -107,7 +108,8 @@ def qr(
     1e15 (1e7), and then by TSQR, Householder's QR of each device's rows and of their R's. Other
     matrices, the modes "complete" and "raw", on a single device matrices with k > 4096 and
     m < 4 k, and on CPU devices of one process those with k > 512 and m < 16 k are factored by
-    Householder reflectors, as `jaxmg.geqrf` does.
+    Householder reflectors, as `jaxmg.geqrf` does; there LAPACK on one device factors small
+    matrices and those with m < 3 k and k <= 2048 for all.
 
     Derivatives are JAX's: of Q and R where the first k columns of ``a`` have full rank, none of
     mode "raw", nor of "complete" where m > n.
@@ -215,8 +217,8 @@ def _reduced(call, a) -> tuple[Any, Any]:
     k = min(m, n)
     if not k:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros((0, n), a.dtype)
-    spread = by_tiles(m, n, call.layout.ranks)
-    if spread or _is_faster_by_tiles(m, n, call.layout):
+    spread = by_tiles(m, n, call.layout.ranks) or _is_faster_by_tiles(m, n, call.layout)
+    if spread and not tall.is_whole(m, k, call.layout):
         factor, units, r = factor_and_r(call, a)
         r = r if spread else layouts.constrain(r, call.layout, PartitionSpec())
         return factor.q() * units, r

@@ -5,7 +5,8 @@ P. Papadimitriou, "A parallel algorithm for computing the polar decomposition", 
 1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps are backward stable:
 singular values have errors of the size of rounding times the largest. A tall matrix is that of its
 R, from the left by Q; a wide one that of its transpose. Where R has at most `SMALL` columns one
-rank takes JAX's own SVD of it for all, which compiles in half the time, and corrects it on a GPU.
+GPU takes JAX's own SVD of it for all, which compiles in half the time, and corrects it. On CPU
+devices the engine takes LAPACK's up to a larger order, on one rank.
 """
 
 import dataclasses
@@ -225,13 +226,15 @@ def _times(q, u, layout):
 
 @dataclasses.dataclass(frozen=True)
 class _Small(batching.Batchable):
-    """(U, s, V^H) of a square matrix, or s alone, which all ranks get of the first: LAPACKs of CPU
-    devices that work at a time hold each other up. Of a batch each device computes a part."""
+    """(U, s, V^H) of a square matrix, or s alone, which all GPUs get of the first. Of a batch each
+    device computes a part."""
 
     layout: layouts.Layout
     vectors: bool = True
 
     def __call__(self, *arrays):
+        if self.layout.platform == "cpu":
+            return self._by_engine(*arrays)
         layout = self.layout.by_rows
 
         def on_rank(coordinates, a):
@@ -246,6 +249,12 @@ class _Small(batching.Batchable):
 
         mapped = ffi.over_ranks(layout, on_rank, (P(),), P())
         return mapped(*(blocks.replicate(a, layout) for a in arrays))
+
+    def _by_engine(self, a):
+        """There one rank's LAPACK is the engine's, too."""
+        if not self.vectors:
+            return gesvd.singular_values(a, self.layout)
+        return gesvd.Decomposition(self.layout, "native", True, "linalg.svd")(a)
 
     def local(self, a):
         results = library.svd(a, full_matrices=False, compute_uv=self.vectors)
@@ -339,7 +348,7 @@ def values_of(a, layout, backend="native"):
         if n <= SMALL:
             s = batching.batchable(_Small(layout, vectors=False), a)
             return polar.times_power(s, exponent)
-        if n >= LARGE:
+        if n >= LARGE or layout.platform == "cpu":
             return polar.times_power(gesvd.singular_values(a, layout), exponent)
         _, h = polar.decompose(a, layout)
         w = syevd.syevd(h, return_eigenvectors=False, **layout.where)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import blocks, ffi, layouts
+from jaxmg._call import blocks, ffi, layouts, plugins
 from jaxmg._routines import tall_qr
 from jaxmg._transform import batching, derivatives
 
@@ -22,6 +22,14 @@ def fits(m, n, ranks):
     """Whether a matrix (m, n) is tall: a rank's rows of it are at least as many as what every rank
     has of R."""
     return m >= ranks * min(m, n)
+
+
+def is_whole(m, n, layout):
+    """Whether one rank computes the QR of a matrix (m, n), m >= n, for all by LAPACK: CPU devices
+    of one process share its cores. Of any m, which need not be tall then."""
+    if layout.platform != "cpu" or len(set(layout.processes)) > 1:
+        return False
+    return plugins.load("cpu").is_whole_qr(n, -(-m // layout.ranks), layout.ranks)
 
 
 def qr(a, layout):

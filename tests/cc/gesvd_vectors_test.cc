@@ -14,11 +14,15 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/routine_cases.h"
 #include "tests/cc/testing.h"
+#include "xla_ffi/engine/svd/whole_svd.h"
 
 namespace jaxmg {
 namespace {
 
 using namespace testing;
+
+// Whether one rank decomposes the matrix for all (whole_svd.h).
+bool on_one = false;
 
 template <typename T>
 struct Vectors {
@@ -43,9 +47,10 @@ Vectors<T> Decompose(const Dense<T>& a, const Case& c, Subset subset = {0, 0},
     u[rank].assign(block * count, NaN<T>());
     vh[rank].assign(vh_block * n, NaN<T>());
     const Operand<T> operand = {n, n, block, c.tile, rows[rank].data(), &status[rank]};
-    return GesvdVectorsRoutine<T>(context, operand,
-                                  {subset, in_double, all ? nullptr : u[rank].data(),
-                                   vh[rank].data(), vh_block, s[rank].data()});
+    const SingularVectors<T> wanted = {subset,          in_double, all ? nullptr : u[rank].data(),
+                                       vh[rank].data(), vh_block,  s[rank].data()};
+    return on_one ? WholeSvdRoutine<T>(context, operand, true, wanted)
+                  : GesvdVectorsRoutine<T>(context, operand, wanted);
   });
   for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
   for (int rank = 0; rank < c.ranks; ++rank) {
@@ -134,6 +139,9 @@ void CheckAll() {
     };
     CheckShape<T>(c);
     make_device = OnHost;
+    on_one = true;
+    CheckShape<T>(c);
+    on_one = false;
   }
 }
 TEST(VectorsOfFloat32) { CheckAll<float>(); }
@@ -148,8 +156,36 @@ TEST(TinyAndHugeMatrices) {
   for (const int exponent : {-980, -500, 500, 1020}) {
     auto scaled = a;
     for (double& x : scaled) x = std::ldexp(x, exponent);
-    CheckVectors(scaled, Decompose(scaled, c), c.n, {0, c.n}, s, std::ldexp(1.0, exponent),
-                 "A 2^" + std::to_string(exponent));
+    for (const bool one : {false, true}) {
+      on_one = one;
+      CheckVectors(scaled, Decompose(scaled, c), c.n, {0, c.n}, s, std::ldexp(1.0, exponent),
+                   "A 2^" + std::to_string(exponent));
+    }
+    on_one = false;
+  }
+}
+
+// In ascending order, as by the band (gesvd.h).
+TEST(ValuesAloneByOneRank) {
+  for (const Case& c : {Case{1, 1, 0}, Case{24, 1, 0}, Case{24, 3, 0}}) {
+    auto values = SingularValues<double>("graded", c.n);
+    const auto a = WithValues<double>(values, c.n, 5);
+    const int64_t block = c.n / c.ranks + (c.n % c.ranks > 0);
+    std::vector<std::vector<double>> s(c.ranks, std::vector<double>(c.n, NaN<double>()));
+    const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) {
+      const int rank = context.comm.rank();
+      std::vector<double> rows = RowsOf(a, c.n, block, rank);
+      const Operand<double> operand = {c.n, c.n, block, 0, rows.data(), nullptr};
+      return WholeSvdRoutine<double>(context, operand, false,
+                                     {{0, c.n}, false, nullptr, nullptr, 0, s[rank].data()});
+    });
+    std::sort(values.begin(), values.end());
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
+      for (int64_t i = 0; i < c.n; ++i) {
+        EXPECT(std::abs(s[rank][i] - values[i]) <= 60 * c.n * kEps<double>) << s[rank][i];
+      }
+    }
   }
 }
 
@@ -159,12 +195,16 @@ TEST(WhatIsNotFiniteGivesNaN) {
       for (const Subset subset : {Subset{0, 0}, Subset{2, 7}}) {
         auto a = WithValues<double>(SingularValues<double>("even", c.n), c.n, 9);
         a[c.n + 1] = value;
-        const Vectors<double> got = Decompose(a, c, subset);
-        EXPECT(got.status == kNotFinite) << got.status;
-        auto is_nan = [](double x) { return std::isnan(x); };
-        EXPECT(std::all_of(got.u.begin(), got.u.end(), is_nan));
-        EXPECT(std::all_of(got.vh.begin(), got.vh.end(), is_nan));
-        EXPECT(std::all_of(got.s.begin(), got.s.end(), is_nan));
+        for (const bool one : {false, true}) {
+          on_one = one;
+          const Vectors<double> got = Decompose(a, c, subset);
+          on_one = false;
+          EXPECT(got.status == kNotFinite) << got.status;
+          auto is_nan = [](double x) { return std::isnan(x); };
+          EXPECT(std::all_of(got.u.begin(), got.u.end(), is_nan));
+          EXPECT(std::all_of(got.vh.begin(), got.vh.end(), is_nan));
+          EXPECT(std::all_of(got.s.begin(), got.s.end(), is_nan));
+        }
       }
     }
   }

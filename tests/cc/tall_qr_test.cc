@@ -21,12 +21,16 @@
 #include "tests/cc/tall_problem.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/device/tunings.h"
+#include "xla_ffi/engine/qr/whole_qr.h"
 
 namespace jaxmg {
 namespace {
 
 using namespace testing;
 using Shape = TallShape;
+
+// Whether one rank factors the matrix for all (whole_qr.h), whatever its size.
+bool on_one = false;
 
 // The results of a call: Q by all ranks, and R, Q^H b and powers, the same on all of them.
 template <typename T>
@@ -64,7 +68,7 @@ Results<T> Factor(const Shape& s, const Dense<T>& a, const Dense<T>& b, const De
       s.ranks,
       [&](const RankContext& context) {
         const int rank = context.comm.rank();
-        return TallQrRoutine<T>(context, {{n, block, s.further, nrhs, s.nrhs >= 0, s.with_q},
+        const TallQrProblem<T> problem = {{n, block, s.further, nrhs, s.nrhs >= 0, s.with_q},
                                           rows[rank].data(),
                                           right[rank].data(),
                                           below.data(),
@@ -72,7 +76,8 @@ Results<T> Factor(const Shape& s, const Dense<T>& a, const Dense<T>& b, const De
                                           r[rank].data(),
                                           c[rank].data(),
                                           powers[rank].data(),
-                                          powers[rank].data() + 1});
+                                          powers[rank].data() + 1};
+        return on_one ? WholeQrRoutine<T>(context, problem) : TallQrRoutine<T>(context, problem);
       },
       kPatience, make);
   Results<T> results = {Dense<T>(s.m, s.with_q ? n : 0), Dense<T>(n, n), Dense<T>(n, nrhs), 0, {}};
@@ -211,6 +216,40 @@ TEST(RightToRoundingFloat32) { CheckShapes<float>(); }
 TEST(RightToRoundingFloat64) { CheckShapes<double>(); }
 TEST(RightToRoundingComplex64) { CheckShapes<std::complex<float>>(); }
 TEST(RightToRoundingComplex128) { CheckShapes<std::complex<double>>(); }
+
+template <typename T>
+void CheckOnOne() {
+  on_one = true;
+  for (const bool with_q : {true, false}) {
+    for (Shape s : {Shape{1, 1, 1}, {1, 1, 3}, {12, 12, 1}, {14, 9, 3}, {5, 5, 4}, {40, 3, 2}}) {
+      s.nrhs = -1;
+      s.with_q = with_q;
+      const Dense<T> b = RightHandSides<T>(s);
+      for (const Named<T>& kind : Kinds<T>()) {
+        const Dense<T> a = kind.make(s.m, s.n);
+        Check(s.name() + kind.name + " ", s, a, b, Factor(s, a, b, OnHost));
+      }
+      Dense<T> a = Normal<T>(s.m, s.n);
+      a.at(s.m - 1, 0) = NaN<T>();
+      const Results<T> found = Factor(s, a, b, OnHost);
+      for (const T& x : found.q.data) EXPECT(std::isnan(std::real(x))) << s.name() << "Q has " << x;
+      for (int64_t i = 0; i < s.n; ++i) {
+        for (int64_t j = 0; j < s.n; ++j) {
+          const T x = found.r.at(i, j);
+          EXPECT(i > j ? x == T(0) : std::isnan(std::real(x))) << s.name() << "R has " << x;
+        }
+      }
+    }
+  }
+  on_one = false;
+}
+
+TEST(OneRankFactorsForAll) {
+  CheckOnOne<float>();
+  CheckOnOne<double>();
+  CheckOnOne<std::complex<float>>();
+  CheckOnOne<std::complex<double>>();
+}
 
 // Counts the Cholesky factorizations and Householder QRs of a call: which algorithms it has tried.
 TEST(EachAlgorithmGoesAsFarAsItShould) {
@@ -360,33 +399,37 @@ TEST(StreamsWaitForEachOther) {
 
 TEST(RunningOutOfMemoryIsAnErrorOnAllRanks) {
   const Shape s = {21, 4, 3};
-  const auto host = NewHostDevice();
-  std::vector<Status> outcomes;
-  const Dense<double> a = Normal<double>(s.m, s.n);
-  std::vector<double> rows = a.data;
-  outcomes = RunRanks(
-      s.ranks,
-      [&](const RankContext& context) {
-        std::vector<double> q(28), r(16);
-        int32_t power = 0;
-        return TallQrRoutine<double>(context, {{4, 7, 0, 0, false, true},
-                                               rows.data() + 28 * context.comm.rank(),
-                                               nullptr,
-                                               nullptr,
-                                               q.data(),
-                                               r.data(),
-                                               nullptr,
-                                               &power,
-                                               nullptr});
-      },
-      kPatience,
-      [&](int rank) -> std::unique_ptr<Device> {
-        if (rank == 1) return std::make_unique<NoMemory>(*host);
-        return NewHostDevice();
-      });
-  for (const Status& outcome : outcomes) {
-    EXPECT(outcome.code() == Code::kResourceExhausted) << outcome.message();
+  for (const bool whole : {false, true}) {
+    WholeMatricesSetting() = whole;
+    const auto host = NewHostDevice();
+    std::vector<Status> outcomes;
+    const Dense<double> a = Normal<double>(s.m, s.n);
+    std::vector<double> rows = a.data;
+    outcomes = RunRanks(
+        s.ranks,
+        [&](const RankContext& context) {
+          std::vector<double> q(28), r(16);
+          int32_t power = 0;
+          return TallQrRoutine<double>(context, {{4, 7, 0, 0, false, true},
+                                                 rows.data() + 28 * context.comm.rank(),
+                                                 nullptr,
+                                                 nullptr,
+                                                 q.data(),
+                                                 r.data(),
+                                                 nullptr,
+                                                 &power,
+                                                 nullptr});
+        },
+        kPatience,
+        [&](int rank) -> std::unique_ptr<Device> {
+          if (rank == 1) return std::make_unique<NoMemory>(*host);
+          return NewHostDevice();
+        });
+    for (const Status& outcome : outcomes) {
+      EXPECT(outcome.code() == Code::kResourceExhausted) << outcome.message();
+    }
   }
+  WholeMatricesSetting() = true;
 }
 
 }  // namespace

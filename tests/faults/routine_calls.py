@@ -37,6 +37,8 @@ CASES = {
     "svdvals": ("svdvals", 14, "complex128", 1),
     "polar": ("polar", 14, "float64", 1),
     "svd": ("svd", 14, "float64", 1),
+    "svd_on_one": ("svd", 14, "complex128", 1),
+    "svdvals_on_one": ("svdvals", 14, "float64", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
     "product": ("product", 50, "complex128", 1),
@@ -56,7 +58,9 @@ _LARGE = {
 }
 # XLA moves rows before native code is called. Its collectives wait without a limit for a device
 # for which XLA finds no memory.
-WITH_COLLECTIVES = ("geqrf", "lstsq", "svdvals", "polar", "svd")
+WITH_COLLECTIVES = (
+    "geqrf", "lstsq", "svdvals", "polar", "svd", "svd_on_one", "svdvals_on_one",
+)  # fmt: skip
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
@@ -79,7 +83,9 @@ class Problem:
 
         routine, n, dtype, replicas = CASES[name]
         plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
-        if routine in ("svdvals", "polar", "svd"):
+        on_one = name.endswith("_on_one")
+        plugins.load("cpu").set_whole_matrices(on_one)
+        if routine in ("svdvals", "polar", "svd") and not on_one:
             svd.SMALL = svd.LARGE = 0  # by all ranks
             gesvd._WIDTHS = {"cpu": (4, 4)}  # in few steps, each of which allocates
         self.routine, self.n = routine, _LARGE[routine] if large else n

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import programs
+from jaxmg._call import plugins, programs
 from jaxmg._routines import jax_linalg
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -141,6 +141,19 @@ def forget_plans():
     kept = programs._slots, programs._compiled, jax_linalg._jit_run, jax_linalg._jit_batch
     for cache in kept:
         cache.cache_clear()
+
+
+@contextlib.contextmanager
+def by_all_ranks():
+    """In which all CPU devices work on what one rank does for all by LAPACK otherwise."""
+    plugin = plugins.load(jax.default_backend())
+    plugin.set_whole_matrices(False)
+    forget_plans()
+    try:
+        yield
+    finally:
+        plugin.set_whole_matrices(True)
+        forget_plans()
 
 
 def context(mesh):

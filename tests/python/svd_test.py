@@ -66,12 +66,11 @@ def matrix(kind, m, n, dtype, seed=0):
 
 @pytest.fixture(params=["by_lapack", "by_polar"])
 def way(request, monkeypatch):
-    """Small matrices by JAX's own SVD, and as large ones."""
+    """Small matrices by LAPACK or JAX's own SVD, and as large ones."""
     if request.param == "by_polar":
         monkeypatch.setattr(svd_programs, "SMALL", 0)
-        cases.forget_plans()
-        yield request.param
-        cases.forget_plans()
+        with cases.by_all_ranks():
+            yield request.param
     else:
         yield request.param
 
@@ -121,9 +120,8 @@ def all_large(request, monkeypatch):
     monkeypatch.setattr(svd_programs, "LARGE", 0)
     if request.param:
         monkeypatch.setattr(gesvd, "_WIDTHS", {"cpu": request.param, "gpu": request.param})
-    cases.forget_plans()
-    yield
-    cases.forget_plans()
+    with cases.by_all_ranks():
+        yield
 
 
 _LARGE = (
@@ -484,6 +482,7 @@ def _check_bases(a, where, rcond=None, **options):
         assert np.linalg.norm(basis @ basis.conj().T - exact @ exact.conj().T) <= bound
 
 
+@cases.needs_transformations
 @pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("devices, kind", [(4, AxisType.Auto), (2, AxisType.Explicit)])

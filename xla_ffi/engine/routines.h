@@ -27,8 +27,10 @@
 #include "xla_ffi/engine/qr/gels.h"
 #include "xla_ffi/engine/qr/qr_factor.h"
 #include "xla_ffi/engine/qr/tall_qr.h"
+#include "xla_ffi/engine/qr/whole_qr.h"
 #include "xla_ffi/engine/svd/gesvd.h"
 #include "xla_ffi/engine/svd/gesvd_vectors.h"
 #include "xla_ffi/engine/svd/polar.h"
+#include "xla_ffi/engine/svd/whole_svd.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

@@ -3,6 +3,7 @@
 #include <complex>
 
 #include "xla_ffi/engine/svd/gesvd_vectors.h"
+#include "xla_ffi/engine/svd/whole_svd.h"
 #include "xla_ffi/handlers/call.h"
 #ifdef JAXMG_CUDA
 #include "xla_ffi/vendor/cusolvermp/mp.h"
@@ -31,6 +32,9 @@ constexpr char kName[] = "gesvd";
 template <typename T>
 Status Native(const RankContext& context, const Operand<T>& operand, bool vectors,
               const SingularVectors<T>& wanted) {
+  if (IsWholeSvd(operand.n, context.device.tuning())) {
+    return WholeSvdRoutine<T>(context, operand, vectors, wanted);
+  }
   if (vectors) return GesvdVectorsRoutine<T>(context, operand, wanted);
   JAXMG_RETURN_IF_ERROR(CheckGesvd<T>(operand.sizes(), RanksOf(context)));
   return GesvdRoutine<T>(context, operand, wanted.s);

@@ -3,10 +3,23 @@
 #include <limits>
 
 #include "xla_ffi/device/tunings.h"
+#include "xla_ffi/engine/qr/whole_qr.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/platform.h"
 
 namespace jaxmg {
+
+namespace {
+
+Tuning OwnTuning() { return std::string(kPlatform) == "cpu" ? HostTuning() : CudaTuning(); }
+
+}  // namespace
+
+bool OneRankFactors(int64_t n, int64_t block, int ranks) {
+  return IsWholeQr({n, block, 0, 0, false, true}, ranks, OwnTuning());
+}
+
+int64_t WholeSvdOrder() { return OwnTuning().whole_svd_order; }
 
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   const char* name = query.routine.c_str();

@@ -38,6 +38,12 @@ struct PlanAnswer {
   int64_t solver = 0;  // the approximate share of the device's own solver in bytes[0]
 };
 
+// Whether one rank computes the QR of a matrix of n columns, of which each rank has `block` rows,
+// for all by the device's library (whole_qr.h), on the plugin's platform.
+bool OneRankFactors(int64_t n, int64_t block, int ranks);
+// The order up to which one rank computes a singular value decomposition (whole_svd.h).
+int64_t WholeSvdOrder();
+
 // Returns an error that names the argument if the query is impossible.
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer);
 

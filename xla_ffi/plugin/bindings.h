@@ -11,6 +11,7 @@
 #include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/hub.h"
 #include "xla_ffi/comm/processes/shared_rendezvous.h"
+#include "xla_ffi/device/tunings.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/plan.h"
@@ -196,6 +197,19 @@ inline void DefineCommon(pybind11::module_& module) {
              "The tile width of a call on an m x n matrix, the rows of a factor's overflow tile, "
              "whether one rank does all the work, and by rank the bytes of workspace and results "
              "beyond A. `block`: the rows of A on each rank.");
+  module.def(
+      "is_whole_qr", &OneRankFactors, pybind11::arg("n"), pybind11::arg("block"),
+      pybind11::arg("ranks"),
+      "Whether one rank computes the QR of a matrix of n columns, of which each rank has `block` "
+      "rows, for all by the device's library.");
+  module.def("whole_svd_order", &WholeSvdOrder,
+             "The order up to which one rank computes a singular value decomposition for all by "
+             "the device's library.");
+  module.def(
+      "set_whole_matrices", [](bool wanted) { WholeMatricesSetting() = wanted; },
+      pybind11::arg("wanted"),
+      "Whether one rank of several CPU devices does for all what LAPACK does faster alone, as it "
+      "does by default.");
   module.def(
       "set_eigensolver",
       [](const std::string& name) {

@@ -57,6 +57,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
     }
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
     if (frame.works()) {
+      const WorksAlone alone(context.device, space.gathers);
       const RankContext& ranks = frame.context();
       const Matrix<T> matrix = frame.matrix();
       const RightHandSides<T> b = {solution.nrhs, solution.x, frame.AtOr(space.local, solution.x),

@@ -11,6 +11,7 @@
 #include "xla_ffi/engine/core/host_copy.h"
 #include "xla_ffi/engine/qr/tall_products.h"
 #include "xla_ffi/engine/qr/tsqr.h"
+#include "xla_ffi/engine/qr/whole_qr.h"
 
 namespace jaxmg {
 namespace {
@@ -468,6 +469,9 @@ class TallQr {
 
 template <typename T>
 Status TallQrRoutine(const RankContext& context, const TallQrProblem<T>& problem) {
+  if (IsWholeQr(problem.sizes, context.comm.size(), context.device.tuning())) {
+    return WholeQrRoutine<T>(context, problem);
+  }
   TallQr<T> program(context, problem);
   auto work = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(program.Work());

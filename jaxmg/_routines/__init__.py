@@ -1,1 +1,6 @@
-"""The routines: each module has a record and the public functions of one of them."""
+"""The routines and the public functions.
+
+A routine's module has its record, its public functions and its derivative rule; `table.py` has a
+row for each record. Other modules have the functions of `jaxmg.linalg` (`jax_*.py`), of
+`jaxmg.tree`, of optimizers, and of plans.
+"""

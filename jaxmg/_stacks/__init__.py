@@ -1,1 +1,1 @@
-"""Algorithms for stacks of matrices (count, m, n) that a device computes at once, by JAX alone."""
+"""Algorithms for stacks of matrices (count, m, n) on one device, by JAX and by the plugin."""

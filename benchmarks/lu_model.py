@@ -4,7 +4,7 @@
 
 Prints tables in Markdown: the model beside the records of results/general.jsonl, and 1, 4 and 8
 GPUs by the model. float64, one right-hand side. Panels take what results/lu_panel.txt has for their
-height; the other rates are those of model.py. docs/laboratory.md explains it.
+height; the other rates are those of model.py. docs/model.md explains it.
 """
 
 import json

@@ -6,7 +6,7 @@
 Prints the model beside the records of results/ (gpu.jsonl, tiles.jsonl), the tile width that it
 finds best, and what it says of more GPUs than have been measured. float64, one right-hand side.
 With --grids: tables, in Markdown, of 1 × P over nodes of eight GPUs, as the engine has it, and of
-Pr × Pc, which it doesn't have. docs/laboratory.md explains it.
+Pr × Pc, which it doesn't have. docs/model.md explains it.
 """
 
 import json

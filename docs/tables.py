@@ -123,11 +123,9 @@ def end_to_end():
     """What the engine makes of the rate of products, and cuSOLVERMg, on four GPUs."""
     rows = []
     for routine, dtype, orders, precision in (
-        ("potrs", "float64", ORDERS, None), ("potrs", "float32", (32768, 131072), None),
-        ("potrs", "float32", (32768, 131072), "tf32"), ("potrs", "complex64", (32768,), None),
+        ("potrs", "float64", ORDERS, None), ("potrs", "float32", (32768, 131072), "tf32"),
         ("potrs", "complex64", (32768,), "tf32"), ("potrs", "complex128", (32768,), None),
-        ("potri", "float64", ORDERS[:3], None), ("potri", "float32", (32768,), None),
-        ("potri", "complex64", (32768,), None), ("potri", "complex128", (32768,), None),
+        ("potri", "float64", ORDERS[:3], None), ("potri", "complex128", (32768,), None),
     ):  # fmt: skip
         for n in orders:
             ours = dense("gpu", routine, n, dtype=dtype, precision=precision)
@@ -140,28 +138,10 @@ def end_to_end():
     return Table(["", "n", "native", "TFLOP/s", "of GEMM", "cuSOLVERMg"], rows)
 
 
-def eight_gpus():
-    orders = (8192, *ORDERS)
-    ours = [dense("gpu", "potrs", n, 8) for n in orders]
-    theirs = [dense("gpu", "potrs", n, 8, "cusolvermg") for n in orders]
-    part = [dataclasses.replace(cell, key="gemm_fraction") for cell in ours]
-    rows = [["`potrs`", *ours], ["of GEMM", *part], ["cuSOLVERMg", *theirs]]
-    return Table(["float64", *map(str, orders)], rows)
-
-
-def columns():
-    """Right-hand sides, by backend."""
-    counts = (1, 16, 256, 4096)
-    rows = []
-    for backend in ("native", "cusolvermg"):
-        rows.append([backend, *(dense("gpu", "potrs", 32768, 4, backend, nrhs=k) for k in counts)])
-    return Table(["right-hand sides", *map(str, counts)], rows)
-
-
 def small_several():
     """Small matrices on several GPUs, in the run that compared them."""
     rows = []
-    for routine in ("potrs", "potri", "syevd"):
+    for routine in ("potrs", "potri"):
         for n in (256, 1024, 2048, 4096, 8192, 12288):
             cases = (("jax", 1), ("jitted", 1), ("jitted", 2), ("jitted", 4), ("eager", 4))
             cells = [
@@ -452,7 +432,7 @@ TABLES = {
     function.__name__: function
     for function in (
         readme, four_gpus, scaling, small, general, decompositions, single_precision, refined, kept,
-        right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
+        right_hand_sides, batches, gradients, end_to_end, small_several,
         processes, cuda12, two_gpus,
     )
 }  # fmt: skip

@@ -20,7 +20,7 @@ from jaxmg._stacks import choice, determinants, library, native, triangle
 from jaxmg._stacks import lu as of_lu
 
 # The order from which on a second solve with the factor is faster than the product of its inverse
-# with itself, on an H200: by 10 to 18 % in complex64, in no other dtype (docs/laboratory.md).
+# with itself, on an H200: by 10 to 18 % in complex64, in no other dtype.
 _BY_TWO_SOLVES = 1024
 
 

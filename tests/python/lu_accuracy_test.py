@@ -4,7 +4,7 @@
 
 prints a table of all orders of 1 to 40 on all numbers of ranks.
 
-LAPACK factors the transpose, as the engine does: see docs/general_matrices.md.
+LAPACK factors the transpose, as the engine does: see xla_ffi/engine/README.md.
 """
 
 import functools

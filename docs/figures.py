@@ -59,7 +59,7 @@ class Table:
             table = table.replace("|  |", "| |")
         link = "../" * (len(here.parts) - 2) if here.parts[0] == "docs" else "docs/"
         cold = COLD if r"\*" in table else ""
-        return f"\n{table}\n\n{cold}{self.origin()} ([commands]({link}measurements.md#{name})).\n\n"
+        return f"\n{table}\n\n{cold}{self.origin()} ([records]({link}measurements.md#{name})).\n\n"
 
     def _cell(self, cell):
         return cell if isinstance(cell, str) else cell.text(self.scale)

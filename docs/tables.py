@@ -2,6 +2,7 @@
 
     python docs/tables.py           # writes them
     python docs/tables.py --check   # prints what differs, and exits with 1 if anything does
+    python docs/tables.py --commands kept   # prints the commands behind the table kept
 
 A table stands in its page between two comments; what is between them is written by this program:
 
@@ -11,7 +12,7 @@ A table stands in its page between two comments; what is between them is written
 
 and so does a figure in a sentence: ``<!-- figure: potrs_65536 -->0.513<!-- end -->``. A figure is
 that of the newest record that fits. A table says when and on what its figures were measured;
-docs/measurements.md, which this program writes too, has the commands.
+docs/measurements.md, which this program writes too, has the files of its records.
 """
 
 import argparse
@@ -448,18 +449,21 @@ FIGURES = {
 
 
 def sources():
-    """What docs/measurements.md says of each table: when, on what, and with which commands."""
+    """What docs/measurements.md says of each table: when, on what, and in which files."""
     text = ""
     for name, make in TABLES.items():
         table = make()
-        commands = {}
-        for record in table.records:
-            commands.setdefault(record["file"], {})[record["command"]] = None
-        text += f"\n## {name}\n\n{table.origin()}.\n"
-        for file in sorted(commands):
-            lines = "".join(f"    {command}\n" for command in commands[file])
-            text += f"\n`{file}.jsonl`\n\n{lines}"
+        files = ", ".join(f"`{file}.jsonl`" for file in sorted(commands(table)))
+        text += f"\n## {name}\n\n{table.origin()}: {files}.\n"
     return text + "\n"
+
+
+def commands(table):
+    """The commands of a table's records, without repetition, by file."""
+    by_file = {}
+    for record in table.records:
+        by_file.setdefault(record["file"], {})[record["command"]] = None
+    return by_file
 
 
 def rewritten(text, here):
@@ -495,7 +499,13 @@ def different(write=False):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
+    parser.add_argument("--commands", choices=TABLES, help="Print the commands behind this table.")
+    arguments = parser.parse_args()
+    if arguments.commands:
+        for file, lines in sorted(commands(TABLES[arguments.commands]()).items()):
+            print(f"{file}.jsonl", *lines, sep="\n    ")
+        return 0
+    check = arguments.check
     names = different(write=not check)
     for name in names:
         says = "differs from benchmarks/results: run docs/tables.py" if check else "written"

@@ -55,3 +55,9 @@ def test_three_digits(value, text):
 def test_a_record_that_is_not_there_is_an_error():
     with pytest.raises(LookupError, match=r"gpu\.jsonl has no record"):
         figures.find("gpu", routine="none")
+
+
+def test_commands_of_a_table_are_those_of_its_records():
+    commands = tables.commands(tables.kept())
+    assert list(commands) == ["kept"]
+    assert all(command.startswith("python benchmarks/kept.py") for command in commands["kept"])

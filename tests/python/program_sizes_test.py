@@ -1,5 +1,7 @@
 """How many operations programs have: what JAX traces and XLA compiles in a first call."""
 
+import re
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -66,15 +68,14 @@ _LARGER = {
     ("solve", "value"): 305,
     ("cond of sums", "value"): 500,
     ("expm", "value"): 875,
-    ("expm", "gradient"): 1840,
+    ("expm", "gradient"): 1835,
     ("lstsq", "value"): 310,
     ("lstsq of square", "value"): 555,
     ("sqrtm", "value"): 350,
     ("sqrtm", "gradient"): 665,
-    ("svd of tall", "value"): 355,
-    ("svd, full", "value"): 615,
+    ("svd, full", "value"): 485,
     ("svd of Hermitian", "value"): 315,
-    ("svd_lowrank", "value"): 1015,
+    ("svd_lowrank", "value"): 890,
 }
 
 
@@ -104,3 +105,23 @@ def test_programs_are_small(name, kind):
         function = function if kind == "value" else _gradient(function)
         operations, *_ = stack_cases.counts(function, *arrays)
     assert 0 < operations <= _LARGER.get((name, kind), _MOST[kind])
+
+
+# How many instructions XLA makes of a program for four CPU devices. 300 are the aim: scaling has
+# 216 of `solve`, and the check whether its matrix is Hermitian 410.
+_COMPILED = {
+    "batched svd": (lambda a: linalg.svd(a, full_matrices=False), 10, (12, 60, 60)),
+    "expm": (linalg.expm, 3900, _SQUARE),
+    "solve": (linalg.solve, 765, _SQUARE, _VECTOR),
+}
+
+
+@pytest.mark.core("expm", "solve")
+@pytest.mark.parametrize("name", _COMPILED)
+def test_compiled_programs_are_small(name):
+    function, most, *shapes = _COMPILED[name]
+    arrays = [jax.ShapeDtypeStruct(shape, "float64") for shape in shapes]
+    with cases.context(cases.line(4)):
+        text = jax.jit(function).lower(*arrays).compile().as_text()
+    instructions = len(re.findall(r"^ +(?:ROOT )?%?[\w.-]+ = ", text, re.MULTILINE))
+    assert 0 < instructions <= most

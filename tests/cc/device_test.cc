@@ -1,11 +1,15 @@
 // The host device: copies, the checks around LAPACK, and the number of BLAS's threads.
 #include "xla_ffi/device/host/device.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <complex>
+#include <condition_variable>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -333,6 +337,32 @@ TEST(MatricesOfAStackAreDealtToTheCores) {
     return Status::Ok();
   });
   EXPECT(std::string(bad.message()) == "matrix 60") << bad.message();
+  HostBlasThreads() = {};
+}
+
+TEST(AStackHasTheCoresWhileAnotherCallHasReducedBlasToOneThread) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
+  threads_now = cores;
+  EXPECT(UnsharedBlasThreads() == cores);
+  {
+    const BlasThreadShare other(2 * cores);
+    EXPECT(threads_now == 1 && UnsharedBlasThreads() == cores) << UnsharedBlasThreads();
+    std::mutex mutex;
+    std::condition_variable came;
+    const int all = std::min(cores, 2);
+    int inside = 0;
+    const Status met = DealOut(all, 1e9, [&](int64_t, int64_t) -> Status {
+      std::unique_lock<std::mutex> lock(mutex);
+      ++inside;
+      came.notify_all();
+      const bool others =
+          came.wait_for(lock, std::chrono::seconds(10), [&] { return inside == all; });
+      return others ? Status::Ok() : Error(Code::kInternal, "one thread deals with all");
+    });
+    EXPECT(met.ok()) << met.message();
+  }
+  EXPECT(threads_now == cores && UnsharedBlasThreads() == cores);
   HostBlasThreads() = {};
 }
 

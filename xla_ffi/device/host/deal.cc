@@ -32,10 +32,11 @@ class Active {
   const int before;
 };
 
-// Those that this process may use, but no more than BLAS may have threads now.
+// Those that this process may use, but no more than BLAS may have threads, which are fewer while
+// another device deals.
 int Cores() {
-  const BlasThreads& blas = HostBlasThreads();
-  const int most = blas.get == nullptr ? std::numeric_limits<int>::max() : blas.get();
+  const int threads = UnsharedBlasThreads();
+  const int most = threads == 0 ? std::numeric_limits<int>::max() : threads;
   cpu_set_t set;
   CPU_ZERO(&set);
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;

@@ -25,6 +25,13 @@ BlasThreads& HostBlasThreads() {
   return threads;
 }
 
+int UnsharedBlasThreads() {
+  const BlasThreads& threads = HostBlasThreads();
+  if (threads.get == nullptr) return 0;
+  std::lock_guard<std::mutex> lock(sharing_mutex);
+  return sharing > 0 ? setting_before : threads.get();
+}
+
 BlasThreadShare::BlasThreadShare(int ranks) {
   const BlasThreads& threads = HostBlasThreads();
   if (threads.get == nullptr || threads.set == nullptr) return;

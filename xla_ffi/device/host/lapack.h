@@ -51,6 +51,9 @@ struct BlasThreads {
 };
 BlasThreads& HostBlasThreads();
 
+// The number of threads that BLAS has while no call has a share of them; 0: unknown.
+int UnsharedBlasThreads();
+
 // Gives each of several concurrent ranks a share of the cores: a BLAS that starts a thread on every
 // core for every rank is many times slower. The setting applies to the process, so the smallest
 // share of all concurrent calls is used, and the last one restores the previous setting.

@@ -222,6 +222,10 @@ def _reduced(call, a) -> tuple[Any, Any]:
         factor, units, r = factor_and_r(call, a)
         r = r if spread else layouts.constrain(r, call.layout, PartitionSpec())
         return factor.q() * units, r
+    if n > k and call.layout.explicit:  # columns that an axis shards can't be cut anywhere
+        divides = m % call.layout.ranks == 0
+        spec = call.layout.row_spec if divides else PartitionSpec()
+        a = layouts.constrain(a, call.layout, spec)
     factors: Any = tall.qr(a[:, :k], call.layout)
     q, r = factors
     if n > k:
@@ -229,7 +233,7 @@ def _reduced(call, a) -> tuple[Any, Any]:
     return q, r
 
 
-def _of_stacks(platform, options, a):
+def of_stacks(platform, options, a):
     """`decomposed` of each matrix of a stack."""
     (mode,) = options
     if mode == "complete" and a.shape[-2] > a.shape[-1]:
@@ -245,7 +249,7 @@ def _of_stacks(platform, options, a):
     return (r,) if q is None else (q * units[:, None, :], r)
 
 
-@jax_linalg.program(any_shape=True, of_stacks=_of_stacks, takes=lambda mode: mode != "raw", by="qr")
+@jax_linalg.program(any_shape=True, of_stacks=of_stacks, takes=lambda mode: mode != "raw", by="qr")
 def decomposed(call, a):
     (mode,) = call.attributes
     if mode == "r":

@@ -14,6 +14,7 @@ from jaxmg._call import blocks, checks, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, jax_qr, tall
+from jaxmg._stacks import products
 from jaxmg._transform import derivatives, whole
 from jaxmg._types import AnyMatrixLike, MeshLike
 
@@ -34,9 +35,10 @@ def qr_multiply(
     """The R of a's QR decomposition, and a product with its Q: `scipy.linalg.qr_multiply`.
 
     Args:
-        a: (m, n), as for `qr`.
-        c: a matrix or a vector, which every device holds: with k = min(m, n), (k,) or (k, p) for
-            "left", (m,) or (p, m) for "right".
+        a: (..., m, n), as for `qr`.
+        c: what is multiplied, which every device holds: with k = min(m, n), (k,) or (..., k, p) for
+            "left", (m,) or (..., p, m) for "right". Leading dimensions broadcast against those of
+            ``a``.
         mode: "left": Q c; "right": c Q, with the Q (m, k) of `qr`.
         pivoting: must be False.
         conjugate: take conj(Q) in the place of Q.
@@ -72,18 +74,18 @@ def _multiply(arrays, mode, conjugate, mesh, spec):
         raise ValueError(f"{name}: mode must be 'left' or 'right'; got {mode!r}")
     checks.array(name, "a", a, checks.ALL, (*checks.DTYPES, str(getattr(a, "dtype", ""))))
     checks.array(name, "c", c, checks.ALL, (*checks.DTYPES, str(getattr(c, "dtype", ""))))
-    if a.ndim != 2 or c.ndim not in (1, 2):
+    if a.ndim < 2 or c.ndim < 1:
         raise ValueError(
             f"{name}: a must be a matrix and c a matrix or a vector; they have shapes "
             f"{tuple(a.shape)} and {tuple(c.shape)}"
         )
-    wanted = min(a.shape) if mode == "left" else a.shape[0]
-    if c.shape[0 if mode == "left" else -1] != wanted:
+    wanted = min(a.shape[-2:]) if mode == "left" else a.shape[-2]
+    if c.shape[-2 if mode == "left" and c.ndim > 1 else -1] != wanted:
         raise ValueError(
             f"{name}: for mode {mode!r} and a of shape {tuple(a.shape)} c must have {wanted} "
             f"{'rows' if mode == 'left' else 'columns'}; it has shape {tuple(c.shape)}"
         )
-    m, n = a.shape
+    m, n = a.shape[-2:]
     shapes = _Shapes(m, n, "r", False)
     options = mode, conjugate
     return jax_linalg.plan(
@@ -102,7 +104,20 @@ class _Shapes(jax_qr.Shapes):
         return "small", *super().__call__(layout)
 
 
-@jax_linalg.program(any_shape=True)
+def _multiply_stacks(platform, options, a, c):
+    """`multiplied` of each matrix of a stack, with a matrix or a vector each."""
+    mode, conjugate = options
+    q, r = jax_qr.of_stacks(platform, ("reduced",), a)
+    q = q.conj() if conjugate else q
+    vectors = c.ndim == 2
+    if mode == "left":
+        product = products.multiply(q, c[:, :, None] if vectors else c)
+        return (product[:, :, 0] if vectors else product), r
+    product = products.multiply(c[:, None] if vectors else c, q)
+    return (product[:, 0] if vectors else product), r
+
+
+@jax_linalg.program(any_shape=True, of_stacks=_multiply_stacks, by="qr")
 def multiplied(call, a, c):
     """(Q c or c Q, R)."""
     mode, conjugate = call.attributes
@@ -132,7 +147,8 @@ def _product_and_r(call, a, c, left, conjugate):
 
     m, n = a.shape
     k = min(m, n)
-    if not jax_qr.by_tiles(m, n, call.layout.ranks) or not c.size:
+    tiled = jax_qr.by_tiles(m, n, call.layout.ranks) and not tall.is_whole(m, k, call.layout)
+    if not tiled or not c.size:
         return by_q(a, c)
 
     def by_reflectors(a, c):

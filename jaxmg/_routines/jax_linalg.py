@@ -161,7 +161,7 @@ def matrix_name(name):
 
 def _names(name):
     """The arguments of a function that are arrays, for its errors."""
-    return matrix_name(name), "b"
+    return matrix_name(name), "c" if name == "qr_multiply" else "b"
 
 
 def promote(name, *arrays, names=None):
@@ -207,8 +207,8 @@ def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with
         leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
         raise ValueError(
-            f"{called}: the leading dimensions of b, of shape {tuple(b[0].shape)}, don't broadcast "
-            f"against those of a, of shape {tuple(a.shape)}"
+            f"{called}: the leading dimensions of {names[1]}, of shape {tuple(b[0].shape)}, don't "
+            f"broadcast against those of {names[0]}, of shape {tuple(a.shape)}"
         ) from None
     # An array without a dimension, or with one of 1 where the other has more, is the same for all.
     there = []

@@ -283,6 +283,42 @@ def test_qr_multiply(shape, mode, conjugate, ndim):
     assert product.shape == scipy.linalg.qr_multiply(a, c, mode, conjugate=conjugate)[0].shape
 
 
+_LEADING = (((3,), (3,)), ((2, 1), (3,)), ((3,), ()), ((), (3,)), ((2, 3), None))
+
+
+@pytest.mark.extended
+@cases.needs_transformations
+@cases.kinds
+@pytest.mark.parametrize(
+    "of_a, of_c, shape, mode",
+    cases.broad(
+        [
+            (*each, *how)
+            for each in _LEADING
+            for how in itertools.product(((9, 4), (4, 9)), ("left", "right"))
+        ],
+        core=lambda of_a, of_c, shape, mode: (of_a, shape, mode) == ((2, 1), (9, 4), "left"),
+    ),
+)
+def test_qr_multiply_of_a_batch(of_a, of_c, shape, mode, kind):
+    """c of its own leading dimensions, or a vector for all matrices."""
+    random, mesh = cases.rng(1), cases.line(2, kind=kind)
+    a = cases.normal(random, (*of_a, *shape), "complex128")
+    rows = min(shape) if mode == "left" else shape[0]
+    of_one = (rows,) if of_c is None else (rows, 2) if mode == "left" else (2, rows)
+    c = cases.normal(random, (*(of_c or ()), *of_one), "complex128")
+    product, r = linalg.qr_multiply(a, c, mode, conjugate=True, mesh=mesh)
+    q, same = (np.asarray(x) for x in linalg.qr(a, mesh=mesh))
+    q = q.conj()
+    if of_c is None:
+        expected = q @ c if mode == "left" else c @ q
+    else:
+        expected = np.matmul(*((q, c) if mode == "left" else (c, q)))
+    assert product.shape == expected.shape
+    _close(product, expected, a.dtype)
+    _close(r, np.broadcast_to(same, r.shape), a.dtype)
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "shape, ranks, count",
@@ -323,6 +359,10 @@ def test_errors():
         jaxmg.least_squares(a, np.ones(4))
     with pytest.raises(ValueError, match="c must have 4 rows"):
         linalg.qr_multiply(a, np.ones(6), "left")
+    with pytest.raises(
+        ValueError, match="dimensions of c, of shape .*, don't broadcast against those of a"
+    ):
+        linalg.qr_multiply(np.ones((3, 6, 4)), np.ones((2, 2, 6)), mesh=mesh)
     with pytest.raises(NotImplementedError, match="pivoting=True is not supported"):
         linalg.qr_multiply(a, np.ones(6), pivoting=True)
     with pytest.raises(ValueError, match="mode must be 'left' or 'right'"):

@@ -103,7 +103,7 @@ FUNCTIONS = {
         lambda a, b, o: linalg.qr(a, "complete", **o), (0, 1), _TALL, False
     ),
     "qr_multiply": Function(
-        lambda a, b, o: linalg.qr_multiply(a, b, "left", **o), (0, 1), _SQUARE, batches=False
+        lambda a, b, o: linalg.qr_multiply(a, b, "left", **o), (0, 1), _SQUARE
     ),
     "slogdet": Function(lambda a, b, o: linalg.slogdet(a, **o)[0], (0,), _SQUARE, False),
     "solve": Function(lambda a, b, o: linalg.solve(a, b, **o), (-1,), _SQUARE),

@@ -106,8 +106,8 @@ def root_by_newton(a, p, epsilon, multiply, _):
 
     def far(state):
         _, _, error, before, count = state
-        # Beyond 0.3 it converges quadratically, up to rounding.
-        better = (error > 0.3) | (error < before / 2)
+        # Below 1 / (p + 1) an error becomes (p + 1) / 2 of its square, up to rounding.
+        better = (before > 1 / (p + 1)) | (error < before / 2)
         return (count < _NEWTON_STEPS) & (error > enough) & better
 
     def step(state):

@@ -666,3 +666,12 @@ def test_a_trace_needs_a_mesh():
     cases.devices(2)
     with pytest.raises(ValueError, match="^tree.inv: inside jit the mesh of a can't be seen; pass"):
         jax.jit(jaxmg.tree.inv)(_F)
+
+
+@pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.breadth)])
+def test_newton_goes_on_until_it_has_converged(p):
+    """Also where an error is just below one that isn't in the region of convergence yet."""
+    values = np.geomspace(1e-3, 1, 1000)
+    a = np.stack([np.diag([1, value]) for value in values])
+    root = jaxmg.tree.inverse_pth_root(a, p, 0.0, "newton", mesh=cases.line(1))
+    np.testing.assert_allclose(root[:, 1, 1], values ** (-1 / p), rtol=1e-9)

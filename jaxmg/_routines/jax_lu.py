@@ -201,7 +201,8 @@ def _solve_again(arrays, trans, mesh, spec):
     how = _checked(trans, "lu_solve")
     checks.is_an_array("linalg.lu_solve", "lu", lu)
     checks.is_an_array("linalg.lu_solve", "b", b)
-    lu, b = _promoted(lu, b)
+    given = lu, b
+    lu, b = _promoted(*given)
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
     n, call = lu.shape[-1], ("lu_solve", solve_factored, ("like b",))
 
@@ -210,6 +211,8 @@ def _solve_again(arrays, trans, mesh, spec):
 
     if not batching.is_batch(lu):
         planned = jax_linalg.plan((lu, b, checked(pivots)), *call, mesh, spec, how)
+        if lu is given[0] and b is given[1]:
+            return lambda lu, pivots, b: planned(lu, b, checked(pivots))
         return lambda lu, pivots, b: planned(*_promoted(lu, b), checked(pivots))
     mesh, spec = jax_linalg.where_each_is(
         "lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None)

@@ -212,8 +212,7 @@ def test_gradients_end_and_are_nan(batch, kind, seen):
     loss = cases.on(mesh, jax.grad(lambda a: linalg.svdvals(a, mesh=mesh).sum()))
     found = np.asarray(loss(placed))
     jax.effects_barrier()
-    assert all(seen)
-    assert seen or jax.process_index()  # callbacks of what all have run in one process
+    assert all(seen)  # on CPU devices the engine calls LAPACK, and the library isn't asked
     assert np.isnan(found[1] if batch else found).all()
     assert not batch or np.isfinite(found[0]).all()
 

@@ -107,7 +107,8 @@ class _Shapes(jax_qr.Shapes):
 def _multiply_stacks(platform, options, a, c):
     """`multiplied` of each matrix of a stack, with a matrix or a vector each."""
     mode, conjugate = options
-    q, r = jax_qr.of_stacks(platform, ("reduced",), a)
+    factors: Any = jax_qr.of_stacks(platform, ("reduced",), a)
+    q, r = factors
     q = q.conj() if conjugate else q
     vectors = c.ndim == 2
     if mode == "left":

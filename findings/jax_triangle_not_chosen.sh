@@ -4,7 +4,8 @@
 # triangle too, whatever lower= or UPLO= says: the result is that of another matrix, without a word.
 # solve with assume_a="pos", jax.scipy.linalg.cholesky and cho_factor read what lower= says.
 # Guess: lower= and UPLO= choose what is read, as in SciPy 1.17.1 and NumPy 2.4.6, which are right here.
-# jaxmg.linalg.solve reads one triangle, as SciPy; its eigh follows JAX and has symmetrize_input=False.
+# jaxmg.linalg.solve reads one triangle, as SciPy does. jaxmg.linalg.eigh symmetrizes as JAX does, and
+# reads one triangle with symmetrize_input=False.
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 with_packages $JAX <<'PROGRAM'
 import jax

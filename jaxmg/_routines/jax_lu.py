@@ -202,7 +202,7 @@ def _solve_again(arrays, trans, mesh, spec):
     checks.is_an_array("linalg.lu_solve", "lu", lu)
     checks.is_an_array("linalg.lu_solve", "b", b)
     given = lu, b
-    lu, b = _promoted(*given)
+    lu, b = _promoted(*given)  # names them in its errors
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
     n, call = lu.shape[-1], ("lu_solve", solve_factored, ("like b",))
 
@@ -210,10 +210,8 @@ def _solve_again(arrays, trans, mesh, spec):
         return kept_lu.check_pivots("linalg.lu_solve", pivots, n)  # by its values too
 
     if not batching.is_batch(lu):
-        planned = jax_linalg.plan((lu, b, checked(pivots)), *call, mesh, spec, how)
-        if lu is given[0] and b is given[1]:
-            return lambda lu, pivots, b: planned(lu, b, checked(pivots))
-        return lambda lu, pivots, b: planned(*_promoted(lu, b), checked(pivots))
+        planned = jax_linalg.plan((*given, checked(pivots)), *call, mesh, spec, how)
+        return lambda lu, pivots, b: planned(lu, b, checked(pivots))
     mesh, spec = jax_linalg.where_each_is(
         "lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None)
     )

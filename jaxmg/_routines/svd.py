@@ -179,10 +179,13 @@ def decompose(a, layout, start=0, end=None, backend="native"):
         both = (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
         if subset is None:
             return both
-        return tuple(
+        (u, s, vh), moved = (
             (u[:, start:end], s[start:end], blocks.replicate(vh, layout)[start:end])
             for u, s, vh in both
         )
+        if layout.explicit:  # where a part of a wide matrix is by rows, too
+            vh = layouts.constrain_like(vh, jax.eval_shape(value, primals[0])[2])
+        return (u, s, vh), moved
 
     return derivatives.differentiable(value, rule, a)
 

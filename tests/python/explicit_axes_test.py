@@ -34,7 +34,12 @@ _CASES = [
 # Of these the core; what earlier versions had wrong is extended.
 _CORE = [("cond-1", 4, "batch"), ("norm-None", 2, "batches"), ("solve_triangular", 2, "batch")]
 _EXTENDED = [("eigh", 4, "inner"), ("qr-r-tall", 2, "batch"), ("rcond", 2, "batches")]
-_DERIVATIVES = [("norm-None", 2, "batches"), ("polar-tall", 4, "single"), ("solve", 2, "batch")]
+_DERIVATIVES = [
+    ("norm-None", 2, "batches"),
+    ("polar-tall", 4, "single"),
+    ("solve", 2, "batch"),
+    ("svd-subset-wide", 2, "single"),  # two rows of Vh on two ranks
+]
 
 
 def test_the_table_has_all_functions():

@@ -225,6 +225,8 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matric
         numbers = [*zip(degrees, results, strict=True)]
         if name == "det":  # which its gradient is a multiple of
             numbers.append((a.shape[-1], np.linalg.det(a)))
+        if name == "lu_solve":  # whose operand is the factor
+            numbers.append((1, np.triu(linalg.lu_factor(a)[0])))
         low, high = _range(a, numbers, margin, FUNCTIONS[name].step)
         for k in sorted({low, high, *random.integers(low, high + 1, powers)}):
             k = int(k) * FUNCTIONS[name].step

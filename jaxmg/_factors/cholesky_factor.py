@@ -49,9 +49,10 @@ class CholeskyFactor(pickling.Pickled):
         overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
             past ``tiles``; None where there is none. Neither means anything without the rest.
         status: int32 scalar: 0, or LAPACK's info, as of `potrs`.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
-            leaves are. Methods compare it with what follows and raise a ValueError where it
-            differs; `portable` takes a factor to another mesh or tile width.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
+            and T in it: tells for which the leaves are. Methods compare it with what follows and
+            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
+            width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
@@ -63,7 +64,7 @@ class CholeskyFactor(pickling.Pickled):
     overflow: jax.Array | None
     _log_det: jax.Array
     status: jax.Array
-    made_for: jax.Array | None
+    made_for: dict[str, jax.Array] | None
     layout: layouts.Layout
     n: int
     tile: int

@@ -1,11 +1,12 @@
 """The leaf of a factor that says what its other leaves were made for.
 
 Leaves in the engine's layout mean nothing on another number of ranks or with another tile width,
-and often have shapes that fit there too: (8, 8) on 2 ranks, and on 4. So a factor has a leaf of
-zeros whose shape is (ranks, tile width). A library that restores leaves onto another tree finds
-that shapes differ, and each method compares the shape with the static fields. That costs nothing
-when a program runs, raises inside ``jit`` too, and no arithmetic on leaves changes it. Another
-layout of the engine needs another shape.
+and often have shapes that fit there too: (8, 8) on 2 ranks, and on 4. So a factor has a dict of one
+leaf, zeros whose shape is (ranks, tile width), and the key says the same. A library that restores
+leaves onto another tree finds that keys and shapes differ; by the key alone it does where it cuts
+and pads arrays to the shapes of the tree. Each method compares the shape with the static fields.
+That costs nothing when a program runs, raises inside ``jit`` too, and no arithmetic on leaves
+changes it. Another layout of the engine needs another key and shape.
 """
 
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jaxmg._call import layouts, programs
 
 
 def made_for(call, rows, status):
-    """The leaf of a factor that a `programs.Call` makes; None inside a shard_map of the caller's.
+    """{key: leaf} of the factor a `programs.Call` makes; None inside a shard_map of the caller's.
 
     Args:
         rows: the number of rows of what lies in the tiles.
@@ -25,17 +26,22 @@ def made_for(call, rows, status):
         return None
     shape = _shape(call.layout, rows, call.tile)
     if not layouts.traced((status,)):
-        return _make((), call.layout, shape)
+        return with_key(_make((), call.layout, shape))
     zero = (status * 0).astype(jnp.int8)
-    return jnp.broadcast_to(zero[..., None, None], (*status.shape, *shape))
+    return with_key(jnp.broadcast_to(zero[..., None, None], (*status.shape, *shape)))
+
+
+def with_key(leaf):
+    """{key: leaf} of a leaf of zeros, or of a stack of them."""
+    return {_key(leaf.shape[-2:]): leaf}
 
 
 def check(routine, factor, rows):
     """Raises unless the leaves of a factor are for its layout and its tile width."""
-    leaf = factor.made_for
-    if leaf is None and factor.layout.inside:
+    if factor.made_for is None and factor.layout.inside:
         return
     needed = _shape(factor.layout, rows, factor.tile)
+    leaf = factor.made_for.get(_key(needed)) if isinstance(factor.made_for, dict) else None
     shape: tuple[int, ...] = getattr(leaf, "shape", ())
     if shape[-2:] == needed:
         return
@@ -54,6 +60,10 @@ def _shape(layout, rows, tile):
     """(ranks, tile width). A tile has no more rows than a rank."""
     ranks = layout.ranks
     return ranks, max(1, min(tile, -(-rows // ranks)))
+
+
+def _key(shape):
+    return "ranks_{}_tile_{}".format(*shape)
 
 
 def _count(number, noun):

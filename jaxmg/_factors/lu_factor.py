@@ -52,9 +52,10 @@ class LUFactor(pickling.Pickled):
             pivots[i], counted from 0, for i = 0, 1, ...
         status: int32 scalar: 0; LAPACK's info k > 0, where the k-th diagonal entry of U is the
             first that is exactly zero; or -1, where A has NaN or infinity.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
-            leaves are. Methods compare it with what follows and raise a ValueError where it
-            differs; `portable` takes a factor to another mesh or tile width.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
+            and T in it: tells for which the leaves are. Methods compare it with what follows and
+            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
+            width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
@@ -68,7 +69,7 @@ class LUFactor(pickling.Pickled):
     _sign: jax.Array
     _log_det: jax.Array
     status: jax.Array
-    made_for: jax.Array | None
+    made_for: dict[str, jax.Array] | None
     layout: layouts.Layout
     n: int
     tile: int

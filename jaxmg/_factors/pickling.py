@@ -27,7 +27,7 @@ class Pickled(portable.Portable):
         cls.__module__ = "jaxmg"
 
     layout: layouts.Layout
-    made_for: jax.Array | None
+    made_for: dict[str, jax.Array] | None
 
     if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
@@ -39,6 +39,8 @@ class Pickled(portable.Portable):
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
         leaves.check(name, self, self.shape[1])  # type: ignore
         layout = values.pop("layout")
+        if values["made_for"] is not None:  # whose key its shape tells
+            (values["made_for"],) = values["made_for"].values()
         arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array)}
         if not all(array.is_fully_addressable for array in arrays.values()):
             raise ValueError(
@@ -93,6 +95,8 @@ class Pickled(portable.Portable):
         values = dict(state["values"])
         for leaf, spec in state["specs"].items():
             values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
+        if values.get("made_for") is not None:
+            values["made_for"] = leaves.with_key(values["made_for"])
         factor: Any = cls
         return factor(layout=layouts.Layout(mesh, **state["layout"]), **values)
 

@@ -49,9 +49,10 @@ class QRFactor(pickling.Pickled):
             past ``tiles``; None where there is none. Neither means anything without the rest.
         taus: (k,), of A's dtype, the same on all devices: the scale factors of the reflectors.
         status: int32 scalar: 0, or -1, where A has NaN or infinity.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
-            leaves are. Methods compare it with what follows and raise a ValueError where it
-            differs; `portable` takes a factor to another mesh or tile width.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
+            and T in it: tells for which the leaves are. Methods compare it with what follows and
+            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
+            width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         m, n: the shape of A.
         tile: T, the width of the tiles.
@@ -64,7 +65,7 @@ class QRFactor(pickling.Pickled):
     taus: jax.Array
     _factors: jax.Array
     status: jax.Array
-    made_for: jax.Array | None
+    made_for: dict[str, jax.Array] | None
     layout: layouts.Layout
     m: int
     n: int

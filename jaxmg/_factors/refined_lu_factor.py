@@ -50,9 +50,10 @@ class RefinedLUFactor(pickling.Pickled):
         status: int32 scalar: 0; the status of the factorization in lower precision, as of `gesv`;
             or -2, where A's numbers are further apart than products with it can be. Where it isn't
             0, every solve factors A in its own precision.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P): tells for which P and T the
-            leaves are. Methods compare it with what follows and raise a ValueError where it
-            differs; `portable` takes a factor to another mesh or tile width.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
+            and T in it: tells for which the leaves are. Methods compare it with what follows and
+            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
+            width.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: the width of the tiles.
@@ -67,7 +68,7 @@ class RefinedLUFactor(pickling.Pickled):
     column_exponents: jax.Array
     size: jax.Array
     status: jax.Array
-    made_for: jax.Array | None
+    made_for: dict[str, jax.Array] | None
     layout: layouts.Layout
     n: int
     tile: int

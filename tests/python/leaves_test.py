@@ -99,6 +99,17 @@ def test_arithmetic_on_leaves(kind):
     np.testing.assert_allclose(spent.solve(_B), x, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", _MAKERS)
+def test_a_checkpoint_finds_another_tree(kind):
+    """By the paths of its leaves, whatever becomes of their shapes."""
+    for each in _PAIRS:
+        old, new = (
+            {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(factor)}
+            for factor in (_factor(kind, *of) for of in each)
+        )
+        assert len(old - new) == len(new - old) == 1
+
+
 @cases.needs_transformations
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", _MAKERS)
@@ -109,5 +120,6 @@ def test_a_batch_on_explicit_axes(kind):
     with cases.context(mesh):
         batch = _MAKERS[kind](cases.shard(a, mesh, None, "r", None), 1, mesh)
         x = jax.vmap(lambda f: f.solve(jnp.asarray(_B)))(batch)
-    assert batch.made_for.ndim == 3 and batch.made_for.shape[-1] == 1
+    (leaf,) = batch.made_for.values()
+    assert leaf.ndim == 3 and leaf.shape[-1] == 1
     np.testing.assert_allclose(x, np.linalg.solve(a, np.stack([_B, _B])[..., None])[..., 0])

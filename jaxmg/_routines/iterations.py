@@ -48,9 +48,13 @@ def orthogonal(g, coefficients, safe, dtype, multiply=sections.multiply):
 @_compat.default_promotion()
 def start(g, safe, dtype):
     """The X with which `orthogonal` begins, of singular values of 1 at most."""
-    if jnp.iscomplexobj(g):
+    return rounded(_unit(g), safe, dtype)
+
+
+def rounded(x, safe, dtype):
+    """A matrix of norm 1 as `orthogonal` computes with it."""
+    if jnp.iscomplexobj(x):
         dtype = jnp.promote_types(dtype, jnp.complex64)
-    x = _unit(g)
     return (x / _SAFETY if safe else x).astype(dtype)
 
 

@@ -128,7 +128,8 @@ class Orthogonal(_Like):
 def _orthogonal_by_plugin(options, stack):
     """`Orthogonal` of each matrix, with one operation for all polynomials."""
     dtype = options.dtype or stack.dtype
-    x = jax.vmap(lambda g: iterations.start(g, options.safe, dtype))(stack)
+    wide = jnp.promote_types(stack.dtype, jnp.float32)
+    x = iterations.rounded(native.normalize(stack.astype(wide)), options.safe, dtype)
     polynomials = iterations.polynomials(options.coefficients, options.safe)
     return native.map_singular_values(x, polynomials).astype(stack.dtype)
 
@@ -163,7 +164,25 @@ class InverseRoot(_Like):
     def of_stack(self, platform, stack):
         if not stack.size or not choice.multiplies_by_plugin(platform):
             return jax.vmap(self)(stack)
+        if self.by is iterations.root_by_newton:
+            return _root_by_plugin(self, stack)
         return jax.vmap(functools.partial(self, multiply=products.multiply))(stack)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@_compat.default_promotion()
+def _root_by_plugin(options, stack):
+    """`InverseRoot` by Newton's iteration of each matrix, by one operation."""
+    return native.inverse_root(stack, options.p, options.epsilon)
+
+
+@_root_by_plugin.defjvp
+@_compat.default_promotion()
+def _(options, primals, tangents):
+    """That of the iteration by products."""
+    each = functools.partial(options, multiply=products.multiply)
+    _, tangent = jax.jvp(jax.vmap(each), primals, tangents)
+    return _root_by_plugin(options, *primals), tangent
 
 
 @dataclasses.dataclass(frozen=True)

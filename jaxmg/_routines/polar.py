@@ -1,6 +1,6 @@
 """The polar decomposition A = U H by QDWH, the dynamically weighted Halley iteration, on all ranks:
 a routine of the engine (`xla_ffi/engine/svd/qdwh.h`), or a library's. In a trace, of matrices that
-lie on the ranks by rows; and what such iterations of stacks (`jaxmg._stacks.polar`) share.
+lie on the ranks by rows.
 
 Y. Nakatsukasa, Z. Bai, F. Gygi, "Optimizing Halley's iteration for computing the matrix polar
 decomposition", SIAM J. Matrix Anal. Appl. 31, 2010; Y. Nakatsukasa, N. J. Higham, "Stable and
@@ -103,16 +103,6 @@ def in_double(a, layout):
     single = jnp.finfo(a.dtype).bits == 32
     large = fits and a.shape[1] >= DOUBLE
     return bool(single and large and layouts.fast_in_double(layout.platform))
-
-
-def _weights(low):
-    """a, b and c for the singular values in [l, 1]."""
-    square = low * low
-    d = jnp.cbrt(4 * (1 - square) / (square * square))
-    root = jnp.sqrt(1 + d)
-    a = root + jnp.sqrt(jnp.maximum(8 - 4 * d + 8 * (2 - square) / (square * root), 0)) / 2
-    b = (a - 1) ** 2 / 4
-    return a, b, a + b - 1
 
 
 def _by_rows(x, layout):

@@ -23,13 +23,12 @@ def decompose(a):
 
     Cost for each matrix: about 14/3 n^3 multiplications and additions. Memory: about four stacks.
     """
-    exponent = scaling.exponent_of(a, (1, 2), keepdims=True)
     if a.shape[-1] == 1:
         return a[..., 0], jnp.where(jnp.isfinite(a), jnp.ones_like(a), jnp.nan)
-    scaled = scaling.multiplied(a, -exponent)
+    scaled, exponent = native.scale(a)
     reflectors, d, e, tau = native.reduce_to_tridiagonal(scaled)
     w, v = tridiagonal.eigh(d, e)
-    return scaling.multiplied(w, exponent[..., 0]), householder.multiply(reflectors, tau, v)
+    return scaling.multiplied(w, exponent[:, None]), householder.multiply(reflectors, tau, v)
 
 
 def decompose_lower(a):

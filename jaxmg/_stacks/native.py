@@ -13,8 +13,9 @@ from jaxmg import _compat
 
 HANDLERS = (
     "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
-    "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_solve32", "stacked_svd",
-    "stacked_sytrd", "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
+    "stacked_polar", "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_root",
+    "stacked_scale", "stacked_solve32", "stacked_split", "stacked_svd", "stacked_sytrd",
+    "stacked_tridiagonal", "stacked_trsm", "stacked_trtri", "stacked_unit",
 )  # fmt: skip
 
 # kMostStackSubstitution, kMostSmall and kMostSmallColumns of xla_ffi/device/constants.h.
@@ -69,6 +70,41 @@ def decompose(a, vectors=True):
     results.append(jax.ShapeDtypeStruct((count, k), jnp.finfo(a.dtype).dtype))
     _, u, vh, s = call("stacked_svd", results, a, aliases={0: 0}, vectors=vectors)
     return (u, s, vh) if vectors else s
+
+
+def scale(a, step=1):
+    """(2^-e A, e): each of a (count, m, n) with its largest entry in [1, 2), and its exponent,
+    int32 (count,), as `jaxmg._factors.scaling.exponent_of` gives it, rounded down to a multiple of
+    ``step``."""
+    exponents = jax.ShapeDtypeStruct(a.shape[:-2], jnp.int32)
+    return call("stacked_scale", (_like(a), exponents), a, aliases={0: 0}, step=np.int64(step))
+
+
+def normalize(a):
+    """A / |A| of each of a (count, m, n), whatever its range, in the Frobenius norm; zeros of
+    zeros."""
+    return call("stacked_unit", _like(a), a, aliases={0: 0})
+
+
+def inverse_root(a, p, epsilon):
+    """(A + epsilon w I)^(-1/p) of positive semidefinite a (count, n, n), w the largest eigenvalue,
+    by the coupled Newton iteration. NaN where it doesn't converge."""
+    return call(
+        "stacked_root", _like(a), a, aliases={0: 0}, p=np.int64(p),
+        epsilon=np.array([epsilon], np.float64),
+    )  # fmt: skip
+
+
+def polar(a, hermitian=False):
+    """(U, H, e) of A = U 2^e H of a (count, n, n), with orthonormal columns whatever the rank of
+    A is; H is None unless it is asked for, e int32 (count,). By QDWH."""
+    count, n, _ = a.shape
+    of_h = jax.ShapeDtypeStruct((count, n, n) if hermitian else (count, 0, n), a.dtype)
+    exponents = jax.ShapeDtypeStruct((count,), jnp.int32)
+    u, h, exponents = call(
+        "stacked_polar", (_like(a), of_h, exponents), a, aliases={0: 0}, hermitian=hermitian
+    )
+    return u, h if hermitian else None, exponents
 
 
 def map_singular_values(x, coefficients):

@@ -15,6 +15,7 @@ matrices all stay where they are, as on one device, are stacked at once.
 """
 
 import functools
+import itertools
 import math
 
 import jax
@@ -24,6 +25,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import ffi, layouts
+from jaxmg._stacks import choice
+from jaxmg._stacks import pieces as native_pieces
 from jaxmg._stacks.parts import in_parts
 from jaxmg._transform import homes
 
@@ -165,7 +168,7 @@ class Program:
         """The parts of the matrices that are at home here: (parts of a matrix, numbers); of a
         family that stays where it is a stack for each run."""
         if family.stays:
-            return [_stack(run, blocks, run.kind[1]) for run in family.homes[0]]
+            return [self._stack(run, blocks, run.kind[1]) for run in family.homes[0]]
         width = max(self._width(runs) for runs in family.homes)
 
         def pack(row):
@@ -176,6 +179,19 @@ class Program:
         row = jnp.asarray(np.array(family.places) // family.shape[1])[rank]
         packed = _switch(row, [functools.partial(pack, i) for i in range(family.shape[0])])
         return self._exchange(family, packed)
+
+    def _stack(self, run, blocks, dtype):
+        """The matrices of a run, which all are here. XLA would fuse the concatenation, of as many
+        operands as there are leaves, with each sum over them, or transpose each leaf for a
+        transposition that follows, and take long to compile it."""
+        if not math.prod(run.kind[0]):
+            return jnp.zeros((run.count, *run.kind[0]), dtype)
+        stack = _joined([_section(blocks[i], start, stop) for i, start, stop in run.pieces], dtype)
+        if len(run.pieces) == 1:
+            return stack
+        if choice.multiplies_by_plugin(self.layout.platform):
+            return native_pieces.split(stack, [len(stack)])[0]
+        return jax.lax.optimization_barrier(stack)
 
     def _exchange(self, family, packed):
         """Rows for the places along the sharded axes, as rows from these."""
@@ -284,7 +300,7 @@ class Program:
         if family.stays:
             for run, values in zip(family.homes[0], buffers, strict=True):
                 for j, value in enumerate(values):
-                    for i, piece in _unstack(run, value):
+                    for i, piece in self._unstack(run, value):
                         pieces.setdefault((i, j), []).append(piece)
             self._set(family, pieces, results)
             return
@@ -297,6 +313,25 @@ class Program:
                 self._cut(row, dtype, runs, pieces)
         self._set(family, pieces, results)
 
+    def _unstack(self, run, value):
+        """(leaf, its part) of what has been computed with a run, once and not for each."""
+        sizes = [last - first for _, first, last in run.pieces]
+        return zip((i for i, _, _ in run.pieces), self._split(value, sizes), strict=True)
+
+    def _split(self, x, sizes):
+        """The pieces of ``x``, one behind the other along its first dimension. What is behind them
+        is padding."""
+        if [*sizes] == [len(x)]:
+            return [x]
+        if x.size and choice.multiplies_by_plugin(self.layout.platform):
+            rest = len(x) - sum(sizes)
+            return native_pieces.split(x, [*sizes, rest] if rest else sizes)[: len(sizes)]
+        x = jax.lax.optimization_barrier(x)
+        return [
+            _section(x, end - size, end)
+            for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)
+        ]
+
     def _set(self, family, pieces, results):
         """Sets the results of a family's leaves, of which each has a list of parts."""
         for i in family.leaves:
@@ -308,39 +343,19 @@ class Program:
 
     def _cut(self, row, dtype, runs, pieces):
         """Adds what a home has sent of each leaf and result to the lists in ``pieces``."""
-        start = 0
-        for run in runs:
-            for j, result in enumerate(self.results[run.kind]):
-                if result.dtype != dtype:
-                    continue
-                for i, first, last in run.pieces:
-                    stop = start + (last - first) * math.prod(result.block)
-                    shape = last - first, *result.block
-                    # XLA of JAX 0.11.2 crashes where a part of nothing is cut out.
-                    piece = (
-                        row[start:stop].reshape(shape) if stop > start else jnp.zeros(shape, dtype)
-                    )
-                    pieces.setdefault((i, j), []).append(piece)
-                    start = stop
-
-
-def _stack(run, blocks, dtype):
-    """The matrices of a run, which all are here. XLA would fuse the concatenation, of as many
-    operands as there are leaves, with each sum over them, and take long to compile it."""
-    if not math.prod(run.kind[0]):
-        return jnp.zeros((run.count, *run.kind[0]), dtype)
-    pieces = [_section(blocks[i], start, stop) for i, start, stop in run.pieces]
-    stack = _joined(pieces, dtype)
-    return stack if len(pieces) == 1 else jax.lax.optimization_barrier(stack)
-
-
-def _unstack(run, value):
-    """(leaf, its part) of what has been computed with a run, once and not for each."""
-    start = 0
-    value = jax.lax.optimization_barrier(value) if len(run.pieces) > 1 else value
-    for i, first, last in run.pieces:
-        yield i, _section(value, start, start + last - first)
-        start += last - first
+        cuts = [
+            ((i, j), (last - first, *result.block))
+            for run in runs
+            for j, result in enumerate(self.results[run.kind])
+            if result.dtype == dtype
+            for i, first, last in run.pieces
+        ]
+        # XLA of JAX 0.11.2 crashes where a part of nothing is cut out.
+        sizes = [math.prod(shape) for _, shape in cuts]
+        parts = iter(self._split(row, [size for size in sizes if size]))
+        for (key, shape), size in zip(cuts, sizes, strict=True):
+            piece = next(parts).reshape(shape) if size else jnp.zeros(shape, dtype)
+            pieces.setdefault(key, []).append(piece)
 
 
 def _section(stack, start, stop):

@@ -10,6 +10,7 @@ from processes import run
 import jaxmg
 from jaxmg._call import plugins
 from jaxmg._routines import table
+from jaxmg._stacks import native
 
 # Prints what a program is made of; what was traced before differs from process to process.
 _PROGRAM = """
@@ -260,125 +261,8 @@ def _call_handler(name, without=None, pivots=4, **attributes):
 
 
 def test_these_are_all_handlers():
-    others = {"jaxmg_potrs", "jaxmg_cyclic_1d", *_STACKED}
+    others = {"jaxmg_potrs", "jaxmg_cyclic_1d", *(f"jaxmg_{name}" for name in native.HANDLERS)}
     assert _HANDLERS.keys() | others == {*table.HANDLERS}
-
-
-# What one device does with a stack: shapes of operands and of results, and attributes.
-_POLES, _VECTORS = (3, 4), (3, 2, 4, 2)
-_PIVOTS_OF_STACK = jax.ShapeDtypeStruct((3, 4), np.int32)
-_MATRICES = (3, 4, 4)
-_STACKED = {
-    "jaxmg_stacked_cholesky": ([_MATRICES], [_MATRICES], {"upper": False}),
-    "jaxmg_stacked_inv32": ([_MATRICES], [_MATRICES], {}),
-    "jaxmg_stacked_lauum": ([_MATRICES], [_MATRICES], {}),
-    "jaxmg_stacked_lu": ([_MATRICES], [_MATRICES, _PIVOTS_OF_STACK], {}),
-    "jaxmg_stacked_merge": (
-        [_POLES, _POLES, _POLES, (3,)], [_POLES, _POLES, _VECTORS], {"gap_exponent": -90}
-    ),
-    "jaxmg_stacked_polynomials": ([(3, 2, 5)], [(3, 2, 5)], {"coefficients": np.ones(3)}),
-    "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"left": 0, "right": 0}),
-    "jaxmg_stacked_qr": ([(3, 5, 4)], [(3, 5, 4), (3, 5, 4)], {"with_q": True}),
-    "jaxmg_stacked_svd": (
-        [(3, 5, 4)], [(3, 5, 4), (3, 5, 4), (3, 4, 4), (3, 4)], {"vectors": True}
-    ),
-    "jaxmg_stacked_solve32": ([_MATRICES, (3, 4, 2)], [(3, 4, 2)], {}),
-    "jaxmg_stacked_sytrd": ([_MATRICES], [_MATRICES, _POLES, (3, 3), _POLES], {}),
-    "jaxmg_stacked_trsm": (
-        [_MATRICES, (3, 4, 2)], [(3, 4, 2)], {"upper": False, "adjoint": False, "unit": True}
-    ),
-    "jaxmg_stacked_trtri": ([_MATRICES], [_MATRICES], {"upper": True}),
-    "jaxmg_stacked_tridiagonal": ([_POLES, (3, 3)], [_POLES, _MATRICES], {}),
-}  # fmt: skip
-
-
-def _call_stacked(name, operands=None, results=None, dtype=np.float64, **attributes):
-    plugins.load("cpu")
-    usual, usual_results, own = _STACKED[name]
-    results = [
-        jax.ShapeDtypeStruct(x, dtype) if isinstance(x, tuple) else x
-        for x in results or usual_results
-    ]
-    values = {key: _number(value) for key, value in (own | attributes).items() if value is not None}
-    call = jax.ffi.ffi_call(name, results)
-    arrays = [np.arange(np.prod(x)).reshape(x).astype(dtype) + 1 for x in operands or usual]
-    with jax.default_device(jax.local_devices()[0]):
-        return jax.block_until_ready(jax.jit(lambda *arrays: call(*arrays, **values))(*arrays))
-
-
-@pytest.mark.parametrize("name", _STACKED)
-def test_a_stacked_operation_takes_exactly_its_attributes(name):
-    _call_stacked(name)
-    for attribute in _STACKED[name][2]:
-        with pytest.raises(jax.errors.JaxRuntimeError, match=f"attribute '{attribute}' is missing"):
-            _call_stacked(name, **{attribute: None})
-    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'novel' is unknown"):
-        _call_stacked(name, novel=1)
-
-
-_ODD = (3, 5)
-
-
-@pytest.mark.parametrize(
-    "name, operands, results, message",
-    [
-        ("jaxmg_stacked_merge", [_POLES, _ODD, _POLES, (3,)], None, "poles and z must be"),
-        ("jaxmg_stacked_merge", [_POLES, _POLES, _POLES, (2,)], None, "poles and z must be"),
-        ("jaxmg_stacked_merge", [_ODD, _ODD, _ODD, (3,)], [_ODD, _ODD, (3, 5, 5)], "with even k"),
-        ("jaxmg_stacked_merge", None, [_POLES, _POLES, (3, 2, 4)], "poles and z must be"),
-        ("jaxmg_stacked_cholesky", [(3, 4, 5)], None, "a must be"),
-        ("jaxmg_stacked_cholesky", [(4, 4)], None, "a must be"),
-        ("jaxmg_stacked_inv32", [(3, 4, 5)], None, "a must be"),
-        ("jaxmg_stacked_inv32", [(1, 33, 33)], [(1, 33, 33)], "n <= 32"),
-        ("jaxmg_stacked_solve32", [_MATRICES, (2, 4, 2)], None, "a must be"),
-        ("jaxmg_stacked_solve32", [_MATRICES, (3, 4, 5)], [(3, 4, 5)], "nrhs <= 4"),
-        ("jaxmg_stacked_solve32", None, [(3, 4, 3)], "a must be"),
-        ("jaxmg_stacked_trtri", None, [(2, 4, 4)], "a must be"),
-        ("jaxmg_stacked_lauum", [(4,)], [(4,)], "a must be"),
-        ("jaxmg_stacked_sytrd", [(4,)], None, "a must be"),
-        ("jaxmg_stacked_sytrd", [(3, 4, 5)], None, "a must be"),
-        ("jaxmg_stacked_sytrd", [(3, 1, 1)], [(3, 1, 1), (3, 1), (3, 0), (3, 1)], "n > 1"),
-        ("jaxmg_stacked_sytrd", None, [_MATRICES, _POLES, _POLES, _POLES], "a must be"),
-        ("jaxmg_stacked_trsm", [(3, 4, 5), (3, 4, 2)], None, "a must be"),
-        ("jaxmg_stacked_trsm", [_MATRICES, (2, 4, 2)], None, "a must be"),
-        ("jaxmg_stacked_trsm", [_MATRICES, (3, 4)], None, "a must be"),
-        ("jaxmg_stacked_trsm", None, [(3, 4, 3)], "a must be"),
-        ("jaxmg_stacked_lu", [(3, 4, 5)], None, "a must be"),
-        ("jaxmg_stacked_lu", [(4, 4)], None, "a must be"),
-        ("jaxmg_stacked_polynomials", [(5,)], [(5,)], "x must be"),
-        ("jaxmg_stacked_polynomials", None, [(3, 2, 4)], "x must be"),
-        ("jaxmg_stacked_product", [(3, 2, 5), (3, 4, 4)], None, r"op\(x\) must be"),
-        ("jaxmg_stacked_product", [(3, 2, 5), (2, 5, 4)], None, r"op\(x\) must be"),
-        ("jaxmg_stacked_product", [(2, 5), (3, 5, 4)], None, r"op\(x\) must be"),
-        ("jaxmg_stacked_product", None, [(3, 4, 2)], r"op\(x\) must be"),
-        ("jaxmg_stacked_qr", [(5,)], [(5,), (5,)], "a must be"),
-        ("jaxmg_stacked_qr", None, [(3, 4, 4), (3, 5, 4)], "a must be"),
-        ("jaxmg_stacked_qr", None, [(3, 5, 4), (3, 5, 5)], "a must be"),
-        ("jaxmg_stacked_svd", [(5,)], [(5,), (5,), (5,), (5,)], "a must be"),
-        ("jaxmg_stacked_svd", None, [(3, 5, 4), (3, 5, 4), (3, 4, 5), (3, 4)], "a must be"),
-        ("jaxmg_stacked_tridiagonal", [_POLES, _POLES], None, "d must be"),
-        ("jaxmg_stacked_tridiagonal", [(1, 33), (1, 32)], [(1, 33), (1, 33, 33)], "n <= 32"),
-    ],
-)
-def test_stacks_that_do_not_fit(name, operands, results, message):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-        _call_stacked(name, operands, results)
-
-
-def test_stages_of_eigenproblems_are_of_real_numbers():
-    for name in ("jaxmg_stacked_merge", "jaxmg_stacked_sytrd", "jaxmg_stacked_tridiagonal"):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="must be float32 or float64"):
-            _call_stacked(name, dtype=np.complex128)
-
-
-def test_stacked_operations_with_attributes_that_do_not_fit():
-    message = "coefficients must be triples; there are 4"
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-        _call_stacked("jaxmg_stacked_polynomials", coefficients=np.ones(4))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="is no array of float64 numbers"):
-        _call_stacked("jaxmg_stacked_polynomials", coefficients=np.ones(3, np.int64))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 3"):
-        _call_stacked("jaxmg_stacked_product", left=3)
 
 
 @pytest.mark.parametrize("first, last", [(2, 2), (-1, 2), (1, 5)])

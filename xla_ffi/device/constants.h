@@ -155,6 +155,12 @@ inline constexpr int kMostSmall = 32;
 inline constexpr int kMostSmallColumns = 4;
 inline constexpr int kSmallThreads = 128;
 
+// Elementwise operations on stacks: threads of a block, the elements of its piece of a matrix,
+// about, and the most pieces of a matrix. Which sum is formed.
+inline constexpr int kStackElementThreads = 256;
+inline constexpr int kStackPiece = 8192, kMostStackPieces = 64;
+inline constexpr int kSumInner = 0, kSumDifference = 1, kSumFromIdentity = 2;
+
 // The parts that are multiplied with each other; three products use the last three entries
 // (parts.h).
 inline constexpr int kMostProducts = 6;

@@ -24,6 +24,7 @@
 #include "xla_ffi/device/lu_kernels.h"
 #include "xla_ffi/device/matrix_kernels.h"
 #include "xla_ffi/device/matrix_solver.h"
+#include "xla_ffi/device/stack_elements.h"
 #include "xla_ffi/device/stack_kernels.h"
 #include "xla_ffi/device/status_kernels.h"
 #include "xla_ffi/device/stream.h"
@@ -296,6 +297,10 @@ class Device {
   StackKernels<T>& stacks() {
     return *std::get<Operations<T>>(operations_).stacks;
   }
+  template <typename T>
+  StackElements<T>& elements() {
+    return *std::get<Operations<T>>(operations_).elements;
+  }
   StatusKernels& status() { return *status_; }
 
   // For timelines: names the work that the stream is given between the two calls. Pairs may be
@@ -317,8 +322,9 @@ class Device {
   template <typename T>
   void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
              const EigenKernels<T>& eigen = {}, LuKernels<T>* lu = nullptr,
-             MatrixKernels<T>* matrix = nullptr, StackKernels<T>* stacks = nullptr) {
-    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu, matrix, stacks};
+             MatrixKernels<T>* matrix = nullptr, StackKernels<T>* stacks = nullptr,
+             StackElements<T>* elements = nullptr) {
+    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu, matrix, stacks, elements};
   }
   void OfferAllOf(const Device& other) {
     status_ = other.status_;
@@ -334,6 +340,7 @@ class Device {
     LuKernels<T>* lu = nullptr;
     MatrixKernels<T>* matrix = nullptr;
     StackKernels<T>* stacks = nullptr;
+    StackElements<T>* elements = nullptr;
   };
 
   StatusKernels* status_ = nullptr;

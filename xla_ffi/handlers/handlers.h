@@ -48,16 +48,21 @@
   ROUTINE(stacked_lauum, JaxmgStackedLauum)             \
   ROUTINE(stacked_lu, JaxmgStackedLu)                   \
   ROUTINE(stacked_merge, JaxmgStackedMerge)             \
+  ROUTINE(stacked_polar, JaxmgStackedPolar)             \
   ROUTINE(stacked_polynomials, JaxmgStackedPolynomials) \
   ROUTINE(stacked_product, JaxmgStackedProduct)         \
   ROUTINE(stacked_qr, JaxmgStackedQr)                   \
   ROUTINE(stacked_svd, JaxmgStackedSvd)                 \
   ROUTINE(stacked_inv32, JaxmgStackedInv32)             \
+  ROUTINE(stacked_root, JaxmgStackedRoot)               \
+  ROUTINE(stacked_scale, JaxmgStackedScale)             \
   ROUTINE(stacked_solve32, JaxmgStackedSolve32)         \
+  ROUTINE(stacked_split, JaxmgStackedSplit)             \
   ROUTINE(stacked_sytrd, JaxmgStackedSytrd)             \
   ROUTINE(stacked_trsm, JaxmgStackedTrsm)               \
   ROUTINE(stacked_trtri, JaxmgStackedTrtri)             \
-  ROUTINE(stacked_tridiagonal, JaxmgStackedTridiagonal)
+  ROUTINE(stacked_tridiagonal, JaxmgStackedTridiagonal) \
+  ROUTINE(stacked_unit, JaxmgStackedUnit)
 
 // Declares the execute stage, the instantiate stage and the row.
 #define JAXMG_DECLARE_ROUTINE(name, symbol)            \

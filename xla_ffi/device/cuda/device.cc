@@ -37,8 +37,8 @@ CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaReso
   Offer(status_kernels_);
   std::apply(
       [this](auto&... each) {
-        (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.matrix,
-               &each.stacks),
+        (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.matrix, &each.stacks,
+               &each.elements),
          ...);
       },
       of_dtype_);

@@ -14,6 +14,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/blas.h"
 #include "xla_ffi/device/cuda/chase.h"
+#include "xla_ffi/device/cuda/elements.h"
 #include "xla_ffi/device/cuda/lu.h"
 #include "xla_ffi/device/cuda/matrix.h"
 #include "xla_ffi/device/cuda/panel.h"
@@ -142,7 +143,8 @@ class CudaDevice : public Device {
           secular(device),
           lu(device, blas),
           matrix(device),
-          stacks(device, blas) {}
+          stacks(device, blas),
+          elements(device) {}
     BlasByPrecision<T> by_precision() {
       return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
     }
@@ -156,6 +158,7 @@ class CudaDevice : public Device {
     CudaLu<T> lu;
     CudaMatrix<T> matrix;
     CudaStacks<T> stacks;
+    CudaElements<T> elements;
   };
   struct ScratchSpace {
     void* data = nullptr;

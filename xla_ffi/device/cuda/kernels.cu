@@ -3,6 +3,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/chase.cuh"
 #include "xla_ffi/device/cuda/column_solver.cuh"
+#include "xla_ffi/device/cuda/element_stacks.cuh"
 #include "xla_ffi/device/cuda/groups.cuh"
 #include "xla_ffi/device/cuda/lu.cuh"
 #include "xla_ffi/device/cuda/lu_panel.cuh"
@@ -510,6 +511,44 @@ TRIANGLE_KERNELS(float, s)
 TRIANGLE_KERNELS(double, d)
 TRIANGLE_KERNELS(cuComplex, c)
 TRIANGLE_KERNELS(cuDoubleComplex, z)
+
+// Of StackElements.
+#define ELEMENT_KERNELS(T, R, letter)                                                             \
+  KERNEL __launch_bounds__(kStackElementThreads) jaxmg_combine_stack_##letter(                    \
+      Index size, int pieces, Index n, const T* x, const T* y, const R* of_x, const R* of_y,      \
+      const R* of_identity, R divisor, T* out) {                                                  \
+    CombineStack(size, pieces, n, x, y, of_x, of_y, of_identity, divisor, out);                   \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackElementThreads)                                                  \
+      jaxmg_divide_stack_##letter(Index size, int pieces, const double* sums, T* x) {             \
+    DivideStack(size, pieces, sums, x);                                                           \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackElementThreads) jaxmg_largest_of_stack_##letter(                 \
+      Index size, int pieces, const T* a, unsigned long long* largest) {                          \
+    LargestOfStack(size, pieces, a, largest);                                                     \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackElementThreads)                                                  \
+      jaxmg_make_stack_hermitian_##letter(int pieces, Index n, T* a) {                            \
+    MakeStackHermitian(pieces, n, a);                                                             \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackElementThreads) jaxmg_scale_stack_##letter(                      \
+      Index size, int pieces, int step, const unsigned long long* largest, const T* a, T* scaled, \
+      int* exponents) {                                                                           \
+    ScaleStack(size, pieces, step, largest, a, scaled, exponents);                                \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackElementThreads) jaxmg_sum_stack_##letter(                        \
+      int what, Index size, int pieces, Index n, const T* x, const T* y, double* sums) {          \
+    SumStack(what, size, pieces, n, x, y, sums);                                                  \
+  }
+
+ELEMENT_KERNELS(float, float, s)
+ELEMENT_KERNELS(double, double, d)
+ELEMENT_KERNELS(cuComplex, float, c)
+ELEMENT_KERNELS(cuDoubleComplex, double, z)
+
+KERNEL jaxmg_add_stack_parts(Index count, int pieces, const double* parts, double* sums) {
+  AddStackParts(count, pieces, parts, sums);
+}
 
 KERNELS(float, float, s)
 KERNELS(double, double, d)

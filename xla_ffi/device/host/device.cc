@@ -13,6 +13,7 @@
 
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/chase.h"
+#include "xla_ffi/device/host/elements.h"
 #include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/host/lu.h"
 #include "xla_ffi/device/host/matrix.h"
@@ -108,6 +109,7 @@ struct HostOperations {
   HostLu<T> lu;
   HostMatrix<T> matrix;
   HostStacks<T> stacks{blas, solver};
+  HostElements<T> elements;
   BlasByPrecision<T> by_precision() {
     return {&blas, &blas, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
   }
@@ -136,7 +138,7 @@ class HostDevice : public Device {
     std::apply(
         [this](auto&... each) {
           (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.matrix,
-                 &each.stacks),
+                 &each.stacks, &each.elements),
            ...);
         },
         of_dtype_);

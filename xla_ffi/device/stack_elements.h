@@ -1,0 +1,74 @@
+// StackElements: elementwise operations on each matrix of a stack, and sums over it, which one
+// device has for itself. As in stack_kernels.h, matrices are row-major, one after the other.
+//
+// Numbers "of each matrix" are `count` numbers in device memory.
+#ifndef JAXMG_XLA_FFI_DEVICE_STACK_ELEMENTS_H_
+#define JAXMG_XLA_FFI_DEVICE_STACK_ELEMENTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/stream.h"
+
+namespace jaxmg {
+
+// The exponent that StackElements::Scale takes where that of the largest magnitude is `exponent`.
+// NVRTC compiles a copy (cuda/element_stacks.cuh).
+template <typename R>
+int ScaleExponent(int exponent, int step) {
+  const int bounded = std::max(exponent, std::numeric_limits<R>::min_exponent - 1);
+  const int below = bounded % step;
+  return bounded - (below < 0 ? below + step : below);
+}
+
+// What is added up over the elements of X and Y.
+enum class StackedSum {
+  kInner = kSumInner,                // Re conj(x) y
+  kDifference = kSumDifference,      // |x - y|^2
+  kFromIdentity = kSumFromIdentity,  // |x - i|^2, with the identity in the place of Y
+};
+
+// (of_x X + of_y Y + of_identity I) / divisor. What has the factor 0 isn't read.
+template <typename T>
+struct StackedTerms {
+  const T *x, *y;
+  const Real<T>*of_x, *of_y, *of_identity;  // of each matrix; of_y and of_identity may be null: 0
+  Real<T> divisor;
+};
+
+template <typename T>
+class StackElements {
+ public:
+  virtual ~StackElements() = default;
+
+  // scaled := 2^-e a for each of `count` matrices of `size` elements, e its exponent: f 2^e, 1 <= f
+  // < 2, is the largest magnitude of a real or imaginary part, or e that of the least normal number
+  // where that is larger. 0 of a matrix that is zero or holds NaN or infinity. With `step` > 1 the
+  // exponent is rounded down to a multiple of it. A product by two powers, each of which is normal.
+  virtual Status Scale(Stream stream, int64_t count, int64_t size, int64_t step, const T* a,
+                       T* scaled, int32_t* exponents) = 0;
+
+  // sums := those over each of `count` matrices of `size` elements and n columns. Accumulated in
+  // double precision, in an order that depends on the shape alone. Y may be X.
+  virtual Status Sum(Stream stream, StackedSum what, int64_t count, int64_t size, int64_t n,
+                     const T* x, const T* y, double* sums) = 0;
+
+  // X := X / sqrt(s) for each of `count` matrices of `size` elements, s its sum, unless that is 0.
+  virtual Status DivideByRoots(Stream stream, int64_t count, int64_t size, const double* sums,
+                               T* x) = 0;
+
+  // out := terms for each of `count` matrices of `size` elements and n columns; it may be X or Y.
+  virtual Status Combine(Stream stream, int64_t count, int64_t size, int64_t n,
+                         const StackedTerms<T>& terms, T* out) = 0;
+
+  // A := (A + A^H) / 2 for each of `count` matrices, n x n. Diagonals become real.
+  virtual Status MakeHermitian(Stream stream, int64_t count, int64_t n, T* a) = 0;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_STACK_ELEMENTS_H_

@@ -41,12 +41,17 @@ def _batch(arrays, dimensions, *, sizes):
     return split(jnp.moveaxis(arrays[0], dimensions[0], 1), sizes), [1] * len(sizes)
 
 
+def _lower(context, x, *, sizes):
+    """A single piece is ``x`` itself where nothing else needs that."""
+    aliases = {0: 0} if len(sizes) == 1 else None
+    rule = jax.ffi.ffi_lowering("jaxmg_stacked_split", operand_output_aliases=aliases)
+    return rule(context, x)
+
+
 _split = Primitive("jaxmg_stacked_split")
 _split.multiple_results = True
 _split.def_impl(lambda x, *, sizes: _compiled(sizes)(x))
 _split.def_abstract_eval(_results)
-mlir.register_lowering(
-    _split, lambda context, x, *, sizes: jax.ffi.ffi_lowering("jaxmg_stacked_split")(context, x)
-)
+mlir.register_lowering(_split, _lower)
 ad.deflinear2(_split, _transpose)
 batching.primitive_batchers[_split] = _batch

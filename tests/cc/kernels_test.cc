@@ -426,5 +426,35 @@ TEST(CopyColumnsLeavesThePaddingUnchanged) {
   }
 }
 
+// Parts of some segments and of none, that begin and end anywhere, in units of 1 to 16 bytes.
+TEST(CopyToPartsCopiesEachPartWhole) {
+  for (const long long unit : {1, 2, 4, 8, 16}) {
+    const std::vector<long long> sizes = {2 * kCopySegment + unit, 0, unit, kCopySegment, 5 * unit};
+    alignas(16) static char source[5 * kCopySegment];
+    for (size_t i = 0; i < sizeof(source); ++i) source[i] = static_cast<char>(i * 7 + i / 251);
+    alignas(16) static char target[7 * kCopySegment];
+    std::fill(std::begin(target), std::end(target), 1);
+    PartsToCopy parts = {};
+    // Behind each other in the opposite order, with a gap before each.
+    char* to = target;
+    for (size_t i = sizes.size(); i-- > 0;) {
+      to += 3 * unit;
+      parts.to[i] = to;
+      to += sizes[i];
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) parts.starts[i + 1] = parts.starts[i] + sizes[i];
+    Launch(3 * static_cast<int>(sizes.size()), kThreads, 1,
+           [&] { kernels::jaxmg_copy_to_parts(parts, 3, source + unit); });
+    std::vector<char> expected(std::size(target), 1);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      std::copy_n(source + unit + parts.starts[i], sizes[i],
+                  expected.begin() + (parts.to[i] - target));
+    }
+    size_t wrong = 0;
+    for (size_t i = 0; i < expected.size(); ++i) wrong += target[i] != expected[i];
+    EXPECT(wrong == 0) << wrong << " bytes, units of " << unit;
+  }
+}
+
 }  // namespace
 }  // namespace jaxmg

@@ -56,8 +56,9 @@ class EmulatedElements : public StackElements<T> {
     Launch(1, 2, 1, [&] { kernels::AddStackParts(count, pieces_, parts.data(), sums); });
     return Status::Ok();
   }
-  Status DivideByRoots(Stream, int64_t count, int64_t size, const double* sums, T* x) override {
-    Run(count, [&] { kernels::DivideStack(size, pieces_, sums, Cast(x)); });
+  Status DivideByRoots(Stream, int64_t count, int64_t size, const double* sums, const T* a,
+                       T* x) override {
+    Run(count, [&] { kernels::DivideStack(size, pieces_, sums, Cast(a), Cast(x)); });
     return Status::Ok();
   }
   Status Combine(Stream, int64_t count, int64_t size, int64_t n, const StackedTerms<T>& terms,
@@ -205,9 +206,29 @@ void CheckSumsAndCombinations() {
     // A matrix whose sum is 0 stays as it is.
     out = y;
     const std::vector<double> squares = {4, 0, 0.25};
-    EXPECT(elements.DivideByRoots(Stream::kMain, kCount, kSize, squares.data(), out.data()).ok());
-    EXPECT(out[3] == y[3] / R(2) && out[kSize] == y[kSize] &&
-           out[kCount * kSize - 1] == y[kCount * kSize - 1] * R(2));
+    const auto divide = [&](const T* a) {
+      EXPECT(
+          elements.DivideByRoots(Stream::kMain, kCount, kSize, squares.data(), a, out.data()).ok());
+      EXPECT(out[3] == y[3] / R(2) && out[kSize] == y[kSize] &&
+             out[kCount * kSize - 1] == y[kCount * kSize - 1] * R(2));
+    };
+    divide(y.data());
+    out = y;
+    divide(out.data());
+    // Several elements of a thread, and of some threads fewer; a root that float can't have.
+    constexpr int64_t kMany = 4099;
+    std::vector<T> many(2 * kMany), parts(many.size());
+    std::generate(many.begin(), many.end(), Rand<T>());
+    const std::vector<double> roots = {16.0 * std::numeric_limits<float>::max(), 2};
+    const std::vector<double> of_many = {roots[0] * roots[0], 4};
+    for (int64_t i = 0; i < kMany; ++i) many[i] *= std::numeric_limits<float>::max() / 4;
+    EXPECT(
+        elements.DivideByRoots(Stream::kMain, 2, kMany, of_many.data(), many.data(), parts.data())
+            .ok());
+    for (size_t i = 0; i < many.size(); ++i) {
+      const R exact = static_cast<R>(std::real(many[i]) / roots[i / kMany]);
+      EXPECT(std::abs(std::real(parts[i]) - exact) <= 2 * eps * std::abs(exact));
+    }
     out = y;
     EXPECT(elements.MakeHermitian(Stream::kMain, kCount, kN, out.data()).ok());
     for (int64_t matrix = 0; matrix < kCount; ++matrix) {

@@ -204,8 +204,17 @@ inline constexpr int kTakenRows = 4 * kThreads;
 // The columns of a row in which a thread of kRowLargest searches the largest element.
 inline constexpr int kLargestColumns = 64;
 
-// The bytes of a column that a block of kCopyColumns copies.
+// The bytes of a column that a block of kCopyColumns copies, and of a part that one of kCopyToParts
+// does.
 inline constexpr int kCopySegment = kThreads * 64;
+
+// What kCopyToParts copies at a time: bytes starts[i] to starts[i + 1] to `to[i]`. An argument of a
+// kernel has 4 KB at most.
+inline constexpr int kMostParts = 128;
+struct PartsToCopy {
+  char* to[kMostParts];
+  long long starts[kMostParts + 1];
+};
 
 }  // namespace jaxmg
 

@@ -211,6 +211,12 @@ Bytes2D Block(const T* data, int64_t ld, int64_t rows, int64_t columns) {
   return {const_cast<T*>(data), ld * sizeof(T), rows * sizeof(T), static_cast<size_t>(columns)};
 }
 
+// A contiguous block of memory.
+struct Bytes {
+  void* data;
+  size_t size;
+};
+
 template <typename T>
 using BlasByPrecision = std::array<Blas<T>*, kNumPrecisions>;  // none is asked for kChosen's
 
@@ -256,6 +262,17 @@ class Device {
   // Pitches and heights must be multiples of 4, as they are for every dtype.
   virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
+  }
+  // Copies `source` to the parts, one behind the other in it, all on this device.
+  virtual Status CopyToParts(Stream stream, const std::vector<Bytes>& parts, const void* source) {
+    const char* from = static_cast<const char*>(source);
+    for (const Bytes& part : parts) {
+      const auto size = static_cast<int64_t>(part.size);
+      JAXMG_RETURN_IF_ERROR(Copy(stream, Block(static_cast<char*>(part.data), size, size, 1),
+                                 Block(from, size, size, 1)));
+      from += size;
+    }
+    return Status::Ok();
   }
   // Copy from another device, for messages; optimized for small ones.
   virtual Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {

@@ -57,9 +57,10 @@ class StackElements {
   virtual Status Sum(Stream stream, StackedSum what, int64_t count, int64_t size, int64_t n,
                      const T* x, const T* y, double* sums) = 0;
 
-  // X := X / sqrt(s) for each of `count` matrices of `size` elements, s its sum, unless that is 0.
+  // X := A / sqrt(s) for each of `count` matrices of `size` elements, s its sum; A where that is 0.
+  // Computed in double precision. X may be A.
   virtual Status DivideByRoots(Stream stream, int64_t count, int64_t size, const double* sums,
-                               T* x) = 0;
+                               const T* a, T* x) = 0;
 
   // out := terms for each of `count` matrices of `size` elements and n columns; it may be X or Y.
   virtual Status Combine(Stream stream, int64_t count, int64_t size, int64_t n,

@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/device/device.h"
 #include "xla_ffi/handlers/call.h"
 
 namespace jaxmg {
@@ -11,28 +11,23 @@ constexpr char kName[] = "stacked_split";
 
 CallOutcome Split(Platform platform, ffi::AnyBuffer whole, ffi::RemainingRets results,
                   NoAttributes) {
-  std::vector<ffi::AnyBuffer> parts;
+  std::vector<Bytes> parts;
   size_t bytes = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     auto part = results.get<ffi::AnyBuffer>(i);
     if (!part.has_value() || (**part).element_type() != whole.element_type()) {
       return {Error(Code::kInvalidArgument, kName, ": part ", i, " must be of the dtype of x")};
     }
-    parts.push_back(**part);
-    bytes += parts.back().size_bytes();
+    parts.push_back({DataOf<char>(**part), (**part).size_bytes()});
+    bytes += parts.back().size;
   }
   if (bytes != whole.size_bytes()) {
     return {Error(Code::kInvalidArgument, kName, ": x has ", whole.size_bytes(),
                   " bytes, and its parts have ", bytes)};
   }
-  return LaunchAlone(platform, [&](Device& device) -> Status {
-    const char* source = DataOf<const char>(whole);
-    for (const ffi::AnyBuffer& part : parts) {
-      const auto size = static_cast<int64_t>(part.size_bytes());
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, source, DataOf<char>(part), size));
-      source += size;
-    }
-    return Status::Ok();
+  if (parts.size() == 1 && parts[0].data == whole.untyped_data()) return {Status::Ok()};
+  return LaunchAlone(platform, [&](Device& device) {
+    return device.CopyToParts(Stream::kMain, parts, whole.untyped_data());
   });
 }
 

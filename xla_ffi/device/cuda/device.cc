@@ -191,6 +191,26 @@ Status CudaDevice::CopyWithin(Stream stream, const Bytes2D& target, const Bytes2
   return resources_->Launch(Kernel::kCopyColumns, 's', stream, blocks, kThreads, 1, pointers);
 }
 
+Status CudaDevice::CopyToParts(Stream stream, const std::vector<Bytes>& parts, const void* source) {
+  const char* from = static_cast<const char*>(source);
+  for (size_t first = 0; first < parts.size(); first += kMostParts) {
+    const size_t count = std::min<size_t>(parts.size() - first, kMostParts);
+    PartsToCopy some = {};
+    size_t largest = 0;
+    for (size_t i = 0; i < count; ++i) {
+      some.to[i] = static_cast<char*>(parts[first + i].data);
+      some.starts[i + 1] = some.starts[i] + static_cast<int64_t>(parts[first + i].size);
+      largest = std::max(largest, parts[first + i].size);
+    }
+    const auto segments = static_cast<int64_t>((largest + kCopySegment - 1) / kCopySegment);
+    JAXMG_RETURN_IF_ERROR(LaunchBlocks(Kernel::kCopyToParts, 's', stream,
+                                       static_cast<int64_t>(count) * segments, kThreads, some,
+                                       segments, from));
+    from += some.starts[count];
+  }
+  return Status::Ok();
+}
+
 Status CudaDevice::CopyToHost(Stream stream, void* target, const void* source, size_t bytes) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost,
                                                       this->stream(stream)),

@@ -110,6 +110,7 @@ class CudaDevice : public Device {
   Status Synchronize() override;
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
+  Status CopyToParts(Stream stream, const std::vector<Bytes>& parts, const void* source) override;
   Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
   Status ReserveHandles() override;

@@ -20,6 +20,24 @@ struct StackPiece {
   const Index first, end;  // elements of the matrix
 };
 
+// out[i] := of(i) for the elements of a piece, of which a thread reads several before it writes.
+template <typename T, typename F>
+__device__ void MapPiece(const StackPiece& piece, T* out, const F& of) {
+  constexpr int kAtOnce = 4;
+  const Index threads = blockDim.x;
+  for (Index i = piece.first + threadIdx.x; i < piece.end; i += kAtOnce * threads) {
+    T values[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * threads < piece.end) values[j] = of(i + j * threads);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * threads < piece.end) out[i + j * threads] = values[j];
+    }
+  }
+}
+
 // The bits of a number, which for nonnegative ones have the order of the numbers, NaN the last.
 __device__ inline unsigned long long OrderedBits(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
@@ -49,6 +67,7 @@ __device__ void LargestOfStack(Index size, int pieces, const T* a, unsigned long
   const StackPiece piece(size, pieces);
   const T* const matrix = a + piece.matrix * size;
   unsigned long long found = 0;
+#pragma unroll 4
   for (Index i = piece.first + threadIdx.x; i < piece.end; i += blockDim.x) {
     found = max(found, OrderedBits(RealPart(matrix[i])));
     found = max(found, OrderedBits(ImaginaryPart(matrix[i])));
@@ -74,9 +93,9 @@ __device__ void ScaleStack(Index size, int pieces, int step, const unsigned long
   if (piece.number == 0 && threadIdx.x == 0) exponents[piece.matrix] = exponent;
   const int half = -exponent >> 1;
   const R first = scalbn(R(1), half), second = scalbn(R(1), -exponent - half);
-  for (Index i = piece.first + threadIdx.x; i < piece.end; i += blockDim.x) {
-    scaled[piece.matrix * size + i] = Scale(Scale(a[piece.matrix * size + i], first), second);
-  }
+  const T* const matrix = a + piece.matrix * size;
+  MapPiece(piece, scaled + piece.matrix * size,
+           [=](Index i) { return Scale(Scale(matrix[i], first), second); });
 }
 
 // sums[block] := the sum over a piece; see StackElements::Sum, of which `what` is the number.
@@ -86,6 +105,7 @@ __device__ void SumStack(int what, Index size, int pieces, Index n, const T* x, 
   const StackPiece piece(size, pieces);
   const Index begin = piece.matrix * size;
   double sum = 0;
+#pragma unroll 4
   for (Index i = piece.first + threadIdx.x; i < piece.end; i += blockDim.x) {
     double re = RealPart(x[begin + i]), im = ImaginaryPart(x[begin + i]);
     if (what == kSumFromIdentity) {
@@ -118,15 +138,15 @@ __device__ inline void AddStackParts(Index count, int pieces, const double* part
 
 // See StackElements::DivideByRoots.
 template <typename T>
-__device__ void DivideStack(Index size, int pieces, const double* sums, T* x) {
+__device__ void DivideStack(Index size, int pieces, const double* sums, const T* a, T* x) {
   using R = typename RealOf<T>::type;
   const StackPiece piece(size, pieces);
-  if (sums[piece.matrix] == 0) return;
-  const R root = static_cast<R>(sqrt(sums[piece.matrix]));
-  for (Index i = piece.first + threadIdx.x; i < piece.end; i += blockDim.x) {
-    T& entry = x[piece.matrix * size + i];
-    entry = FromParts<T>(RealPart(entry) / root, ImaginaryPart(entry) / root);
-  }
+  const double sum = sums[piece.matrix], root = sum == 0 ? 1 : sqrt(sum);
+  const T* const matrix = a + piece.matrix * size;
+  MapPiece(piece, x + piece.matrix * size, [=](Index i) {
+    return FromParts<T>(static_cast<R>(RealPart(matrix[i]) / root),
+                        static_cast<R>(ImaginaryPart(matrix[i]) / root));
+  });
 }
 
 // See StackElements::Combine.
@@ -141,12 +161,12 @@ __device__ void CombineStack(Index size, int pieces, Index n, const T* x, const 
   const Index begin = piece.matrix * size;
   const R by_x = of_x[piece.matrix], by_y = of_y == nullptr ? R(0) : of_y[piece.matrix];
   const R by_identity = of_identity == nullptr ? R(0) : of_identity[piece.matrix];
-  for (Index i = piece.first + threadIdx.x; i < piece.end; i += blockDim.x) {
+  MapPiece(piece, out + begin, [=](Index i) {
     T sum = by_x == 0 ? FromReal<T>(0) : Scale(x[begin + i], by_x);
     if (by_y != 0) sum = Plus(sum, Scale(y[begin + i], by_y));
     if (by_identity != 0 && i / n == i % n) sum = Plus(sum, FromReal<T>(by_identity));
-    out[begin + i] = FromParts<T>(RealPart(sum) / divisor, ImaginaryPart(sum) / divisor);
-  }
+    return FromParts<T>(RealPart(sum) / divisor, ImaginaryPart(sum) / divisor);
+  });
 }
 
 // See StackElements::MakeHermitian. A thread has an element of the upper triangle at a time.

@@ -52,8 +52,8 @@ Status CudaElements<T>::Sum(Stream stream, StackedSum what, int64_t count, int64
 
 template <typename T>
 Status CudaElements<T>::DivideByRoots(Stream stream, int64_t count, int64_t size,
-                                      const double* sums, T* x) {
-  return Launch(Kernel::kDivideStack, stream, count, size, size, PiecesOf(size), sums, x);
+                                      const double* sums, const T* a, T* x) {
+  return Launch(Kernel::kDivideStack, stream, count, size, size, PiecesOf(size), sums, a, x);
 }
 
 template <typename T>

@@ -22,7 +22,7 @@ class CudaElements : public StackElements<T> {
                int32_t* exponents) override;
   Status Sum(Stream stream, StackedSum what, int64_t count, int64_t size, int64_t n, const T* x,
              const T* y, double* sums) override;
-  Status DivideByRoots(Stream stream, int64_t count, int64_t size, const double* sums,
+  Status DivideByRoots(Stream stream, int64_t count, int64_t size, const double* sums, const T* a,
                        T* x) override;
   Status Combine(Stream stream, int64_t count, int64_t size, int64_t n,
                  const StackedTerms<T>& terms, T* out) override;

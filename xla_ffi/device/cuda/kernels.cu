@@ -185,17 +185,13 @@ __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Ind
   }
 }
 
-// Copies a block's segment of a column of `height` bytes in units of type Unit, a few of them at a
-// time.
+// Copies `bytes` bytes by a block in units of type Unit, a few of them at a time.
 template <typename Unit>
-__device__ void CopySegment(char* target, Index target_pitch, const char* source,
-                            Index source_pitch, Index height) {
+__device__ void CopyInUnits(char* target, const char* source, Index bytes) {
   constexpr int kAtOnce = 4;
-  const Index segments = (height + kCopySegment - 1) / kCopySegment;
-  const Index column = blockIdx.x / segments, begin = blockIdx.x % segments * kCopySegment;
-  Unit* to = reinterpret_cast<Unit*>(target + column * target_pitch + begin);
-  const Unit* from = reinterpret_cast<const Unit*>(source + column * source_pitch + begin);
-  const int count = static_cast<int>(min(height - begin, Index(kCopySegment)) / sizeof(Unit));
+  Unit* to = reinterpret_cast<Unit*>(target);
+  const Unit* from = reinterpret_cast<const Unit*>(source);
+  const int count = static_cast<int>(bytes / sizeof(Unit));
   for (int i = threadIdx.x; i < count; i += kAtOnce * blockDim.x) {
     Unit units[kAtOnce];
 #pragma unroll
@@ -206,6 +202,27 @@ __device__ void CopySegment(char* target, Index target_pitch, const char* source
     for (int j = 0; j < kAtOnce; ++j) {
       if (i + j * blockDim.x < count) to[i + j * blockDim.x] = units[j];
     }
+  }
+}
+
+// Copies a block's segment, kCopySegment bytes from `begin` on at most, of `bytes` bytes.
+// `alignment` is a multiple of a unit's size, of 16 bytes at most, of which all addresses are.
+__device__ inline void CopySegment(char* target, const char* source, Index begin, Index bytes,
+                                   Index alignment) {
+  if (begin >= bytes) return;
+  char* const to = target + begin;
+  const char* const from = source + begin;
+  const Index part = min(bytes - begin, Index(kCopySegment));
+  if (alignment % 16 == 0) {
+    CopyInUnits<uint4>(to, from, part);
+  } else if (alignment % 8 == 0) {
+    CopyInUnits<uint2>(to, from, part);
+  } else if (alignment % 4 == 0) {
+    CopyInUnits<unsigned>(to, from, part);
+  } else if (alignment % 2 == 0) {
+    CopyInUnits<unsigned short>(to, from, part);
+  } else {
+    CopyInUnits<unsigned char>(to, from, part);
   }
 }
 
@@ -520,8 +537,8 @@ TRIANGLE_KERNELS(cuDoubleComplex, z)
     CombineStack(size, pieces, n, x, y, of_x, of_y, of_identity, divisor, out);                   \
   }                                                                                               \
   KERNEL __launch_bounds__(kStackElementThreads)                                                  \
-      jaxmg_divide_stack_##letter(Index size, int pieces, const double* sums, T* x) {             \
-    DivideStack(size, pieces, sums, x);                                                           \
+      jaxmg_divide_stack_##letter(Index size, int pieces, const double* sums, const T* a, T* x) { \
+    DivideStack(size, pieces, sums, a, x);                                                        \
   }                                                                                               \
   KERNEL __launch_bounds__(kStackElementThreads) jaxmg_largest_of_stack_##letter(                 \
       Index size, int pieces, const T* a, unsigned long long* largest) {                          \
@@ -700,18 +717,24 @@ SINGLE_KERNELS(cuComplex, c)
 REAL_KERNELS(float, s)
 REAL_KERNELS(double, d)
 
-// Columns of `height` bytes. Pointers, pitches and heights are multiples of 4.
+// Columns of `height` bytes.
 KERNEL jaxmg_copy_columns(char* target, Index target_pitch, const char* source, Index source_pitch,
                           Index height) {
   const Index all = reinterpret_cast<Index>(target) | reinterpret_cast<Index>(source) |
                     target_pitch | source_pitch | height;
-  if (all % 16 == 0) {
-    CopySegment<uint4>(target, target_pitch, source, source_pitch, height);
-  } else if (all % 8 == 0) {
-    CopySegment<uint2>(target, target_pitch, source, source_pitch, height);
-  } else {
-    CopySegment<unsigned>(target, target_pitch, source, source_pitch, height);
-  }
+  const Index segments = (height + kCopySegment - 1) / kCopySegment, column = blockIdx.x / segments;
+  CopySegment(target + column * target_pitch, source + column * source_pitch,
+              blockIdx.x % segments * kCopySegment, height, all);
+}
+
+// With so many blocks for each part, of which smaller ones need fewer.
+KERNEL jaxmg_copy_to_parts(PartsToCopy parts, Index segments, const char* source) {
+  const Index part = blockIdx.x / segments;
+  char* const to = parts.to[part];
+  const char* const from = source + parts.starts[part];
+  const Index bytes = parts.starts[part + 1] - parts.starts[part];
+  CopySegment(to, from, blockIdx.x % segments * kCopySegment, bytes,
+              reinterpret_cast<Index>(to) | reinterpret_cast<Index>(from) | bytes);
 }
 
 KERNEL jaxmg_fill_int32(int* data, Index count, int value) {

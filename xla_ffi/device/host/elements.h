@@ -6,6 +6,7 @@
 #include <cmath>
 #include <complex>
 #include <cstdint>
+#include <type_traits>
 
 #include "xla_ffi/device/stack_elements.h"
 
@@ -57,10 +58,15 @@ class HostElements : public StackElements<T> {
     return Status::Ok();
   }
 
-  Status DivideByRoots(Stream, int64_t count, int64_t size, const double* sums, T* x) override {
+  Status DivideByRoots(Stream, int64_t count, int64_t size, const double* sums, const T* a,
+                       T* x) override {
     for (int64_t i = 0; i < count * size; ++i) {
-      const double sum = sums[i / size];
-      if (sum != 0) x[i] /= static_cast<R>(std::sqrt(sum));
+      const double root = sums[i / size] == 0 ? 1 : std::sqrt(sums[i / size]);
+      if constexpr (std::is_same_v<T, R>) {
+        x[i] = static_cast<R>(a[i] / root);
+      } else {
+        x[i] = T(static_cast<R>(a[i].real() / root), static_cast<R>(a[i].imag() / root));
+      }
     }
     return Status::Ok();
   }

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -112,7 +113,7 @@ class StackProgram {
   // V := V / |V|, with the squares of norms in sums().
   Status Normalize(T* v) const {
     JAXMG_RETURN_IF_ERROR(elements().Sum(kStream, StackedSum::kInner, count_, n_, 1, v, v, sums()));
-    return elements().DivideByRoots(kStream, count_, n_, sums(), v);
+    return elements().DivideByRoots(kStream, count_, n_, sums(), v, v);
   }
 
   Numbers Filled(double value) const { return Numbers(count_, value); }
@@ -125,7 +126,7 @@ class StackProgram {
 
   Bytes2D Whole(const T* x) const { return Block(x, count_ * size_, count_ * size_, 1); }
 
-  static constexpr int kSlots = 4;  // for numbers on their way to the device
+  static constexpr int kSlots = 2 * kMostSteps + 4;  // for numbers on their way to the device
 
   Device& device_;
   const int64_t count_, n_, size_;
@@ -355,13 +356,16 @@ class StackedPolar : StackProgram<T> {
 
   bool Apart(const Numbers& change) const {
     const double close = std::cbrt(10 * unit());
-    for (int64_t i = 0; i < count(); ++i) {
-      if (1 - low_[i] > 10 * unit() || change[i] > close) return true;
-    }
-    return false;
+    return LowIsApart() ||
+           std::any_of(change.begin(), change.end(), [close](double x) { return x > close; });
+  }
+  bool LowIsApart() const {
+    return std::any_of(low_.begin(), low_.end(),
+                       [this](double low) { return 1 - low > 10 * unit(); });
   }
 
-  // X := b / c X + (a - b / c) X (I + c X^H X)^-1
+  // X := b / c X + (a - b / c) X (I + c X^H X)^-1. What that changes is read once l is 1, since the
+  // host waits for it.
   Status Step(Numbers* change) {
     const double least = 2 / std::pow(4 * kLargestC, 0.75);
     Numbers kept(count()), added(count()), of_gram(count());
@@ -381,6 +385,7 @@ class StackedPolar : StackProgram<T> {
     JAXMG_RETURN_IF_ERROR(this->Multiply(Op::kNone, Op::kNone, spare_, gram_, next_));
     JAXMG_RETURN_IF_ERROR(this->Combine(kept, x_, added, next_, {}, next_));
     std::swap(x_, next_);
+    if (LowIsApart()) return Status::Ok();
     return this->ReadNorms(StackedSum::kDifference, this->size_, x_, next_, change);
   }
 
@@ -394,14 +399,17 @@ class StackedPolar : StackProgram<T> {
 template <typename T>
 Status NormalizeStack(Device& device, int64_t count, int64_t size, const T* a, T* x) {
   std::unique_ptr<Buffer> exponents, sums;
-  JAXMG_RETURN_IF_ERROR(device.Allocate(count * sizeof(int32_t), &exponents));
   JAXMG_RETURN_IF_ERROR(device.Allocate(count * sizeof(double), &sums));
   StackElements<T>& elements = device.elements<T>();
-  JAXMG_RETURN_IF_ERROR(
-      elements.Scale(kStream, count, size, 1, a, x, exponents->template as<int32_t>()));
-  JAXMG_RETURN_IF_ERROR(
-      elements.Sum(kStream, StackedSum::kInner, count, size, 1, x, x, sums->template as<double>()));
-  return elements.DivideByRoots(kStream, count, size, sums->template as<double>(), x);
+  if constexpr (!std::is_same_v<Real<T>, float>) {  // squares of those are in double's range
+    JAXMG_RETURN_IF_ERROR(device.Allocate(count * sizeof(int32_t), &exponents));
+    JAXMG_RETURN_IF_ERROR(
+        elements.Scale(kStream, count, size, 1, a, x, exponents->template as<int32_t>()));
+    a = x;
+  }
+  double* const squares = sums->template as<double>();
+  JAXMG_RETURN_IF_ERROR(elements.Sum(kStream, StackedSum::kInner, count, size, 1, a, a, squares));
+  return elements.DivideByRoots(kStream, count, size, squares, a, x);
 }
 
 template <typename T>

@@ -161,7 +161,8 @@ class Program:
         computed = self._compute(rank, received)
         results = [[None] * len(self.results[leaf.kind]) for leaf in self.leaves]
         for family, buffers in zip(self.deal.families, computed, strict=True):
-            self._take_back(family, buffers, results)
+            dtypes = {blocks[i].dtype for i in family.leaves}
+            self._take_back(family, buffers, results, dtypes.pop() if len(dtypes) == 1 else None)
         return tuple(results)
 
     def _bring(self, family, rank, blocks):
@@ -294,13 +295,18 @@ class Program:
                 widths[dtype] = max(size, widths.get(dtype, 0))
         return widths
 
-    def _take_back(self, family, buffers, results):
-        """Sets the device's parts of the results of a family's leaves."""
+    def _take_back(self, family, buffers, results, dtype_of_arrays):
+        """Sets the device's parts of the results of a family's leaves. Those in the leaves' dtype
+        come in that of the arrays, if there is one, converted at once and not leaf by leaf."""
         pieces: dict = {}
+
+        def converted(x, dtype):
+            return x.astype(dtype_of_arrays) if dtype_of_arrays and x.dtype == dtype else x
+
         if family.stays:
             for run, values in zip(family.homes[0], buffers, strict=True):
                 for j, value in enumerate(values):
-                    for i, piece in self._unstack(run, value):
+                    for i, piece in self._unstack(run, converted(value, run.kind[1])):
                         pieces.setdefault((i, j), []).append(piece)
             self._set(family, pieces, results)
             return
@@ -309,6 +315,7 @@ class Program:
             if family.shape[0] > 1:
                 buffer = jax.lax.all_gather(buffer, family.others)
             rows = buffer.reshape(len(family.homes), -1)
+            rows = converted(rows, self.leaves[family.leaves[0]].dtype)
             for row, runs in zip(rows, family.homes, strict=True):
                 self._cut(row, dtype, runs, pieces)
         self._set(family, pieces, results)

@@ -32,6 +32,7 @@ from jax.sharding import Mesh
 
 import jaxmg
 from jaxmg._call import plugins
+from jaxmg._factors import scaling
 from jaxmg._stacks import cholesky, eigh, lu, native, polar, qr
 from jaxmg._transform import at_once
 
@@ -253,8 +254,8 @@ def _one_polar(a):
 
 
 def _stack_polar(a):
-    u = polar.unitary(a)
-    return u, polar.hermitian_factor(u, a)
+    u, h, exponent = native.polar(a, hermitian=True)
+    return u, scaling.multiplied(h, exponent[:, None, None])
 
 
 def _algorithm(name):

@@ -1,6 +1,8 @@
-"""Later calls of batches by two builds of jaxmg, which take turns in one run.
+"""Later calls of batches and trees by two builds of jaxmg, which take turns in one run.
 
-    two_builds.py OLD NEW [--labels old new] [--case svd:50x300x300:float64 ...]
+    two_builds.py OLD NEW [--labels old new] [--case svd:50x300x300:float64 exact:20:float32 ...]
+
+A tree, of which the number of leaves is given, is one of `first_calls.py`.
 
 OLD and NEW are folders into which a build is installed. A process for each compiles all cases;
 then they take turns, four times, of five calls each, of which the fastest counts. First calls are
@@ -8,12 +10,14 @@ those of a process that has compiled what stands before them, while the other on
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 
+import first_calls
 import records
 
 CASES = (
@@ -23,7 +27,8 @@ CASES = (
     "eigh:64x256x256:float32", "eigh:64x256x256:float64", "eigh:50x300x300:float64",
     "eigh:64x512x512:float32", "eigh:64x512x512:float64", "eigh:300x300x300:float32",
     "eigh:200x400x400:float64", "eigh:64x1000x1000:float32", "eigh:64x1000x1000:float64",
-    "eigh:4x2000x2000:float64",
+    "eigh:4x2000x2000:float64", "orthogonalize:200:float32", "bfloat16:200:float32",
+    "exact:20:float32", "roots:20:float32", "roots:200:float32", "newton roots:20:float32",
 )  # fmt: skip
 _TURNS, _CALLS = 4, 5
 
@@ -38,6 +43,9 @@ def operand_of(routine, shape, dtype):
     import jax.numpy as jnp
     import numpy as np
 
+    if len(shape) == 1:
+        name = "orthogonalize" if routine == "bfloat16" else routine
+        return first_calls.operand_of(name, shape, dtype, None)
     random = np.random.default_rng(0)
     a = random.standard_normal(shape)
     if dtype.startswith("complex"):
@@ -51,13 +59,19 @@ def serve(cases):
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from jaxmg import linalg
+    import jax.numpy as jnp
+
+    from jaxmg import linalg, tree
 
     mesh = jax.make_mesh((1,), ("rank",), devices=jax.devices()[:1])
+    contextlib.ExitStack().enter_context(jax.set_mesh(mesh))
     of = {
         "svd": lambda a: linalg.svd(a, full_matrices=False, mesh=mesh),
         "eigh": lambda a: linalg.eigh(a, mesh=mesh),
+        "bfloat16": lambda a: tree.orthogonalize(a, dtype=jnp.bfloat16),
     }
+    trees = ("orthogonalize", "exact", "roots", "newton roots")
+    of |= {name: first_calls.function_of(name, False) for name in trees}
 
     def seconds(function, a):
         start = time.perf_counter()

@@ -313,12 +313,14 @@ def test_decompositions_beside_jax(tmp_path):
 
 def test_two_builds_take_turns(capfd):
     folders = [os.pathsep.join(filter(None, sys.path))] * 2
-    two_builds.main([*folders, "--labels", "a", "b", "--case", "eigh:2x3x3:float64"])
-    (record,) = map(json.loads, capfd.readouterr().out.splitlines())
-    assert record["labels"] == ["a", "b"] and record["shape"] == [2, 3, 3]
-    assert all(
-        0 < ms < 1e3 * s for ms, s in zip(record["least_ms"], record["first_s"], strict=True)
-    )
+    cases = ["eigh:2x3x3:float64", "bfloat16:1:float32"]
+    two_builds.main([*folders, "--labels", "a", "b", "--case", *cases])
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [record["shape"] for record in found] == [[2, 3, 3], [1]]
+    for record in found:
+        assert record["labels"] == ["a", "b"]
+        each = zip(record["least_ms"], record["first_s"], strict=True)
+        assert all(0 < ms < 1e3 * s for ms, s in each)
 
 
 @pytest.mark.parametrize("name", decompositions.FUNCTIONS)

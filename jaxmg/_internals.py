@@ -127,12 +127,14 @@ def batched_here(arrays):
 
 def in_eager_batch(arrays):
     """Whether ``jax.vmap`` maps what has values, and nothing else transforms these arrays."""
-    if type(_core.trace_ctx.trace).__name__ != "BatchTrace":
+    trace = _core.trace_ctx.trace
+    if type(trace).__name__ != "BatchTrace":
         return False
     batched = False
     for array in arrays:
         if isinstance(array, jax.core.Tracer):
-            batched = type(array).__name__ == "BatchTracer"
+            # That of a batch around this one is of another trace.
+            batched = type(array).__name__ == "BatchTracer" and array._trace is trace
             if not batched or isinstance(getattr(array, "val", array), jax.core.Tracer):
                 return False
     return batched

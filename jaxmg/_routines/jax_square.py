@@ -226,7 +226,7 @@ def cond(
         raise ValueError(
             f"linalg.cond: p must be None, 1, -1, 2, -2, inf, -inf, 'fro' or 'nuc'; got {p!r}"
         )
-    if checks.is_array(x) and x.ndim > 1 and not x.size:
+    if checks.is_array(x) and x.ndim > 1 and 0 in x.shape[-2:]:
         raise ValueError(
             f"linalg.cond: an empty matrix has no condition number; x has shape {tuple(x.shape)}"
         )

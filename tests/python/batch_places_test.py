@@ -100,7 +100,7 @@ def _each(function, matrices):
 
 def _close(found, expected, dtype="float64"):
     for x, y in zip(found, expected, strict=True):
-        limit = 1e4 * cases.eps(dtype) * max(1, np.abs(y).max())
+        limit = 1e4 * cases.eps(dtype) * max(1, np.abs(y).max(initial=0))
         np.testing.assert_allclose(x, y, rtol=0, atol=limit)
 
 

@@ -110,7 +110,7 @@ def _table():
         "lu_factor": _first(linalg.lu_factor),
         "lu_solve": _lu_solve,
         "matrix_power": _with(linalg.matrix_power, 3),
-        "expm": linalg.expm,
+        "expm": lambda a: linalg.expm(a / 8),  # an exponential whose sine has its digits
         "solve_triangular": lambda a: linalg.solve_triangular(a, a, lower=True),
     }.items():
         yield of, Case(of, call, "general")

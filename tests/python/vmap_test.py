@@ -184,7 +184,7 @@ def test_one_right_hand_side_for_all(kind):
 
 
 @cases.kinds
-@pytest.mark.breadth
+@pytest.mark.core("axes2-eager-automatic")
 @cases.one_process("it takes long")
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("axes", [((0, 0), (0, 0)), ((None, 0), (0, 0)), ((0, None), (None, 0))])

@@ -7,6 +7,8 @@ import pytest
 from jaxmg._call import plugins
 from jaxmg._stacks import native
 
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+
 
 def _number(value):
     """As an attribute: a 64-bit integer, unless it is a boolean."""

@@ -315,8 +315,7 @@ def _pivoted(call, a):
         q, r = reduced(call, scaling.multiplied(a, -exponent))
         if not q.shape[1]:
             return q, r, jnp.arange(r.shape[1], dtype=jnp.int32)
-        order = tall.small(call.layout, tall_qr.pivot_order, r)
-        inner, r = tall.small(call.layout, _householder, r[:, order])
+        order, inner, r = tall.small(call.layout, _pivoted_triangle, r, library=True)
         r = scaling.multiplied(r, exponent)
         return tall.times(call.layout, q, inner), r, order
 
@@ -328,6 +327,7 @@ def _pivoted(call, a):
     return derivatives.differentiable(value, rule, a)
 
 
-def _householder(a):
-    """The QR of a matrix that a device has whole."""
-    return tall_qr.with_positive_diagonal(*library.qr(a))[:2]
+def _pivoted_triangle(a):
+    """(p, Q, R) with Q R = A[:, p], of a matrix that a device has whole."""
+    order = tall_qr.pivot_order(a)
+    return order, *tall_qr.with_positive_diagonal(*library.qr(a[:, order]))[:2]

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import blocks, ffi, layouts
+from jaxmg._call import blocks, layouts
 from jaxmg._factors import scaling
 from jaxmg._routines import (
     geqrf,
@@ -238,20 +238,7 @@ class _Small(batching.Batchable):
     def __call__(self, *arrays):
         if self.layout.platform == "cpu":
             return self._by_engine(*arrays)
-        layout = self.layout.by_rows
-
-        def on_rank(coordinates, a):
-            zeros = jax.eval_shape(self.local, a)
-            results = jax.lax.cond(
-                coordinates.reshape(2)[0] == 0,
-                self.local,
-                lambda a: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zeros),
-                a,
-            )
-            return jax.tree.map(lambda x: tall_qr.sum_over_ranks(layout, x), results)
-
-        mapped = ffi.over_ranks(layout, on_rank, (P(),), P())
-        return mapped(*(blocks.replicate(a, layout) for a in arrays))
+        return tall.by_first_rank(self.layout, self.local, *arrays)
 
     def _by_engine(self, a):
         """There one rank's LAPACK is the engine's, too."""

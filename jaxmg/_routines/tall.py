@@ -7,6 +7,7 @@ of n rows, are the same on all ranks.
 
 import collections.abc
 import dataclasses
+import functools
 import math
 
 import jax
@@ -148,12 +149,37 @@ def residual(layout, a, b, x):
     return over_ranks(layout, lambda a, b, x: b - tall_qr.dot(a, x), (a, b), (x,), a.shape[0])
 
 
-def small(layout, function, *arrays):
+def small(layout, function, *arrays, library=False):
     """``function`` of replicated arrays, computed by every rank for itself. JAX differentiates it
-    unless the matrices are whole."""
+    unless the matrices are whole.
+
+    Args:
+        library: whether it calls LAPACK, which rounds as its threads share the work, so that two
+            CPU devices may get two bases of a null space. There the first one computes for all.
+    """
     if layout.is_whole:
         return batching.batchable(_OfSmall(layout, function), *arrays)
+    if library and layout.platform == "cpu":
+        return by_first_rank(layout, function, *arrays)
     return over_ranks(layout, function, (), arrays)
+
+
+def by_first_rank(layout, function, *arrays):
+    """``function`` of replicated arrays, which all ranks get of the first."""
+    layout = layout.by_rows
+
+    def on_rank(coordinates, *arrays):
+        zeros = jax.eval_shape(function, *arrays)
+        results = jax.lax.cond(
+            coordinates.reshape(2)[0] == 0,
+            function,
+            lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zeros),
+            *arrays,
+        )
+        return jax.tree.map(functools.partial(tall_qr.sum_over_ranks, layout), results)
+
+    mapped = ffi.over_ranks(layout, on_rank, (P(),) * len(arrays), P())
+    return mapped(*(blocks.replicate(array, layout) for array in arrays))
 
 
 @dataclasses.dataclass(frozen=True)

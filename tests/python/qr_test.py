@@ -267,6 +267,39 @@ def test_column_pivoting(kind, ranks, dtype):
     np.testing.assert_allclose(again, r, rtol=1e-3, atol=10 * rounding)
 
 
+@pytest.fixture
+def traced_anew():
+    """Nothing that is traced in a test is what other tests run, or the other way round."""
+    cases.forget_plans()
+    jax.clear_caches()
+    yield
+    cases.forget_plans()
+    jax.clear_caches()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@pytest.mark.usefixtures("traced_anew")
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_pivoting_where_a_library_rounds_differently(monkeypatch, kind):
+    """Each call gets another basis of what A's columns don't span: all ranks use that of one."""
+    calls = itertools.count()
+
+    def factor(a):
+        q, r = np.linalg.qr(a)
+        turned, _ = np.linalg.qr(cases.rng(next(calls)).standard_normal((4, 4)))
+        return np.hstack([q[:, :2], q[:, 2:] @ turned]), np.triu(r) * (np.arange(6) < 2)[:, None]
+
+    def qr(a):
+        return jax.pure_callback(factor, (jax.typeof(a),) * 2, a)
+
+    monkeypatch.setattr(jax_qr.library, "qr", qr)
+    a, mesh = _normal(32, 2, "float64") @ _normal(2, 6, "float64"), cases.line(4, kind=kind)
+    q, r, order = map(np.asarray, _run(a, mesh, pivoting=True))
+    np.testing.assert_allclose(q.T @ q, np.eye(6), atol=1e-12)
+    np.testing.assert_allclose(q @ r, a[:, order], atol=1e-12)
+    assert next(calls) == 1
+
+
 @pytest.mark.parametrize(
     "shape, dtype",
     cases.broad(

@@ -297,11 +297,13 @@ class Program:
 
     def _take_back(self, family, buffers, results, dtype_of_arrays):
         """Sets the device's parts of the results of a family's leaves. Those in the leaves' dtype
-        come in that of the arrays, if there is one, converted at once and not leaf by leaf."""
+        come in that of the arrays, if there is one, converted at once and not leaf by leaf where
+        the plugin cuts them: XLA would leave out a rounding before a conversion."""
         pieces: dict = {}
+        at_once = dtype_of_arrays and choice.multiplies_by_plugin(self.layout.platform)
 
         def converted(x, dtype):
-            return x.astype(dtype_of_arrays) if dtype_of_arrays and x.dtype == dtype else x
+            return x.astype(dtype_of_arrays) if at_once and x.dtype == dtype else x
 
         if family.stays:
             for run, values in zip(family.homes[0], buffers, strict=True):

@@ -133,7 +133,7 @@ def in_eager_batch(arrays):
     batched = False
     for array in arrays:
         if isinstance(array, jax.core.Tracer):
-            # That of a batch around this one is of another trace.
+            # A tracer of an outer vmap belongs to another trace.
             batched = type(array).__name__ == "BatchTracer" and array._trace is trace
             if not batched or isinstance(getattr(array, "val", array), jax.core.Tracer):
                 return False

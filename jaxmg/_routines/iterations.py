@@ -52,7 +52,7 @@ def start(g, safe, dtype):
 
 
 def rounded(x, safe, dtype):
-    """A matrix of norm 1 as `orthogonal` computes with it."""
+    """Rounds a matrix of norm 1 to the dtype in which `orthogonal` computes."""
     if jnp.iscomplexobj(x):
         dtype = jnp.promote_types(dtype, jnp.complex64)
     return (x / _SAFETY if safe else x).astype(dtype)

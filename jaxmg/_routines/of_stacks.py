@@ -179,7 +179,7 @@ def _root_by_plugin(options, stack):
 @_root_by_plugin.defjvp
 @_compat.default_promotion()
 def _(options, primals, tangents):
-    """That of the iteration by products."""
+    """The derivative of the same iteration, by products."""
     each = functools.partial(options, multiply=products.multiply)
     _, tangent = jax.jvp(jax.vmap(each), primals, tangents)
     return _root_by_plugin(options, *primals), tangent

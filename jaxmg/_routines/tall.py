@@ -165,7 +165,7 @@ def small(layout, function, *arrays, library=False):
 
 
 def by_first_rank(layout, function, *arrays):
-    """``function`` of replicated arrays, which all ranks get of the first."""
+    """Computes ``function`` of replicated arrays on the first rank, and gives all ranks its results."""
     layout = layout.by_rows
 
     def on_rank(coordinates, *arrays):

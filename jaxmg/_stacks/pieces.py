@@ -42,7 +42,7 @@ def _batch(arrays, dimensions, *, sizes):
 
 
 def _lower(context, x, *, sizes):
-    """A single piece is ``x`` itself where nothing else needs that."""
+    """A single piece takes the memory of ``x``, unless something else reads that."""
     aliases = {0: 0} if len(sizes) == 1 else None
     rule = jax.ffi.ffi_lowering("jaxmg_stacked_split", operand_output_aliases=aliases)
     return rule(context, x)

@@ -277,7 +277,7 @@ def traced_anew():
     jax.clear_caches()
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="each GPU factors R for itself")
 @pytest.mark.usefixtures("traced_anew")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_pivoting_where_a_library_rounds_differently(monkeypatch, kind):

@@ -7,7 +7,9 @@ import pytest
 from jaxmg._call import plugins
 from jaxmg._stacks import native
 
-pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="calls the plugin of CPU devices"
+)
 
 
 def _number(value):

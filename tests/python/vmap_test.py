@@ -396,7 +396,7 @@ def test_many_at_once(name, dtype, ranks, jitted):
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="calls the plugin of CPU devices")
 @pytest.mark.parametrize("below", [0, np.nan])
 def test_a_factor_at_once_reads_the_upper_triangle(below):
     """No matrix fails, which the native code would factor again, with the right result."""
@@ -410,7 +410,7 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="calls the plugin of CPU devices")
 @pytest.mark.parametrize("order", [0, 1024])
 def test_inverses_at_once_by_two_solves(order, monkeypatch):
     """Large ones of complex64 as small ones, which are by a product."""
@@ -426,7 +426,7 @@ def test_inverses_at_once_by_two_solves(order, monkeypatch):
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="calls the plugin of CPU devices")
 def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     """Also where the diagonal of U is finite, as cuSOLVER's may be."""
     lu = jax.lax.linalg.lu

@@ -263,7 +263,7 @@ class Device {
   virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }
-  // Copies `source` to the parts, one behind the other in it, all on this device.
+  // Copies consecutive pieces of `source` to the parts. All memory is on this device.
   virtual Status CopyToParts(Stream stream, const std::vector<Bytes>& parts, const void* source) {
     const char* from = static_cast<const char*>(source);
     for (const Bytes& part : parts) {

@@ -365,7 +365,7 @@ class StackedPolar : StackProgram<T> {
   }
 
   // X := b / c X + (a - b / c) X (I + c X^H X)^-1. What that changes is read once l is 1, since the
-  // host waits for it.
+  // host waits for it; from the least l that takes fewer than kMostSteps steps.
   Status Step(Numbers* change) {
     const double least = 2 / std::pow(4 * kLargestC, 0.75);
     Numbers kept(count()), added(count()), of_gram(count());

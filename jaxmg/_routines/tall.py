@@ -165,7 +165,7 @@ def small(layout, function, *arrays, library=False):
 
 
 def by_first_rank(layout, function, *arrays):
-    """Computes ``function`` of replicated arrays on the first rank, and gives all ranks its results."""
+    """Computes ``function`` of replicated arrays on the first rank, for all ranks."""
     layout = layout.by_rows
 
     def on_rank(coordinates, *arrays):

@@ -297,7 +297,7 @@ def test_pivoting_where_a_library_rounds_differently(monkeypatch, kind):
     q, r, order = map(np.asarray, _run(a, mesh, pivoting=True))
     np.testing.assert_allclose(q.T @ q, np.eye(6), atol=1e-12)
     np.testing.assert_allclose(q @ r, a[:, order], atol=1e-12)
-    assert next(calls) == 1
+    assert next(calls) == (jax.process_index() == 0)  # the first rank's process called it once
 
 
 @pytest.mark.parametrize(

@@ -26,38 +26,37 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CholeskyFactor(pickling.Pickled):
-    """The Cholesky factor of a Hermitian positive definite A, spread over the devices of a mesh.
+    """Holds the Cholesky factor of a Hermitian positive definite A, spread over a mesh.
 
-    A = L L^H, where L is lower triangular with a positive diagonal; U = L^H is the upper factor,
-    A = U^H U. `cho_factor` makes it, and `from_upper` from a U that was saved. It is a pytree: it
-    goes in and out of ``jit``, through ``scan`` and ``cond``, and may be donated
-    (``jax.jit(f, donate_argnums=0)``). It holds as much memory as A, and on each device one tile
-    column more where the tile width doesn't divide its rows.
+    A = L L^H, where L is lower triangular with a positive diagonal. U = L^H is the upper factor, A
+    = U^H U. `cho_factor` creates it from A, and `from_upper` from a saved U. It is a pytree: pass
+    it into and out of ``jit``, ``scan`` and ``cond``, or donate it (``jax.jit(f,
+    donate_argnums=0)``). It takes as much memory as A, and on each device one more tile column if
+    the tile width doesn't divide the device's rows.
 
-    The methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they
-    raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
-    tangent is that of A. Where A wasn't positive definite all that they return is NaN.
+    Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
+    a ValueError. Methods and factor support derivatives and ``vmap``; the factor's tangent is that
+    of A. If A isn't positive definite, all results are NaN.
 
-    To save a factor, pickle it, for as many devices of the same platform in one process, or save
-    its `portable` form, for any number of devices; its leaves are for this mesh alone:
+    To save a factor, pickle it, for one process with as many devices of the same platform, or save
+    its `portable` form, for any number of devices. Its leaves fit this mesh only:
 
         >>> numpy.savez(file, **factor.portable())
         >>> factor = jaxmg.from_portable(dict(numpy.load(file)), mesh=mesh)
 
     Attributes:
-        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: the factor as the engine has it.
-        overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
-            past ``tiles``; None where there is none. Neither means anything without the rest.
-        status: int32 scalar: 0, or LAPACK's info, as of `potrs`.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
-            and T in it: tells for which the leaves are. Methods compare it with what follows and
-            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
-            width.
-        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
-        n: the order of A.
-        tile: T, the width of the tiles.
-        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3",
-            or None for the default; `inv` computes with it too.
+        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: the factor in the engine's layout.
+        overflow: (P T, n), sharded by rows: for each rank one tile of T rows that doesn't fit into
+            ``tiles``; None if all tiles fit.
+        status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
+        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), under a key with P and T: the
+            mesh size and tile width of the leaves. Methods raise a ValueError if these differ from
+            the static attributes; use `portable` to change them.
+        layout: The mesh and the axes that shard the rows; static, as are the following attributes.
+        n: Order of A.
+        tile: T, the tile width.
+        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3", or
+            None for the default; also applies to `inv`.
     """
 
     tiles: jax.Array
@@ -84,24 +83,24 @@ class CholeskyFactor(pickling.Pickled):
         donate: bool = False,
         precision: PrecisionLike | None = None,
     ) -> CholeskyFactor:
-        """The factor of A = U^H U, of a U that `upper` or another library gave.
+        """Creates the factor of A = U^H U from U, as `upper` or another library returns it.
 
         Args:
             u: (n, n), float32, float64, complex64 or complex128, with a real positive diagonal; a
-                JAX or NumPy array, sharded, replicated or on one device. What is below the diagonal
-                doesn't count, so that u may be what LAPACK's potrf leaves. But a lower triangular
-                factor, which has zeros alone above its diagonal and others below, is refused: pass
-                its adjoint.
-            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `cho_factor`; the mesh
-                need not have as many devices as the mesh of U.
+                JAX or NumPy array, sharded, replicated or on one device. Entries below the diagonal
+                are ignored, so u may be the result of LAPACK's potrf. A matrix with zeros above its
+                diagonal and other entries below is taken for a lower triangular factor and refused:
+                pass its adjoint.
+            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: As in `cho_factor`. The mesh
+                may have another number of devices than U's.
 
         Returns:
-            A `CholeskyFactor`. Its ``log_det`` is that of U^H U. Its ``status`` is 0, or -1 where u
-            is a lower triangular factor, or the first row (from 1) whose diagonal entry isn't
-            positive. Where it isn't 0, all that the factor gives is NaN.
+            A `CholeskyFactor`. Its ``log_det`` is that of U^H U. Its ``status`` is 0; -1 if u is a
+            lower triangular factor; or the first row, from 1, with a diagonal entry that isn't
+            positive. If it is not 0, all results of the factor are NaN.
 
         Raises:
-            TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+            TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
         """
         routine = upper_factor.FROM_UPPER
         checks.array(routine.name, "u", u, checks.ALL)
@@ -117,40 +116,41 @@ class CholeskyFactor(pickling.Pickled):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n), the shape of A."""
+        """Returns the shape of A, (n, n)."""
         return (self.n, self.n)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of A and of the factor."""
+        """Returns the dtype of A and of the factor."""
         return self.tiles.dtype
 
     @property
     def mesh(self) -> MeshLike:
-        """The mesh that the factor is spread over."""
+        """Returns the mesh that the factor is spread over."""
         return self.layout.mesh
 
     @_compat.api_boundary
     def solve(self, b: MatrixLike) -> Array:
-        """The x with A x = b, of b's shape: `cho_solve`."""
+        """Solves A x = b; x has b's shape. See `cho_solve`."""
         return _apply("cho_solve", self, b, {"N": cholesky_operations.SOLVE}, 0)
 
     @_compat.api_boundary
     def solve_triangular(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
+        """Solves op(L) x = b. With ``trans=0`` this whitens data of covariance A.
 
         Args:
             b: (n,) or (n, nrhs), of the factor's dtype.
-            trans: as in `scipy.linalg.solve_triangular`: 0 or "N" for L x = b, 1 or "T" for
-                L^T x = b, 2 or "C" for L^H x = b.
+            trans: 0 or "N" for L x = b, 1 or "T" for L^T x = b, 2 or "C" for L^H x = b, as in
+                `scipy.linalg.solve_triangular`.
 
         Returns:
-            x, of b's shape, dtype and sharding, as for `potrs`.
+            x, of b's shape, dtype and sharding, as in `potrs`.
 
-        Cost: n^2 nrhs multiplications and additions over all ranks.
+        Cost: n^2 nrhs flops over all ranks.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: as `cho_solve`; another ``trans``.
+            TypeError, ValueError, NotImplementedError: As `cho_solve`. An invalid ``trans`` raises
+                a ValueError.
         """
         name = "CholeskyFactor.solve_triangular"
         by_transposition = {"N": cholesky_operations.FORWARD, "C": cholesky_operations.BACKWARD}
@@ -158,59 +158,61 @@ class CholeskyFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def matmul(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
+        """Multiplies b by op(L). With ``trans=0`` standard normal b gives samples of covariance A.
 
         Args:
             b: (n,) or (n, nrhs), of the factor's dtype.
             trans: 0 or "N" for L b, 1 or "T" for L^T b, 2 or "C" for L^H b.
 
         Returns:
-            Of b's shape, dtype and sharding, as for `potrs`.
+            The product, of b's shape, dtype and sharding, as x in `potrs`.
 
-        Cost: n^2 nrhs multiplications and additions over all ranks.
+        Cost: n^2 nrhs flops over all ranks.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: as `cho_solve`; another ``trans``.
+            TypeError, ValueError, NotImplementedError: As `cho_solve`. An invalid ``trans`` raises
+                a ValueError.
         """
         by_transposition = {"N": cholesky_operations.LOWER, "C": cholesky_operations.LOWER_H}
         return _apply("CholeskyFactor.matmul", self, b, by_transposition, trans)
 
     @_compat.api_boundary
     def logdet(self) -> Array:
-        """log(det(A)), a real scalar; NaN where A wasn't positive definite.
+        """Returns log(det(A)), a real scalar; NaN if A isn't positive definite.
 
-        Its derivative takes the inverse: the cost and the memory of `inv`.
+        Its derivative computes the inverse, with the cost and memory of `inv`.
         """
         factor, arrays = _parts("CholeskyFactor.logdet", self)
         return factor.logdet(self._log_det, *arrays)
 
     @property
     def log_det(self) -> Array:
-        """log(det(A)): `logdet`."""
+        """Returns log(det(A)), as `logdet`."""
         return self.logdet()
 
     @_compat.api_boundary
     def diagonal(self) -> Array:
-        """The diagonal of L, and of U: (n,), real, the same on all devices."""
+        """Returns the diagonal of L and U: (n,), real, replicated."""
         factor, arrays = _parts("CholeskyFactor.diagonal", self)
         return factor.diagonal(*arrays)
 
     @_compat.api_boundary
     def inv(self) -> Array:
-        """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
+        """Computes the inverse of A: (n, n), full and Hermitian, sharded like A. See `potri`.
 
-        Cost: 2 n^3 / 3 multiplications and additions over all ranks (four times as many when
-        complex). Memory: the result, and a few panels of n x T per rank; the result takes the
-        factor's place where that is donated to a ``jit`` around it.
+        Cost: 2 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the result, and a few
+        panels of n x T per rank. The result replaces the factor in memory if you donate the factor
+        to an outer ``jit``.
         """
         factor, arrays = _parts("CholeskyFactor.inv", self)
         return factor.invert(*arrays)
 
     @_compat.api_boundary
     def upper(self) -> Array:
-        """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
+        """Returns U: (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
-        Memory: the result, which takes the factor's place where that is donated, and a few tiles.
+        Memory: the result, and a few tiles per rank. The result replaces the factor in memory if
+        you donate the factor to an outer ``jit``.
         """
         factor, arrays = _parts("CholeskyFactor.upper", self)
         return factor.upper(*arrays)

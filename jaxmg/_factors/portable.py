@@ -27,19 +27,21 @@ class Portable:
     """A factor with a portable form."""
 
     def portable(self) -> dict[str, jax.Array]:
-        """The factor as a tree of plain arrays, which depend on no mesh and no tile width.
+        """Converts the factor to plain arrays that depend on no mesh and no tile width.
 
-        `jaxmg.from_portable` makes the factor of them, on any number of devices. The arrays are
-        "header" (int32: the kind of factor, version of the format, dtype, shape and precision),
-        "matrix", "vector" and "status". The matrix is sharded like A, so that orbax or NumPy can
-        save it: of a `CholeskyFactor` it is U, of an `LUFactor` and a `QRFactor` that of `packed`.
-        Of a `RefinedFactor` and a `RefinedLUFactor` it is A, and `jaxmg.from_portable` factors it
-        again.
+        `jaxmg.from_portable` recreates the factor on any number of devices.
 
-        Memory: one matrix, as `upper` or `packed`.
+        Returns:
+            A dict of arrays: "header" (int32: kind of factor, version of the format, dtype, shape
+            and precision), "matrix", "vector" and "status". The matrix is sharded like A, so orbax
+            or NumPy can save it. It is U for a `CholeskyFactor`, the matrix of `packed` for an
+            `LUFactor` or `QRFactor`, and A for a `RefinedFactor` or `RefinedLUFactor`, which
+            `jaxmg.from_portable` factors again.
+
+        Memory: one matrix, as for `upper` or `packed`.
 
         Raises:
-            ValueError: a batch of factors, or a call inside ``shard_map``.
+            ValueError: The factor is a batch of factors, or the call is inside ``shard_map``.
         """
         return portable(self)
 

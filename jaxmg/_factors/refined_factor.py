@@ -28,30 +28,24 @@ _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper",
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RefinedFactor(pickling.Pickled):
-    """A Cholesky factor in lower precision and the matrix A that it is of, spread over a mesh.
+    """Holds A and its Cholesky factor in lower precision, spread over a mesh.
 
-    `cho_factor` makes it where ``refine`` is given. `cho_solve` and `solve` give x as accurately as
-    a factor in A's own precision would; what such a factor has beside that (log-determinant,
-    inverse, triangular solves) would have the accuracy of the lower precision here, and an
-    AttributeError says so. It is a pytree, as a `CholeskyFactor` is, and holds A once and half of
-    that (for float64 and complex128; once more for float32 and complex64).
+    `cho_factor` with ``refine`` creates it. `cho_solve` and `solve` compute x as accurately as with
+    a factor in A's own precision. Other operations (log-determinant, inverse, triangular solves)
+    would have the accuracy of the lower precision and raise an AttributeError. It is a pytree, as a
+    `CholeskyFactor`. It takes the memory of A and half of it again (float64, complex128) or as much
+    again (float32, complex64).
 
     Attributes:
-        rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. It is the array that was given to
-            `cho_factor` where that lies so, and doesn't take memory again.
-        tiles, overflow: the factor, as in a `CholeskyFactor`, of S A S + a small multiple of I.
+        rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `cho_factor` has
+            this layout, it is that array and takes no more memory.
+        tiles, overflow: The factor of S A S plus a small multiple of I, as in a `CholeskyFactor`.
         scale: (n,), the diagonal of S: powers of two.
-        size: the Frobenius norm of S A S.
-        status: int32 scalar: 0, or LAPACK's info of the factorization in lower precision. Where it
-            isn't 0, every solve factors A in its own precision.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
-            and T in it: tells for which the leaves are. Methods compare it with what follows and
-            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
-            width.
-        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
-        n: the order of A.
-        tile: the width of the tiles.
-        refine: the name of the lower precision.
+        size: Frobenius norm of S A S.
+        status: int32 scalar: 0, or LAPACK's info of the factorization in lower precision. If it is
+            not 0, every solve factors A in its own precision.
+        made_for, layout, n, tile: As in `CholeskyFactor`.
+        refine: Name of the lower precision.
     """
 
     rows: jax.Array
@@ -79,17 +73,17 @@ class RefinedFactor(pickling.Pickled):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n), the shape of A."""
+        """Returns the shape of A, (n, n)."""
         return (self.n, self.n)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of A and of solutions."""
+        """Returns the dtype of A and of solutions."""
         return self.rows.dtype
 
     @property
     def mesh(self) -> MeshLike:
-        """The mesh that the factor is spread over."""
+        """Returns the mesh that the factor is spread over."""
         return self.layout.mesh
 
     @overload
@@ -122,23 +116,21 @@ class RefinedFactor(pickling.Pickled):
         return_status: bool = False,
         return_iterations: bool = False,
     ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """The x with A x = b, to A's own precision.
+        """Solves A x = b to A's own precision.
 
         Args:
             b: (n,) or (n, nrhs), of A's dtype; a JAX or NumPy array.
-            return_status: also return the status.
-            return_iterations: also return the number of iterations.
+            return_status: Whether to return the status too.
+            return_iterations: Whether to return the number of iterations too.
 
         Returns:
-            x | (x, status) | (x, iterations) | (x, status, iterations), all as of `potrs` with
-            ``refine``.
+            x | (x, status) | (x, iterations) | (x, status, iterations), as `potrs` with ``refine``.
 
-        Cost: in every iteration 4 n^2 nrhs multiplications and additions over all ranks (four times
-        as many when complex), half of them in lower precision; where it falls back, that of `potrs`
-        without ``refine``.
+        Cost: each iteration takes 4 n^2 nrhs flops over all ranks (complex: 4 times), half of them
+        in lower precision. A fallback costs as much as `potrs` without ``refine``.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: as `cho_solve`.
+            TypeError, ValueError, NotImplementedError: As `cho_solve`.
         """
         leaves.check("cho_solve", self, self.n)
         overflow = () if self.overflow is None else (self.overflow,)

@@ -77,37 +77,30 @@ def cho_factor(
     refine: Refine | None = None,
     check: bool = False,
 ) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor:
-    """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
+    """Factors a Hermitian positive definite matrix by Cholesky, for repeated use.
 
-    `potrs` is faster for right-hand sides that are there at once, and needs no second matrix; it
-    has the same factorization and its accuracy.
+    If all right-hand sides are known at once, `potrs` is faster and needs no second matrix. Its
+    factorization and accuracy are the same.
 
     Args:
         a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
             NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        pad: as for `potrs`.
-        in_specs: another name of ``matrix_specs``.
-        donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
-            ``jit``, whose own ``donate_argnums`` decides.
-        precision: as for `potrs`, of the factorization and of `inv`.
-        refine: as for `potrs`: the factor is one in lower precision, and is kept with ``a``, for
-            solutions that are refined on it. The result is a `RefinedFactor`, which solves and has
-            nothing else; ``donate`` doesn't save memory then.
-        check: as for `potrs`.
+        T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
+        precision: As in `potrs`; also applies to `CholeskyFactor.inv`.
+        refine: As in `potrs`. The factor in lower precision is kept with ``a``, as a
+            `RefinedFactor`, whose only operation is solving. ``donate`` then saves no memory.
+        check: As in `potrs`.
 
     Returns:
-        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. Where ``a`` isn't positive
-        definite, its ``status`` isn't 0 and it is NaN.
+        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. If ``a`` isn't positive definite,
+        its ``status`` is not 0, and the factor is NaN.
 
-    Cost: n^3 / 3 multiplications and additions over all ranks (four times as many when complex).
-    Memory: the factor, which is as large as ``a``, and a few panels of n x T_A per rank.
+    Cost: n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large as
+    ``a``, and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`. A call inside
-            ``shard_map`` is a ValueError.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`. A call inside
+            ``shard_map`` raises a ValueError.
 
     Examples:
         >>> factor = jaxmg.cho_factor(a)
@@ -137,21 +130,23 @@ def factor_for(a, arguments):
 def cho_solve(
     factor: cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor, b: MatrixLike
 ) -> Array:
-    """Solves A x = b with a factor of A that `cho_factor` made.
+    """Solves ``A @ x = b`` with a factor of A from `cho_factor`.
 
     Args:
-        factor: a `CholeskyFactor` of order n, or a `RefinedFactor`.
+        factor: A `CholeskyFactor` or `RefinedFactor` of order n.
         b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array. Every device holds all of
-            it during the solve.
+            b during the solve.
 
     Returns:
-        x, of b's shape, dtype and sharding, as for `potrs`; NaN where ``factor.status`` isn't 0.
+        x, of b's shape, dtype and sharding, as in `potrs`. If a `CholeskyFactor` has a ``status``
+        that is not 0, x is NaN.
 
-    Cost: 2 n^2 nrhs multiplications and additions over all ranks (four times as many when complex).
+    Cost: 2 n^2 nrhs flops over all ranks (complex: 4 times).
 
     Raises:
-        TypeError: ``factor`` is none, b is no array, or has another dtype than the factor.
-        ValueError: shapes don't fit, or the call is inside ``shard_map``.
+        TypeError: ``factor`` isn't a factor, b isn't an array, or b has another dtype than the
+            factor.
+        ValueError: Shapes don't match, or the call is inside ``shard_map``.
 
     Examples:
         >>> factor = jaxmg.cho_factor(a)

@@ -28,30 +28,31 @@ def cholesky(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`,
-    and with ``lower`` `jax.scipy.linalg.cholesky`.
+    """Computes the Cholesky factor of a Hermitian positive definite matrix.
+
+    Follows `jax.numpy.linalg.cholesky`, and with ``lower`` `jax.scipy.linalg.cholesky`.
 
     Args:
         a: (n, n), Hermitian positive definite.
-        lower: as in SciPy: True gives L by the lower triangle of ``a``, False U by the upper one,
-            and nothing else of ``a`` is read. None: ``upper`` says what to give.
-        overwrite_a, check_finite: do nothing.
-        upper: give U with ``a = U^H U`` in place of L with ``a = L L^H``.
-        symmetrize_input: True: ``a`` has to be Hermitian. False: of ``a`` that triangle is read
-            which is asked for.
-        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+        lower: SciPy's argument. True: L, from the lower triangle of ``a``. False: U, from the upper
+            one. The other triangle isn't read. None: ``upper`` decides.
+        overwrite_a, check_finite: Ignored.
+        upper: True: U with ``a = U^H U``. False: L with ``a = L L^H``.
+        symmetrize_input: True: ``a`` has to be Hermitian. False: only the triangle of the factor is
+            read.
+        mesh, matrix_specs: As in `jaxmg.cho_factor`.
 
     Returns:
-        L or U, (n, n), of a's dtype and sharding, with zeros in its other triangle; NaN where ``a``
-        isn't positive definite.
+        L or U, (n, n), of a's dtype and sharding, with zeros in the other triangle. If ``a`` isn't
+        positive definite, it is NaN.
 
-    Cost: that of `jaxmg.cho_factor`, and of two ways between layouts. L is U's adjoint, for which
-    all devices exchange blocks with all: U is there sooner. A factor that is to be solved with is
-    better left in the solver's own layout: `jaxmg.cho_factor`.
+    Cost: that of `jaxmg.cho_factor` and two changes of layout. L takes longer than U: it is U's
+    adjoint, for which all devices exchange blocks. To solve with the factor, use
+    `jaxmg.cho_factor`, which keeps the solver's layout.
 
     Raises:
-        ValueError: ``lower`` and ``upper`` both.
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+        ValueError: Both ``lower`` and ``upper`` are passed.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_factor`.
     """
     if lower is not None:
         if upper:
@@ -83,23 +84,23 @@ def cho_factor(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, bool]:
-    """A Cholesky factor for `cho_solve`: `jax.scipy.linalg.cho_factor`.
+    """Computes a Cholesky factor for `cho_solve`, as `jax.scipy.linalg.cho_factor`.
 
     Args:
-        a: (n, n), Hermitian positive definite, of which one triangle is read.
-        lower: which one, and which factor to give.
-        overwrite_a, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+        a: (n, n), Hermitian positive definite. Only one triangle is read.
+        lower: Whether to read the lower triangle and return L, or the upper one and U.
+        overwrite_a, check_finite: Ignored.
+        mesh, matrix_specs: As in `jaxmg.cho_factor`.
 
     Returns:
-        (c, lower), where c is U with ``a = U^H U``, or with ``lower`` L with ``a = L L^H``, as of
-        `cholesky`.
+        (c, lower). c is L with ``a = L L^H`` if ``lower``, else U with ``a = U^H U``, as `cholesky`
+        returns it.
 
-    Cost: as `cholesky`. `jaxmg.cho_factor` gives a factor that is solved with sooner and that has a
+    Cost: that of `cholesky`. The factor of `jaxmg.cho_factor` solves faster and has a
     log-determinant, an inverse and products.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_factor`.
     """
     read = jax_linalg.triangle(lower)
     c = jax_linalg.run(
@@ -127,24 +128,24 @@ def cho_solve(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
+    """Solves ``a @ x = b`` with a Cholesky factor of ``a``, as `jax.scipy.linalg.cho_solve`.
 
     Args:
-        c_and_lower: what `cho_factor` gave; in the place of the pair, or of c, also a factor that
-            `jaxmg.cho_factor` gave.
+        c_and_lower: The result of `cho_factor`. A factor of `jaxmg.cho_factor` may replace the pair
+            or c.
         b: (n,) or (..., n, nrhs).
-        overwrite_b, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
+        overwrite_b, check_finite: Ignored.
+        mesh, matrix_specs: Mesh and sharding of c, as in `jaxmg.cho_factor`.
 
     Returns:
-        x, of b's shape and sharding; with leading dimensions, of those of c and b together. NaN
-        where ``lower`` isn't what c is: `jaxmg.CholeskyFactor.from_upper` has how it is seen.
+        x, of b's shape and sharding, with the broadcast leading dimensions of c and b. If ``lower``
+        doesn't match c, x is NaN; `jaxmg.CholeskyFactor.from_upper` says how this is detected.
 
-    Cost: that of `jaxmg.cho_solve`, and of c's way into the solver's layout, L's by way of its
-    adjoint; a `jaxmg.CholeskyFactor` is there already.
+    Cost: that of `jaxmg.cho_solve`, and the move of c to the solver's layout, with a transposition
+    for L. A `jaxmg.CholeskyFactor` has this layout already.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_solve`.
     """
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
         return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]

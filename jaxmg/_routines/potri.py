@@ -82,38 +82,32 @@ def potri(
     precision: PrecisionLike | None = None,
     check: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """The inverse of a Hermitian positive definite matrix spread over several devices.
+    """Inverts a Hermitian positive definite matrix spread over several devices.
 
-    Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it with
+    Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it by
     its conjugate transpose, in place (LAPACK's potrf, trtri and lauum; method 2 of J. J. Du Croz
-    and N. J. Higham, "Stability of methods for matrix inversion", IMA J. Numer. Anal. 12, 1992).
-    To solve a system, `potrs` is faster and more accurate.
+    and N. J. Higham, "Stability of methods for matrix inversion", IMA J. Numer. Anal. 12, 1992). To
+    solve a system, `potrs` is faster and more accurate.
 
     Args:
         a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
             NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        return_status: also return the status.
-        pad: as for `potrs`; where the caller padded ``a``, the inverse has its shape, with rows of
-            zeros in the same places.
-        in_specs: another name of ``matrix_specs``.
-        donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
+        T_A, mesh, matrix_specs, return_status, in_specs, donate: As in `potrs`.
+        pad: As in `potrs`. If the caller padded ``a``, the inverse has a's shape, with zeros in the
+            rows of padding.
         backend: "auto", "native" or "cusolvermg".
-        precision: as for `potrs`.
-        check: as for `potrs`.
+        precision, check: As in `potrs`.
 
     Returns:
-        The full Hermitian inverse, (n, n), of a's dtype and sharding; with ``return_status`` the
-        pair of it and an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that
-        is not positive definite. The inverse is NaN then.
+        a_inv | (a_inv, status). The inverse is (n, n), full and Hermitian, of a's dtype and
+        sharding. The status is an int32 scalar: 0, or LAPACK's info, the order of the leading minor
+        that is not positive definite. Then the inverse is NaN.
 
-    Cost: n^3 multiplications and additions over all ranks (four times as many when complex).
-    Memory: a copy of ``a`` unless ``donate``, and a few panels of n x T_A per rank.
+    Cost: n^3 flops over all ranks (complex: 4 times). Memory: a copy of ``a`` unless ``donate``,
+    and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
 
     Examples:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
@@ -138,28 +132,25 @@ def potri_shardmap_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, Array]:
-    """`potri` on the local block inside ``shard_map``; outside of one, `potri_jit_ctx`.
+    """Inverts A as `potri`, for the local block of A inside ``shard_map``.
 
-    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+    Every rank calls it with its block, in a ``shard_map`` with manual axes only. Outside of
+    ``shard_map`` it is `potri_jit_ctx`.
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
-            rows and columns, as for `potrs_shardmap_ctx`.
-        T_A: tile width; None lets the plugin choose.
-        mesh: not used here; True or False is taken for ``pad``, which is third in older code.
-        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
-            for `potrs_shardmap_ctx`.
-        in_specs: another name of ``matrix_specs``.
-        pad: as for `potrs_shardmap_ctx`.
-        backend: as for `potrs`.
-        precision: as for `potrs`.
+        a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as in `potrs_shardmap_ctx`.
+        T_A: Tile width, at least 1. None: the plugin chooses.
+        mesh: Ignored. True or False is taken as ``pad``, which is the third argument in older code.
+        matrix_specs, in_specs, pad: As in `potrs_shardmap_ctx`.
+        backend, precision: As in `potrs`.
 
     Returns:
-        (a_inv, status): this rank's part of the inverse's upper triangle, of the shape of ``a``,
-        zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
-        `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
+        (a_inv, status). ``a_inv`` is the rank's part of the inverse's upper triangle, of a's shape,
+        with zeros below the diagonal and in rows of padding. The status is an int32 array of shape
+        (1,). `potri_symmetrize` completes the matrix outside of the ``shard_map``.
 
-    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
+    Derivatives and batches are as in `potrs_shardmap_ctx`.
     """
     arguments = collect_local(
         POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
@@ -179,10 +170,10 @@ def potri_jit_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, Array]:
-    """`potri` on global arrays for use inside ``jit``: always returns (a_inv, status).
+    """Inverts ``a`` as `potri` inside ``jit``, and always returns (a_inv, status).
 
-    Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
-    and cost are those of `potri`.
+    The inverse is computed in a's buffer if you donate ``a`` to the outer ``jit``. Arguments,
+    errors and cost are those of `potri`.
     """
     arguments = collect_traced(
         POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
@@ -192,14 +183,15 @@ def potri_jit_ctx(
 
 @_compat.api_boundary
 def potri_symmetrize(a: MatrixLike) -> Array:
-    """The full Hermitian matrix of which ``a`` holds the upper triangle.
+    """Completes a Hermitian matrix from its upper triangle.
 
     Args:
-        a: (n, n), real or complex; what is below the diagonal is not read. Sharded in any way.
+        a: (n, n), real or complex, with any sharding. Only the upper triangle is read.
 
     Returns:
-        (n, n), triu(a) + triu(a, 1)^H, sharded like ``a``. It needs a transposition of ``a`` across
-        the devices; `potri` returns the full inverse without one.
+        triu(a) + triu(a, 1)^H, (n, n), sharded like ``a``.
+
+    Cost: a transposition of ``a`` across the devices. `potri` returns the full inverse without it.
 
     Raises:
         ValueError: ``a`` is not square.

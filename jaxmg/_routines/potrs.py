@@ -143,113 +143,61 @@ def potrs(
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     """Solves ``a @ x = b`` for a Hermitian positive definite matrix spread over several devices.
 
-    Factors ``a`` by a distributed Cholesky decomposition and substitutes forward and back (LAPACK's
-    potrf and potrs; the right-looking blocked algorithm on block-cyclic tiles of ScaLAPACK: J. Choi
-    et al., "Design and implementation of the ScaLAPACK LU, QR, and Cholesky factorization
-    routines", LAPACK Working Note 80, 1994). The backward error is that of LAPACK: N. J. Higham,
-    "Accuracy and Stability of Numerical Algorithms", 2nd ed., theorem 10.4.
-
-    Works eagerly, where the second call with the same shapes compiles nothing, and under ``jit``.
-    Inside ``shard_map`` use `potrs_shardmap_ctx`.
+    Uses a distributed Cholesky decomposition (LAPACK's potrf; J. Choi et al., LAPACK Working Note
+    80, 1994), with LAPACK's backward error. Inside ``shard_map`` use `potrs_shardmap_ctx`.
 
     Args:
-        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
-            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
-            With leading dimensions it is a batch, as ``jax.vmap`` would make one. Sharded as
-            ``P('r', None)`` with n a multiple of the number of devices it is used where it lies;
-            otherwise XLA pads its rows or reshards it first. With ``pad=False`` also (rows, n), see
-            there.
-        b: (n,) or (n, nrhs), of a's dtype. Every device holds all of it during the solve. In a
-            batch it has a's leading dimensions too, or is the same for all.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: ``jax.sharding.Mesh`` or ``AbstractMesh`` to run on; the order of its devices is the
-            order of the ranks. None takes a's own mesh, else the context mesh, else the one device
-            that holds ``a`` (with a warning, once, where other devices would be idle), else, for
-            NumPy arrays, ``jax_default_device`` or all local devices.
-            Under ``jit`` with automatic axes pass it, or set a context mesh; given, it need not be
-            the context's.
-        matrix_specs: how ``a`` is sharded: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
-            ``P('r', 'c')`` or ``P(('r', 'c'), None)``; a list or tuple that starts with it will do.
-            None takes a's own, else all axes of the mesh along the rows.
-        return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding; and
-            ``a`` may be (rows, n) with rows > n, padded by the caller: each of P ranks has rows / P
-            of them, of which the first n / P are the matrix's and the others are not read.
-        in_specs: another name of ``matrix_specs``.
-        return_logdet: also return log(det(a)).
-        donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
-            deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
-        backend: "auto" (the fastest that can run the call), "native", "cusolvermg", or
-            "cusolvermp", which wants a process for each GPU and works on a grid of them: on that of
-            the mesh where ``a`` is sharded ``P('r', 'c')``, else one that is nearly square. What a
-            derivative factors and solves beside the call itself takes "native".
-        precision: of the products that make up the factorization, for float32 and complex64 with
-            the native backend, by JAX's names (`jax.default_matmul_precision`), or a member of
-            `jax.lax.Precision` or `jax.lax.DotAlgorithmPreset`. None: the fastest that is as
-            accurate as float32, whatever ``jax_default_matmul_precision`` says: on GPUs that of
-            "F16_F16_F32_X3" for large matrices, else "highest". "highest": plain.
-            "F16_F16_F32_X3": three products of float16 parts of the equilibrated matrix, on tensor
-            cores or emulated, which are as good as float32. "BF16_BF16_F32_X6" and
-            "BF16_BF16_F32_X3" (or "high"): six, or three, products of bfloat16 parts, without
-            equilibration; six are as good too, three have some 17 bits. "tf32": GPUs round
-            factors to TF32, which has a unit roundoff of 5e-4 in place of 6e-8, and a matrix with a
-            condition beyond some 1e3 may come out as not positive definite; CPUs compute as with
-            "highest". For other dtypes None or "highest".
-        refine: None, or the precision in which ``a`` is factored, with x refined on ``a`` itself
-            until its backward error is that of a solution without ``refine``: "float32", for
-            float64 and complex128; "F16_F16_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X3" and
-            "tf32", as for ``precision``, for all dtypes; "auto" is "BF16_BF16_F32_X3" on GPUs, on
-            CPUs "float32" for float64 and complex128 and "tf32" for the others. Where that doesn't
-            work (``a`` is too ill-conditioned, beyond about 1e7 with "float32", 1e6 with
-            "BF16_BF16_F32_X3" and 1e4 with "tf32"), it falls back to the factorization without
-            ``refine`` by itself. With the native backend.
-            A matrix that misses being positive definite by less than the lower precision can tell
-            may be solved with, as by LAPACK's dsposv.
-        return_iterations: with ``refine``, also return the number of iterations.
-        check: True looks whether ``a``, of which one triangle is read, is Hermitian but for
-            rounding, with one pass over it. Where it isn't, that is a ValueError; under ``jit``,
-            in derivatives and in batches the results are NaN and the status isn't 0.
+        a: (n, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
+            replicated or on one device. Only the upper triangle is read. Leading dimensions make a
+            batch.
+        b: (n,) or (n, nrhs), of a's dtype, with a's leading dimensions or none. Every device holds
+            all of b during the solve.
+        T_A: Tile width, at least 1. None: the plugin chooses.
+        mesh: ``Mesh`` or ``AbstractMesh`` to run on. None: a's mesh, else the context mesh, else
+            the devices in docs/api.md. Required under ``jit`` with automatic axes and no context
+            mesh.
+        matrix_specs: Sharding of ``a``: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``, ``P('r',
+            'c')`` or ``P(('r', 'c'), None)``. None: a's own, else all mesh axes along the rows.
+        return_status: Whether to return the status too.
+        pad: False raises an error unless the number of ranks divides n, and allows rows of padding;
+            see docs/api.md.
+        in_specs: Alias of ``matrix_specs``.
+        return_logdet: Whether to return log(det(a)) too.
+        donate: Whether to compute in a's buffer and delete ``a``. Under ``jit`` use
+            ``donate_argnums``.
+        backend: "auto", "native", "cusolvermg" or "cusolvermp"; see docs/api.md.
+        precision: Precision of the products in the factorization; see docs/precision.md.
+        refine: Lower precision to factor ``a`` in before x is refined on ``a``; see
+            docs/precision.md.
+        return_iterations: Whether to return the number of iterations of ``refine`` too.
+        check: Whether to check that ``a`` is Hermitian up to rounding. If it isn't, eager calls
+            raise a ValueError; traced calls and batches return NaN.
 
     Returns:
-        x | (x, status) | (x, logdet) | (x, logdet, status); with ``refine`` there is no logdet, and
-        iterations come last. Here
+        x | (x, status) | (x, logdet) | (x, logdet, status). With ``refine`` there is no logdet, and
+        iterations come last.
 
         - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh). Under
-          ``jit`` that is known of explicit axes and of constants; otherwise XLA chooses;
-        - logdet is a real scalar;
-        - status is an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that is
-          not positive definite. Then x and logdet are NaN. NaN or infinity in ``a`` gives NaN and a
-          status that is not 0;
-        - iterations is an int32 scalar, as LAPACK's dsposv has it: how many there were, of the
-          column that took most; or why it fell back: -3 where the factorization in lower precision
-          failed, -51 where 50 iterations are not enough, by the pace of the first ones.
+          ``jit`` XLA chooses the sharding on automatic axes.
+        - logdet is a real scalar.
+        - status is an int32 scalar: 0, or LAPACK's info, the order of the leading minor that is not
+          positive definite (for NaN or infinity in ``a`` another value). Then x and logdet are NaN.
+        - iterations is an int32 scalar: the number of iterations, or negative after a fallback to
+          the plain factorization.
 
-    Cost: n^3 / 3 + 2 n^2 nrhs multiplications and additions over all ranks (four times as many when
-    complex). Memory: a copy of ``a`` unless ``donate``, a few panels of n x T_A, and b, per rank.
-    With ``refine`` n^3 / 3 are in lower precision, and each iteration has 2 n^2 nrhs in that and as
-    many in a's; memory: ``a`` rounded (half of it, or for float32 and complex64 all of it) in place
-    of the copy, which takes its place where it falls back, and eight arrays like b.
-
-    Source of ``refine``: J. Langou et al., "Exploiting the performance of 32 bit floating point
-    arithmetic in obtaining 64 bit accuracy", SC 2006 (dsposv, and its criterion); N. J. Higham and
-    S. Pranesh, "Exploiting lower precision arithmetic in solving symmetric positive definite linear
-    systems and least squares problems", SIAM J. Sci. Comput. 43, 2021 (scaling and shift before
-    rounding); E. Carson and N. J. Higham, "Accelerating the solution of linear systems by iterative
-    refinement in three precisions", SIAM J. Sci. Comput. 40, 2018 (corrections by a preconditioned
-    iteration); SLATE's posv_mixed_gmres is of that kind. Here it is conjugate gradients.
+    Cost: n^3 / 3 + 2 n^2 nrhs flops over all ranks (complex: 4 times). Memory per rank: a copy of
+    ``a`` unless ``donate``, a few panels of n x T_A, and b.
 
     Raises:
-        TypeError: a or b is no array, has another dtype, or they have different dtypes; T_A is no
-            integer; mesh or spec is none.
-        ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1 or too large for
-            64 bits, a call inside ``shard_map``, 64-bit dtypes while ``jax_enable_x64`` is off, the
-            backend isn't available, the mesh has devices of another process, or b shares the memory
-            of a donated ``a``.
-        NotImplementedError: a derivative or a batch, with JAX before 0.10.
-        RuntimeError: no plugin is installed for the platform.
+        TypeError: A type or dtype is unsupported, or the dtypes differ.
+        ValueError: An argument is invalid, the backend isn't available, the call is inside
+            ``shard_map``, ``jax_enable_x64`` is off for a 64-bit dtype, or b shares a donated a's
+            memory.
+        NotImplementedError: Derivatives and batches with JAX before 0.10.
+        RuntimeError: The platform has no plugin, an array was deleted, or the mesh spans processes
+            without ``jax.distributed``.
 
     Examples:
-        >>> mesh = jax.make_mesh((4,), ("r",))
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
@@ -283,40 +231,40 @@ def potrs_shardmap_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, ...]:
-    """`potrs` on the local block inside ``shard_map``; outside of one, `potrs_jit_ctx`, with a
-    status of shape (1,) too.
+    """Solves ``A @ x = b`` as `potrs`, for the local block of A inside ``shard_map``.
 
-    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+    Every rank calls it with its block, in a ``shard_map`` with manual axes only. Outside of
+    ``shard_map`` it is `potrs_jit_ctx` with a status of shape (1,).
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks; where P doesn't
-            divide n, the last rows of the global array are padding and never read. With
-            ``matrix_specs=P(row_axis, column_axis)`` its block, (n / Pr, n / Pc), where Pr * Pc
-            divides n.
+        a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks. If P doesn't
+            divide n, the last rows of the global array are padding and not read. With
+            ``matrix_specs=P(row_axis, column_axis)`` the rank's block, (n / Pr, n / Pc), where Pr *
+            Pc divides n.
         b: (n,) or (n, nrhs), the same on all ranks.
-        T_A: tile width; None lets the plugin choose.
-        mesh: not used here; True or False is taken for ``pad``, which is fourth in older code.
-        matrix_specs: ``P(axis, None)``, the spec that the ``shard_map`` has for A; needed where the
-            shape of the block, and what the trace knows that it varies over, leave open which axes
-            it is sharded over, and always for several axes, whose order isn't known.
-        in_specs: another name of ``matrix_specs``.
-        return_logdet: also return log(det(A)), of shape (1,).
-        pad: False allows rows of padding below the block's ceil(n / P), which are not read, where P
-            divides n.
-        backend: as for `potrs`.
-        precision: as for `potrs`.
+        T_A: Tile width, at least 1. None: the plugin chooses.
+        mesh: Ignored. True or False is taken as ``pad``, which is the fourth argument in older
+            code.
+        matrix_specs: The ``shard_map``'s spec of A, ``P(axis, None)``. Required if the block's
+            shape and the trace leave open which axes shard A, and always for several axes, to
+            define their order.
+        in_specs: Alias of ``matrix_specs``.
+        return_logdet: Whether to return log(det(A)) too, of shape (1,).
+        pad: False allows rows of padding after the block's ceil(n / P) rows if P divides n. They
+            are not read.
+        backend, precision: As in `potrs`.
 
     Returns:
-        (x, status) or (x, logdet, status), the same on all ranks; x has b's shape and status has
-        shape (1,). In older versions of JAX ``shard_map`` can't see that they are the same and
-        needs ``check_vma=False`` (``check_rep=False`` in older code). Where b differs between the
-        ranks, it is a ValueError if the trace tracks that; with ``check_vma=False`` the status is
-        -2 (argument 2 is illegal, in LAPACK's manner), and x and logdet are NaN.
+        (x, status) | (x, logdet, status), the same on all ranks. x has b's shape, status has shape
+        (1,). Older versions of JAX need ``check_vma=False`` (``check_rep=False``) in ``shard_map``,
+        because they can't infer that the results are replicated. If b differs between ranks, the
+        call raises a ValueError if the trace tracks this; with ``check_vma=False`` the status is -2
+        (LAPACK: argument 2 is illegal), and x and logdet are NaN.
 
-    JAX may differentiate it, around the ``shard_map`` or inside. Inside and with
-    ``check_vma=False`` that is, as of a ``psum``, a derivative of the sum of what all ranks return.
-    In ``jax.vmap`` right-hand sides of one matrix become columns of one solve, and of many matrices
-    all ranks take one after the other.
+    JAX can differentiate the call, inside the ``shard_map`` or around it. Inside, with
+    ``check_vma=False``, the derivative is that of the sum of all ranks' results, as for ``psum``.
+    Under ``jax.vmap`` right-hand sides of one matrix become columns of one solve; matrices are
+    solved one after the other by all ranks.
 
     Errors, cost and source are those of `potrs`.
     """
@@ -368,14 +316,14 @@ def potrs_jit_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]:
-    """`potrs` on global arrays for use inside ``jit``: also gives the work array back.
+    """Solves ``a @ x = b`` as `potrs` inside ``jit``, and returns the work array too.
 
-    Donate A to the outer ``jit`` and return ``a_work`` from it, and the factorization runs in A's
-    own buffer.
+    The factorization runs in a's buffer if you donate ``a`` to the outer ``jit`` and return
+    ``a_work`` from it.
 
     Returns:
-        (a_work, x, status) or (a_work, x, logdet, status); ``a_work`` has a's shape and dtype and
-        unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
+        (a_work, x, status) | (a_work, x, logdet, status). ``a_work`` has a's shape and dtype; its
+        contents are unspecified. Arguments, other results, errors and cost are those of `potrs`.
     """
     arguments = collect_traced(
         POTRS, T_A, mesh, matrix_specs, in_specs, pad, backend,

@@ -28,39 +28,27 @@ from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Sp
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LUFactor(pickling.Pickled):
-    """The LU factorization of a square A with partial pivoting, spread over the devices of a mesh.
+    """Holds the LU factorization with partial pivoting of a square A, spread over a mesh.
 
-    `jaxmg.lu_factor` makes it. It is a pytree: it goes in and out of ``jit``, through ``scan`` and
-    ``cond``, and may be donated (``jax.jit(f, donate_argnums=0)``). It holds as much memory as A,
-    and on each device one tile column more where the tile width doesn't divide its rows.
+    `jaxmg.lu_factor` creates it. It is a pytree and takes as much memory as a `CholeskyFactor`.
 
-    The methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they
-    raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
-    tangent is that of A.
+    Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
+    a ValueError. Methods and factor support derivatives and ``vmap``; the factor's tangent is that
+    of A.
 
-    The factor of a singular A is LAPACK's: solutions and the inverse have infinity or NaN, the
-    determinant is 0. Of an A with NaN or infinity all that the methods return is NaN.
+    The factor of a singular A is LAPACK's: solutions and the inverse have infinity or NaN, and the
+    determinant is 0. If A has NaN or infinity, all results are NaN.
 
-    A pickle of a factor is for as many devices of the same platform in one process.
+    A pickled factor loads in one process with as many devices of the same platform.
 
     Attributes:
-        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: L and U as the engine has them, with
-            the rows of A for its columns: A = U^T L^T P, where L has a unit diagonal.
-        overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
-            past ``tiles``; None where there is none. Neither means anything without the rest.
-        pivots: (n,), int32, the same on all devices: column i of A was interchanged with column
-            pivots[i], counted from 0, for i = 0, 1, ...
-        status: int32 scalar: 0; LAPACK's info k > 0, where the k-th diagonal entry of U is the
-            first that is exactly zero; or -1, where A has NaN or infinity.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
-            and T in it: tells for which the leaves are. Methods compare it with what follows and
-            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
-            width.
-        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
-        n: the order of A.
-        tile: T, the width of the tiles.
-        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3",
-            or None for the default; `inv` computes with it too.
+        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: L and U in the engine's layout, whose
+            columns are the rows of A. A = U^T L^T P, where L has a unit diagonal.
+        pivots: (n,), int32, replicated: for i = 0, 1, ... column i of A was interchanged with
+            column pivots[i], counted from 0.
+        status: int32 scalar: 0; k > 0, LAPACK's info, if the k-th diagonal entry of U is the first
+            that is exactly zero; or -1 if A has NaN or infinity.
+        overflow, made_for, layout, n, tile, precision: As in `CholeskyFactor`.
     """
 
     tiles: jax.Array
@@ -90,22 +78,22 @@ class LUFactor(pickling.Pickled):
         donate: bool = False,
         precision: PrecisionLike | None = None,
     ) -> LUFactor:
-        """The factor of which `packed` gave ``lu`` and ``pivots``.
+        """Creates a factor from the results of `packed`.
 
         Args:
             lu: (n, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
                 replicated or on one device.
-            pivots: (n,), integers: pivots[i] is at least i and below n.
-            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `lu_factor`; the mesh
-                need not have as many devices as the mesh of ``lu``.
+            pivots: (n,), integers; pivots[i] is at least i and less than n.
+            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: As in `lu_factor`. The mesh
+                may have another number of devices than lu's.
 
         Returns:
-            An `LUFactor`. Its ``status`` is 0, or the first row (from 1) whose diagonal entry is 0,
-            or -1 where ``lu`` has NaN or infinity. Its derivatives are by ``lu``.
+            An `LUFactor`. Its ``status`` is 0; the first row, from 1, with a zero diagonal entry;
+            or -1 if ``lu`` has NaN or infinity. Derivatives are with respect to ``lu``.
 
         Raises:
-            TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`; pivots that aren't
-                integers, or of another shape.
+            TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`. Pivots that aren't
+                integers or have another shape raise too.
         """
         routine = packed_lu.FROM_PACKED
         checks.matrix(routine.name, "lu", lu, pad, checks.ALL)
@@ -122,63 +110,63 @@ class LUFactor(pickling.Pickled):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n), the shape of A."""
+        """Returns the shape of A, (n, n)."""
         return (self.n, self.n)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of A and of the factor."""
+        """Returns the dtype of A and of the factor."""
         return self.tiles.dtype
 
     @property
     def mesh(self) -> MeshLike:
-        """The mesh that the factor is spread over."""
+        """Returns the mesh that the factor is spread over."""
         return self.layout.mesh
 
     @_compat.api_boundary
     def solve(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """The x with op(A) x = b, of b's shape.
+        """Solves op(A) x = b.
 
         Args:
-            b: (n,) or (n, nrhs), of the factor's dtype. Every device holds all of it.
-            trans: as in `scipy.linalg.lu_solve`: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or
-                "C" for A^H x = b.
+            b: (n,) or (n, nrhs), of the factor's dtype. Every device holds all of b.
+            trans: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or "C" for A^H x = b, as in
+                `scipy.linalg.lu_solve`.
 
         Returns:
-            x, of b's shape, dtype and sharding, as for `jaxmg.gesv`.
+            x, of b's shape, dtype and sharding, as in `jaxmg.gesv`.
 
-        Cost: 2 n^2 nrhs multiplications and additions over all ranks (four times as many when
-        complex).
+        Cost: 2 n^2 nrhs flops over all ranks (complex: 4 times).
 
         Raises:
-            TypeError: b is no array, or has another dtype than the factor.
-            ValueError: shapes don't fit, another ``trans``, or a call inside ``shard_map``.
+            TypeError: b isn't an array, or has another dtype than the factor.
+            ValueError: Shapes don't match, ``trans`` is invalid, or the call is inside
+                ``shard_map``.
         """
         operations = {"N": lu_operations.SOLVE, "C": lu_operations.SOLVE_ADJOINT}
         return transposed.apply("LUFactor.solve", "A", parts, self, b, operations, trans)
 
     @_compat.api_boundary
     def slogdet(self) -> tuple[Array, Array]:
-        """(sign, logarithm of the absolute value) of det(A): scalars, of A's dtype and of the real
-        one, as `jax.numpy.linalg.slogdet` has them; (0, -inf) where A is singular.
+        """Returns the sign of det(A) and log(abs(det(A))), as `jax.numpy.linalg.slogdet`.
 
-        Its derivative takes the inverse: the cost and the memory of `inv`.
+        Both are scalars, the sign of A's dtype, the logarithm real; (0, -inf) if A is singular. The
+        derivative computes the inverse, with the cost and memory of `inv`.
         """
         factor, arrays = parts("LUFactor.slogdet", self)
         return factor.slogdet(self._sign, self._log_det, *arrays)
 
     @_compat.api_boundary
     def logdet(self) -> Array:
-        """log(abs(det(A))), a real scalar; -inf where A is singular."""
+        """Returns log(abs(det(A))), a real scalar; -inf if A is singular."""
         return self.slogdet()[1]
 
     @_compat.api_boundary
     def det(self) -> Array:
-        """det(A), a scalar of A's dtype, which overflows sooner than `slogdet`.
+        """Returns det(A), a scalar of A's dtype. It overflows sooner than `slogdet`.
 
-        The derivative needs the inverse and a copy of the factor. If A is singular, it consists of
-        A's cofactors for up to three pivots that are exactly 0 (in JAX only the last may be), and
-        is 0 for more. Second derivatives of a singular A are NaN.
+        The derivative computes the inverse and a copy of the factor. If A is singular with up to
+        three pivots that are exactly 0 (in JAX: only the last one), it consists of A's cofactors;
+        with more it is 0. Second derivatives of a singular A are NaN.
         """
         return self._det_times(jnp.int32(0))
 
@@ -189,33 +177,36 @@ class LUFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def diagonal(self) -> Array:
-        """The diagonal of U: (n,), of A's dtype, the same on all devices. Its product is det(A) but
-        for the sign; where an entry is far smaller than the others, A is close to singular."""
+        """Returns the diagonal of U: (n,), of A's dtype, replicated.
+
+        Its product is det(A) up to the sign. If an entry is far smaller than the others, A is close
+        to singular.
+        """
         factor, arrays = parts("LUFactor.diagonal", self)
         return factor.diagonal(*arrays)
 
     @_compat.api_boundary
     def rcond(self, anorm: float | AnyArray, norm: Norm = 1) -> Array:
-        """An estimate of the reciprocal condition number of A, a real scalar: LAPACK's gecon.
+        """Estimates the reciprocal condition number of A, as LAPACK's gecon.
 
         Args:
-            anorm: the norm of A, a real scalar, which the factor doesn't know:
-                ``jnp.linalg.norm(a, norm)``.
+            anorm: Norm of A, a real scalar, ``jnp.linalg.norm(a, norm)``; the factor doesn't
+                contain it.
             norm: 1 ("1" or "O") for the 1-norm, inf ("inf" or "I") for the infinity norm.
 
         Returns:
-            1 / (anorm * norm(A^-1)), of which the norm is estimated from below: the result is
-            rarely more than three times as large as the true one. 0 where A is singular; NaN where
-            A or ``anorm`` is NaN or infinite. It has no derivative.
+            1 / (anorm * norm(A^-1)), a real scalar. The norm of the inverse is estimated from
+            below, so the result is an upper bound, rarely more than three times too large. It is 0
+            if A is singular, and NaN if A or ``anorm`` is NaN or infinite. It has no derivative.
 
-        Cost: at most ten solves of one or two right-hand sides, in the iteration of LAPACK's lacn2
-        (N. J. Higham, ACM Trans. Math. Softw. 14, 1988). `jaxmg.linalg.cond` gives the condition
-        number of a matrix.
+        Cost: at most ten solves with one or two right-hand sides (LAPACK's lacn2; N. J. Higham, ACM
+        Trans. Math. Softw. 14, 1988). `jaxmg.linalg.cond` computes the condition number of a
+        matrix.
 
         Raises:
-            ValueError: another ``norm``, an ``anorm`` that is no scalar, or a call inside
+            ValueError: ``norm`` is invalid, ``anorm`` isn't a scalar, or the call is inside
                 ``shard_map``.
-            NotImplementedError: the factor is being differentiated.
+            NotImplementedError: The factor is being differentiated.
         """
         name = "LUFactor.rcond"
         layouts.refuse_manual_axes(name)
@@ -228,18 +219,19 @@ class LUFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def matrix_rank(self, tol: float | AnyArray | None = None) -> Array:
-        """An estimate of the rank of A by the diagonal of U, an int32 scalar.
+        """Estimates the rank of A from the diagonal of U, an int32 scalar.
 
-        Partial pivoting doesn't reveal the rank: an A that is as good as singular may have no small
-        diagonal entry in U (W. Kahan's and J. H. Wilkinson's matrices). So the estimate is mostly
-        right where some rows depend on others, and may be too high elsewhere; `rcond` tells more of
-        an A that should be regular, and the singular values tell all.
+        Partial pivoting doesn't reveal the rank: a numerically singular A may have no small
+        diagonal entry in U (the matrices of W. Kahan and J. H. Wilkinson). The estimate is mostly
+        right if some rows depend on others, and may be too high otherwise. `rcond` is more reliable
+        for an A that should be regular; singular values always are.
 
         Args:
-            tol: entries whose absolute value is larger count; None: n eps times the largest one.
+            tol: Threshold; entries with a larger absolute value count. None: n eps times the
+                largest.
 
         Returns:
-            The number of such entries, 0 where A has NaN or infinity.
+            Number of such entries; 0 if A has NaN or infinity.
         """
         size = jnp.abs(self.diagonal())
         if tol is None:
@@ -249,25 +241,26 @@ class LUFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def packed(self) -> tuple[Array, Array]:
-        """(lu, pivots), from which `from_packed` makes the factor again, on any number of devices.
+        """Returns (lu, pivots); `from_packed` recreates the factor on any number of devices.
 
         Returns:
             lu, (n, n), sharded like A, with A = tril(lu) @ (triu(lu, 1) + I) @ P: the transposed
-            result of LAPACK's getrf for A^T; and ``pivots``, from which P follows:
-            ``P = numpy.eye(n)[jax.lax.linalg.lu_pivots_to_permutation(pivots, n)]``.
+            result of LAPACK's getrf for A^T. ``pivots``, (n,), defines P: ``P =
+            numpy.eye(n)[jax.lax.linalg.lu_pivots_to_permutation(pivots, n)]``.
 
-        Memory: the result, which takes the factor's place where that is donated, and a few tiles.
+        Memory: the result, and a few tiles per rank. The result replaces the factor in memory if
+        you donate the factor to an outer ``jit``.
         """
         factor, arrays = parts("LUFactor.packed", self)
         return factor.rows(*arrays), self.pivots
 
     @_compat.api_boundary
     def inv(self) -> Array:
-        """The inverse of A: (n, n), sharded like A.
+        """Computes the inverse of A: (n, n), sharded like A.
 
-        Cost: 4 n^3 / 3 multiplications and additions over all ranks (four times as many when
-        complex). Memory: the result, and a few panels of n x T per rank; the result takes the
-        factor's place where that is donated to a ``jit`` around it.
+        Cost: 4 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the result, and a few
+        panels of n x T per rank. The result replaces the factor in memory if you donate the factor
+        to an outer ``jit``.
         """
         factor, arrays = parts("LUFactor.inv", self)
         return factor.invert(*arrays)

@@ -27,37 +27,27 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class QRFactor(pickling.Pickled):
-    """The QR decomposition of A (m, n), as Householder vectors, spread over the devices of a mesh.
+    """Holds the QR decomposition of A (m, n) as Householder vectors, spread over a mesh.
 
-    `jaxmg.geqrf` makes it. It is a pytree: it goes in and out of ``jit``, through ``scan`` and
-    ``cond``, and may be donated. It holds as much memory as A.
+    `jaxmg.geqrf` creates it. It is a pytree, as a `CholeskyFactor`, and takes as much memory as A.
 
-    The methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they
-    raise a ValueError. ``vmap`` takes them, and the factor itself. Q is square here, (m, m), but
-    for `q`; R (k, n), with k = min(m, n). Its diagonal is real, with LAPACK's signs. The factor's
-    tangent is that of A, and solutions, `q`, `r` and `diagonal` have derivatives with respect to
-    it, where A has full rank; the other methods have those with respect to b.
+    Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
+    a ValueError. Methods and factor support ``vmap``. Q is (m, m), except in `q`, and R is (k, n)
+    with k = min(m, n). R's diagonal is real, with LAPACK's signs. The factor's tangent is that of
+    A. If A has full rank, solutions, `q`, `r` and `diagonal` have derivatives with respect to A;
+    other methods have derivatives with respect to b only.
 
-    Of an A with NaN or infinity all that the methods return is NaN.
-
-    A pickle of a factor is for as many devices of the same platform in one process.
+    If A has NaN or infinity, all results are NaN. A pickled factor loads in one process with as
+    many devices of the same platform.
 
     Attributes:
-        tiles: (P ceil(n / P), m) on P ranks, sharded by rows: R and the vectors as the engine has
-            them, with the columns of A for its rows.
-        overflow: (P T, m), sharded likewise, for tiles of T rows of which one on each rank reaches
-            past ``tiles``; None where there is none. Neither means anything without the rest.
-        taus: (k,), of A's dtype, the same on all devices: the scale factors of the reflectors.
-        status: int32 scalar: 0, or -1, where A has NaN or infinity.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
-            and T in it: tells for which the leaves are. Methods compare it with what follows and
-            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
-            width.
-        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
-        m, n: the shape of A.
-        tile: T, the width of the tiles.
-        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3",
-            or None for the default; `q` computes with it too.
+        tiles: (P ceil(n / P), m) on P ranks, sharded by rows: R and the vectors in the engine's
+            layout, whose rows are the columns of A.
+        taus: (k,), of A's dtype, replicated: scale factors of the reflectors.
+        status: int32 scalar: 0, or -1 if A has NaN or infinity.
+        m, n: Shape of A.
+        overflow, made_for, layout, tile: As in `CholeskyFactor`; ``overflow`` is (P T, m).
+        precision: As in `CholeskyFactor`; also applies to `q`.
     """
 
     tiles: jax.Array
@@ -86,25 +76,25 @@ class QRFactor(pickling.Pickled):
         donate: bool = False,
         precision: PrecisionLike | None = None,
     ) -> QRFactor:
-        """The factor of which `packed` gave ``h`` and ``taus``; also LAPACK's geqrf gives them.
+        """Creates a factor from the results of `packed` or of LAPACK's geqrf.
 
         Args:
             h: (m, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
                 replicated or on one device.
             taus: (min(m, n),), of h's dtype.
-            T_A, mesh, matrix_specs, in_specs, donate, precision: as for `geqrf`; the mesh need not
-                have as many devices as the mesh of ``h``.
+            T_A, mesh, matrix_specs, in_specs, donate, precision: As in `geqrf`. The mesh may have
+                another number of devices than h's.
 
         Returns:
-            A `QRFactor`. Its ``status`` is 0, or -1 where ``h`` has NaN or infinity.
+            A `QRFactor`. Its ``status`` is 0, or -1 if ``h`` has NaN or infinity.
 
-        Cost: 64 m min(m, n) multiplications and additions over all ranks, and an exchange of all
-        devices with all.
+        Cost: 64 m min(m, n) flops over all ranks, and an exchange between all devices.
 
         Raises:
-            TypeError, ValueError, RuntimeError: as `geqrf`; taus of another shape or dtype.
-            NotImplementedError: ``h`` is being differentiated. JAX has no derivative of
-                reflectors either: those of `q`, `r` and `solve` are with respect to A.
+            TypeError, ValueError, RuntimeError: As `geqrf`. ``taus`` of another shape or dtype
+                raises too.
+            NotImplementedError: ``h`` is being differentiated. As in JAX, reflectors have no
+                derivative; `q`, `r` and `solve` have derivatives with respect to A.
         """
         routine = packed_qr.FROM_PACKED
         checks.matrix(routine.name, "h", h, True, checks.ALL, square=False)
@@ -123,29 +113,29 @@ class QRFactor(pickling.Pickled):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(m, n), the shape of A."""
+        """Returns the shape of A, (m, n)."""
         return (self.m, self.n)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of A and of the factor."""
+        """Returns the dtype of A and of the factor."""
         return self.tiles.dtype
 
     @property
     def mesh(self) -> MeshLike:
-        """The mesh that the factor is spread over."""
+        """Returns the mesh that the factor is spread over."""
         return self.layout.mesh
 
     @_compat.api_boundary
     def q(self, mode: Literal["reduced", "complete"] = "reduced") -> Array:
-        """Q, by rows, as A is sharded.
+        """Computes Q, sharded by rows over the axes that shard A.
 
         Args:
-            mode: "reduced": its first k = min(m, n) columns, (m, k); "complete": all, (m, m), which
-                have a derivative where m <= n alone.
+            mode: "reduced": the first k = min(m, n) columns, (m, k). "complete": all, (m, m); they
+                have a derivative for m <= n only.
 
-        Cost: 2 m k^2 and less multiplications and additions over all ranks, or 4 m^2 k (four times
-        as many when complex). Memory: twice the result.
+        Cost: at most 2 m k^2 flops over all ranks, or 4 m^2 k for "complete" (complex: 4 times).
+        Memory: twice the result.
         """
         name = "QRFactor.q"
         if mode not in ("reduced", "complete"):
@@ -165,7 +155,7 @@ class QRFactor(pickling.Pickled):
     @property
     @_compat.api_boundary
     def r(self) -> Array:
-        """R, (k, n), upper triangular, sharded by rows."""
+        """Returns R: (k, n), upper triangular, sharded by rows."""
         layouts.refuse_manual_axes("QRFactor.r")
         if not min(self.shape):
             return jnp.zeros((0, self.n), self.dtype)
@@ -174,10 +164,10 @@ class QRFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def packed(self) -> tuple[Array, Array]:
-        """(h, taus), as LAPACK's geqrf gives them: R on and above the diagonal of h, (m, n), and
-        below it the vectors of the reflectors without their ones. It has no derivative.
+        """Returns (h, taus) as LAPACK's geqrf; `from_packed` recreates the factor on any mesh.
 
-        `from_packed` makes the factor again, on any number of devices.
+        h, (m, n), has R on and above its diagonal, and below it the vectors of the reflectors
+        without their leading ones. The results have no derivative.
         """
         layouts.refuse_manual_axes("QRFactor.packed")
         if not min(self.shape):
@@ -187,8 +177,11 @@ class QRFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def diagonal(self) -> Array:
-        """The diagonal of R: (k,), of A's dtype, the same on all devices. A has full rank where no
-        entry is 0; LAPACK's info of gels is the first that is 0, counted from 1."""
+        """Returns the diagonal of R: (k,), of A's dtype, replicated.
+
+        A has full rank if no entry is 0. LAPACK's info of gels is the index, from 1, of the first
+        entry that is 0.
+        """
         if not min(self.shape):
             return jnp.zeros(0, self.dtype)
         factor, arrays = parts("QRFactor.diagonal", self)
@@ -196,45 +189,44 @@ class QRFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def multiply(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """op(Q) b, of b's shape.
+        """Multiplies b by op(Q); the result has b's shape.
 
         Args:
-            b: (m,) or (m, nrhs), of the factor's dtype. Every device holds all of it.
+            b: (m,) or (m, nrhs), of the factor's dtype. Every device holds all of b.
             trans: 0 or "N" for Q b, 1 or "T" for Q^T b, 2 or "C" for Q^H b.
 
-        Cost: 4 m k nrhs multiplications and additions over all ranks (four times as many when
-        complex).
+        Cost: 4 m k nrhs flops over all ranks (complex: 4 times).
 
         Raises:
-            TypeError: b is no array, or has another dtype than the factor.
-            ValueError: shapes don't fit, another ``trans``, or a call inside ``shard_map``.
-            NotImplementedError: the factor is being differentiated, and not ``b`` alone: A
-                determines the first k columns of Q alone. Products with `q` have a derivative.
+            TypeError: b isn't an array, or has another dtype than the factor.
+            ValueError: Shapes don't match, ``trans`` is invalid, or the call is inside
+                ``shard_map``.
+            NotImplementedError: The factor is being differentiated, not only b: A determines the
+                first k columns of Q only. Products with `q` have a derivative.
         """
         return self._apply("QRFactor.multiply", "Q", b, self._multiply, trans)
 
     @_compat.api_boundary
     def solve(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """The solution of a problem with a tall A, m >= n, of full rank.
+        """Solves a least squares or least norm problem for a tall A, m >= n, of full rank.
 
         Args:
-            b: of the factor's dtype; every device holds all of it. With ``trans`` 0 (m,) or
-                (m, nrhs), else (n,) or (n, nrhs).
-            trans: 0 or "N": the x, with n rows, of least norm(b - A x); 1 or "T": the x of least
-                norm, with m rows, of those with A^T x = b; 2 or "C": that of A^H x = b.
+            b: (m,) or (m, nrhs) with ``trans=0``, else (n,) or (n, nrhs); of the factor's dtype.
+                Every device holds all of b.
+            trans: 0 or "N": x, with n rows, minimizes norm(b - A x). 1 or "T": x, with m rows, is
+                the solution of A^T x = b of least norm. 2 or "C": the same for A^H x = b.
 
         Returns:
-            x, the same on all devices. Where A hasn't full rank it has infinity or NaN, or is
-            large.
+            x, replicated. If A doesn't have full rank, x has infinity, NaN or large entries.
 
-        Cost: 4 m n nrhs + n^2 nrhs multiplications and additions over all ranks (four times as many
-        when complex). Derivatives are those of the normal equations, by the implicit function
-        theorem; the factorization isn't differentiated.
+        Cost: 4 m n nrhs + n^2 nrhs flops over all ranks (complex: 4 times). Derivatives follow from
+        the normal equations by the implicit function theorem; the factorization isn't
+        differentiated.
 
         Raises:
-            TypeError: b is no array, or has another dtype than the factor.
-            ValueError: m < n (factor the adjoint of A, and pass ``trans="C"``), shapes don't fit,
-                another ``trans``, or a call inside ``shard_map``.
+            TypeError: b isn't an array, or has another dtype than the factor.
+            ValueError: m < n (factor A^H instead and pass ``trans="C"``), shapes don't match,
+                ``trans`` is invalid, or the call is inside ``shard_map``.
         """
         name = "QRFactor.solve"
         if self.m < self.n:

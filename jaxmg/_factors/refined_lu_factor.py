@@ -32,32 +32,26 @@ _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "i
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RefinedLUFactor(pickling.Pickled):
-    """An LU factor in lower precision and the matrix A that it is of, spread over a mesh.
+    """Holds A and its LU factor in lower precision, spread over a mesh.
 
-    `lu_factor` makes it where ``refine`` is given. `lu_solve` and `solve` give x as accurately as a
-    factor in A's own precision would; what such a factor has beside that (determinant, inverse,
-    diagonal) would have the accuracy of the lower precision here, and an AttributeError says so. It
-    is a pytree, as an `LUFactor` is, and holds A once and half of that (for float64 and complex128;
-    once more for float32 and complex64).
+    `lu_factor` with ``refine`` creates it. `lu_solve` and `solve` compute x as accurately as with a
+    factor in A's own precision. Other operations (determinant, inverse, diagonal) would have the
+    accuracy of the lower precision and raise an AttributeError. It is a pytree, as an `LUFactor`.
+    It takes the memory of A and half of it again (float64, complex128) or as much again (float32,
+    complex64).
 
     Attributes:
-        rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. It is the array that was given to
-            `lu_factor` where that lies so, and doesn't take memory again.
-        tiles, overflow, pivots: the factor, as in an `LUFactor`, of R A C.
-        row_exponents, column_exponents: (n,), int32: R has 2^-row_exponents on its diagonal, C
-            likewise.
-        size: the Frobenius norm of R A C.
-        status: int32 scalar: 0; the status of the factorization in lower precision, as of `gesv`;
-            or -2, where A's numbers are further apart than products with it can be. Where it isn't
-            0, every solve factors A in its own precision.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), in a dict by a key that has P
-            and T in it: tells for which the leaves are. Methods compare it with what follows and
-            raise a ValueError where it differs; `portable` takes a factor to another mesh or tile
-            width.
-        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
-        n: the order of A.
-        tile: the width of the tiles.
-        refine: the name of the lower precision.
+        rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `lu_factor` has
+            this layout, it is that array and takes no more memory.
+        tiles, overflow, pivots: The factor of R A C, as in an `LUFactor`.
+        row_exponents, column_exponents: (n,), int32: the diagonals of R and C are 2^-row_exponents
+            and 2^-column_exponents.
+        size: Frobenius norm of R A C.
+        status: int32 scalar: 0; the status of the factorization in lower precision, as in `gesv`;
+            or -2 if the range of A's entries is too large for products with A. If it is not 0,
+            every solve factors A in its own precision.
+        made_for, layout, n, tile: As in `CholeskyFactor`.
+        refine: Name of the lower precision.
     """
 
     rows: jax.Array
@@ -87,17 +81,17 @@ class RefinedLUFactor(pickling.Pickled):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n), the shape of A."""
+        """Returns the shape of A, (n, n)."""
         return (self.n, self.n)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of A and of solutions."""
+        """Returns the dtype of A and of solutions."""
         return self.rows.dtype
 
     @property
     def mesh(self) -> MeshLike:
-        """The mesh that the factor is spread over."""
+        """Returns the mesh that the factor is spread over."""
         return self.layout.mesh
 
     @overload
@@ -132,25 +126,23 @@ class RefinedLUFactor(pickling.Pickled):
         return_status: bool = False,
         return_iterations: bool = False,
     ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """The x with op(A) x = b, to A's own precision.
+        """Solves op(A) x = b to A's own precision.
 
         Args:
             b: (n,) or (n, nrhs), of A's dtype; a JAX or NumPy array.
-            trans: as in `scipy.linalg.lu_solve`: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or
-                "C" for A^H x = b.
-            return_status: also return the status.
-            return_iterations: also return the number of iterations.
+            trans: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or "C" for A^H x = b, as in
+                `scipy.linalg.lu_solve`.
+            return_status: Whether to return the status too.
+            return_iterations: Whether to return the number of iterations too.
 
         Returns:
-            x | (x, status) | (x, iterations) | (x, status, iterations), all as of `gesv` with
-            ``refine``.
+            x | (x, status) | (x, iterations) | (x, status, iterations), as `gesv` with ``refine``.
 
-        Cost: in every iteration 4 n^2 nrhs multiplications and additions over all ranks (four times
-        as many when complex), half of them in lower precision; where it falls back, that of `gesv`
-        without ``refine``.
+        Cost: each iteration takes 4 n^2 nrhs flops over all ranks (complex: 4 times), half of them
+        in lower precision. A fallback costs as much as `gesv` without ``refine``.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: as `lu_solve`.
+            TypeError, ValueError, NotImplementedError: As `lu_solve`.
         """
         how = transposed.checked("lu_solve", "A", trans)
         turned = how == "T" and jnp.issubdtype(self.dtype, jnp.complexfloating)

@@ -104,38 +104,36 @@ def least_squares(
     donate: bool = False,
     precision: PrecisionLike | None = None,
 ) -> Array | tuple[Array, Array]:
-    """The x of least norm(b - a x), of any matrix of full rank: LAPACK's gels.
+    """Minimizes norm(b - a x) for any matrix of full rank, as LAPACK's gels.
 
-    For a wide ``a`` it is the x of least norm of those with a x = b. The arguments are those of
-    JAXMg 1.4.1, where ``donate`` is True unless one says otherwise. `jaxmg.linalg.least_squares` is
-    faster for a tall matrix of many rows, of which it moves none, and has ``damp``;
-    `jaxmg.linalg.lstsq` takes a matrix of any rank.
+    For a wide ``a`` it returns the solution of a x = b of least norm. Uses Householder's QR of
+    ``a``, or of its transpose if ``a`` is wide, and multiplies b by Q^H during the factorization.
+    The arguments are those of JAXMg 1.4.1, except that ``donate`` is False by default.
+    `jaxmg.linalg.least_squares` moves none of the rows of a tall matrix, which is faster, and has
+    ``damp``. `jaxmg.linalg.lstsq` takes matrices of any rank.
 
     Args:
         a: (m, n), float32, float64, complex64 or complex128; sharded, replicated or on one device.
-            A batch has leading dimensions.
-        b: (m,) or (m, nrhs), of a's dtype. Every device holds all of it.
-        T_A, mesh, matrix_specs, in_specs, donate: as for `geqrf`.
-        return_status: also return the status.
-        pad: for JAXMg's callers; any shape will do.
-        precision: as for `gesv`.
+            Leading dimensions make a batch.
+        b: (m,) or (m, nrhs), of a's dtype. Every device holds all of b.
+        T_A, mesh, matrix_specs, in_specs, donate: As in `geqrf`.
+        return_status: Whether to return the status too.
+        pad: Ignored.
+        precision: As in `gesv`.
 
     Returns:
-        x | (x, status): x, (n,) or (n, nrhs), the same on all devices; status, an int32 scalar: 0;
-        LAPACK's info k > 0, where the k-th diagonal entry of R is the first that is exactly zero,
-        so that ``a`` hasn't full rank and x has infinity or NaN; or -1, where ``a`` has NaN or
-        infinity, and x is NaN.
+        x | (x, status). x is (n,) or (n, nrhs), replicated. The status is an int32 scalar. 0:
+        success. k > 0, LAPACK's info: the k-th diagonal entry of R is the first that is exactly
+        zero, so ``a`` is rank-deficient and x has infinity or NaN. -1: ``a`` has NaN or infinity,
+        and x is NaN.
 
-    By Householder's QR of ``a``, or of the transpose of a wide one, which lies there already. b is
-    multiplied by Q^H as the factorization goes. JAX may differentiate and batch it: derivatives are
-    those of the normal equations, as for `QRFactor.solve`.
-
-    Cost: 2 n^2 (m - n / 3) + 4 m n nrhs multiplications and additions over all ranks for m >= n
-    (four times as many when complex). Memory: a copy of ``a``, panels of m x T_A, and b.
+    Cost: 2 n^2 (m - n / 3) + 4 m n nrhs flops over all ranks for m >= n (complex: 4 times). Memory:
+    a copy of ``a``, panels of m x T_A, and b. Derivatives are those of the normal equations, as in
+    `QRFactor.solve`.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`. A call inside
-            ``shard_map`` is a ValueError.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`. A call inside
+            ``shard_map`` raises a ValueError.
 
     Examples:
         >>> x = jaxmg.least_squares(a, b)

@@ -63,36 +63,31 @@ def geqrf(
     donate: bool = False,
     precision: PrecisionLike | None = None,
 ) -> qr_factor.QRFactor:
-    """The QR decomposition of any matrix, as Householder vectors that are kept and used again.
+    """Computes the QR decomposition of any matrix as Householder vectors, for repeated use.
 
-    `jaxmg.linalg.qr` gives Q and R, of a tall matrix without moving its rows, and
-    `jaxmg.linalg.least_squares` a solution.
+    Uses blocked Householder reflectors over tile columns (LAPACK's geqrf and geqrt; R. Schreiber,
+    C. Van Loan, SIAM J. Sci. Stat. Comput. 10, 1989). All devices exchange blocks first, because
+    they hold rows of ``a``. |A - Q R| and |Q^H Q - I| are as small as LAPACK's. `jaxmg.linalg.qr`
+    returns Q and R and doesn't move the rows of a tall matrix; `jaxmg.linalg.least_squares` returns
+    a solution.
 
     Args:
         a: (m, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
-            replicated or on one device. A batch has leading dimensions.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        in_specs: another name of ``matrix_specs``.
-        donate: ``a`` is deleted. Ignored under an outer ``jit``, whose own ``donate_argnums``
-            decides.
-        precision: as for `gesv`, of the products in the factorization and in `QRFactor.q`.
+            replicated or on one device. Leading dimensions make a batch.
+        T_A, mesh, matrix_specs, in_specs: As in `potrs`.
+        donate: Whether to delete ``a``. Under ``jit`` use ``donate_argnums``.
+        precision: As in `gesv`; also applies to `QRFactor.q`.
 
     Returns:
-        A `QRFactor`. Its ``status`` is 0, or -1 where ``a`` has NaN or infinity: all that the
-        factor gives is NaN then. An ``a`` that hasn't full rank is no failure.
+        A `QRFactor`. Its ``status`` is 0, or -1 if ``a`` has NaN or infinity; then all results of
+        the factor are NaN. A rank-deficient ``a`` is valid.
 
-    By blocked Householder reflectors over tile columns (R. Schreiber, C. Van Loan, SIAM J. Sci.
-    Stat. Comput. 10, 1989; LAPACK's geqrf and geqrt). All devices exchange blocks with all first,
-    because they have rows of ``a``. |A - Q R| and |Q^H Q - I| are those of LAPACK for every ``a``.
-
-    Cost: 2 n^2 (m - n / 3) multiplications and additions over all ranks for m >= n (four times as
-    many when complex). Memory: the factor, which is as large as ``a``, and panels of m x T_A.
+    Cost: 2 n^2 (m - n / 3) flops over all ranks for m >= n (complex: 4 times). Memory: the factor,
+    which is as large as ``a``, and panels of m x T_A.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`. A call inside
-            ``shard_map`` is a ValueError.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`. A call inside
+            ``shard_map`` raises a ValueError.
 
     Examples:
         >>> factor = jaxmg.geqrf(a)

@@ -146,75 +146,46 @@ def gesv(
 ) -> Array | tuple[Array, ...]:
     """Solves ``a @ x = b`` for any square matrix spread over several devices.
 
-    Factors ``a`` by a distributed LU decomposition with partial pivoting and substitutes (LAPACK's
-    getrf and getrs; J. Choi et al., "Design and implementation of the ScaLAPACK LU, QR, and
-    Cholesky factorization routines", LAPACK Working Note 80, 1994). It is the transpose of ``a``
-    that is factored, which lies on the devices already: the pivots are the largest entries in the
-    rows of ``a``. The backward error is that of LAPACK: N. J. Higham, "Accuracy and Stability of
-    Numerical Algorithms", 2nd ed., section 9.3.
-
-    Works eagerly, where the second call with the same shapes compiles nothing, and under ``jit``.
-    Inside ``shard_map`` use `gesv_shardmap_ctx`. For a Hermitian positive definite matrix `potrs`
-    takes half the operations.
+    Uses a distributed LU decomposition with partial pivoting (LAPACK's getrf and getrs; J. Choi et
+    al., LAPACK Working Note 80, 1994), with LAPACK's backward error. The transpose of ``a`` is
+    factored, because devices hold rows of ``a``: the pivots are the largest entries in the rows.
+    For a Hermitian positive definite matrix `potrs` takes half the operations. Inside ``shard_map``
+    use `gesv_shardmap_ctx`.
 
     Args:
         a: (n, n), float32, float64, complex64 or complex128; sharding, batches and padding are as
-            for `potrs`. All of it is read.
-        b: (n,) or (n, nrhs), of a's dtype, as for `potrs`.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        return_status: also return the status.
-        pad: as for `potrs`.
-        in_specs: another name of ``matrix_specs``.
-        return_logdet: also return the determinant's sign and logarithm.
-        donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
-            deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
-        backend: "auto", "native" or "cusolvermp" (as for `potrs`), which takes no ``precision``,
-            gives no determinant and x = NaN for a singular matrix, with a status of k or -1.
-        precision: of the products that make up the factorization, for float32 and complex64, by the
-            names that `potrs` takes. None: the fastest that is as accurate as float32.
-        refine: None, or the precision in which ``a`` is factored, with x refined on ``a`` itself
-            until its backward error is that of a solution without ``refine``: as for `potrs`. Where
-            that doesn't work (``a`` is too ill-conditioned, singular, or its numbers are further
-            apart than products with it can be), it falls back to the factorization without
-            ``refine`` by itself. With the native backend.
-        return_iterations: with ``refine``, also return the number of iterations.
+            in `potrs`.
+        b: (n,) or (n, nrhs), of a's dtype, as in `potrs`.
+        T_A, mesh, matrix_specs, return_status, pad, in_specs, donate: As in `potrs`.
+        return_logdet: Whether to return the determinant's sign and logarithm too.
+        backend: "auto", "native" or "cusolvermp". "cusolvermp" takes no ``precision`` and gives no
+            determinant; for a singular matrix x is NaN and the status k or -1.
+        precision: Precision of the products in the factorization; see docs/precision.md.
+        refine: Lower precision to factor ``a`` in before x is refined on ``a``; see
+            docs/precision.md.
+        return_iterations: Whether to return the number of iterations of ``refine`` too.
 
     Returns:
-        x | (x, status) | (x, sign, logdet) | (x, sign, logdet, status); with ``refine`` there is no
-        determinant, and iterations come last. Here
+        x | (x, status) | (x, sign, logdet) | (x, sign, logdet, status). With ``refine`` there is no
+        determinant, and iterations come last.
 
-        - x has b's shape, dtype and sharding, as for `potrs`;
-        - sign and logdet are scalars: det(a) = sign * exp(logdet), with sign of a's dtype and
-          abs(sign) = 1, and logdet real, as of `jax.numpy.linalg.slogdet`;
-        - status is an int32 scalar: 0; or LAPACK's info k > 0, where ``a`` is singular: the k-th
-          diagonal entry of U is the first that is exactly zero. Then x has infinity or NaN, as
-          JAX's solution has it, sign is 0 and logdet is -inf; or -1, where ``a`` has NaN or
-          infinity (or the factorization overflows): all other results are NaN;
-        - iterations is an int32 scalar, as LAPACK's dsgesv has it: how many there were, of the
-          column that took most; or why it fell back: -3 where the factorization in lower precision
-          failed, -51 where 50 iterations are not enough, by the pace of the first ones.
+        - x has b's shape, dtype and sharding, as in `potrs`.
+        - sign and logdet are scalars with det(a) = sign * exp(logdet), as in
+          `jax.numpy.linalg.slogdet`: sign has a's dtype and abs(sign) = 1, logdet is real.
+        - status is an int32 scalar. 0: success. k > 0, LAPACK's info: ``a`` is singular, and the
+          k-th diagonal entry of U is the first that is exactly zero. Then x has infinity or NaN as
+          in JAX, sign is 0 and logdet is -inf. -1: ``a`` has NaN or infinity, or the factorization
+          overflows. Then all other results are NaN.
+        - iterations is an int32 scalar: the number of iterations, or negative after a fallback to
+          the plain factorization.
 
-    Cost: 2 n^3 / 3 + 2 n^2 nrhs multiplications and additions over all ranks (four times as many
-    when complex). Memory: a copy of ``a`` unless ``donate``, a few panels of n x T_A, and b, per
-    rank. With ``refine`` 2 n^3 / 3 are in lower precision, and each iteration has 2 n^2 nrhs in
-    that and as many in a's; memory: ``a`` rounded (half of it, or for float32 and complex64 all of
-    it) in place of the copy, which takes its place where it falls back, and 72 arrays like those
-    columns of b that are refined at a time: a sixteenth of a rank's rows of ``a`` at most, or 8
-    columns.
-
-    Source of ``refine``: E. Carson and N. J. Higham, "A new analysis of iterative refinement and
-    its application to accurate solution of ill-conditioned sparse linear systems", SIAM J. Sci.
-    Comput. 39, 2017, and "Accelerating the solution of linear systems by iterative refinement in
-    three precisions", 40, 2018: GMRES, preconditioned by the factors. The criterion is that of
-    LAPACK's dsgesv (J. Langou et al., SC 2006), the scaling before rounding that of its geequ.
+    Cost: 2 n^3 / 3 + 2 n^2 nrhs flops over all ranks (complex: 4 times). Memory per rank: a copy of
+    ``a`` unless ``donate``, a few panels of n x T_A, and b.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
 
     Examples:
-        >>> mesh = jax.make_mesh((4,), ("r",))
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.gesv(a, b, return_status=True)
     """
@@ -249,18 +220,18 @@ def gesv_shardmap_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, ...]:
-    """`gesv` on the local block inside ``shard_map``; outside of one, `gesv_jit_ctx`.
+    """Solves ``A @ x = b`` as `gesv`, for the local block of A inside ``shard_map``.
 
-    Arguments are those of `potrs_shardmap_ctx`, for any square matrix.
+    Arguments are those of `potrs_shardmap_ctx`, for any square matrix. Outside of ``shard_map`` it
+    is `gesv_jit_ctx`.
 
     Returns:
-        (x, status) or (x, sign, logdet, status), the same on all ranks; x has b's shape, the others
-        have shape (1,). Where b differs between the ranks, it is a ValueError if the trace tracks
-        that; with ``check_vma=False`` the status is -2 and the other results are NaN.
+        (x, status) | (x, sign, logdet, status), the same on all ranks. x has b's shape, the others
+        have shape (1,). If b differs between ranks, the call raises a ValueError if the trace
+        tracks this; with ``check_vma=False`` the status is -2 and the other results are NaN.
 
-    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
-
-    Errors, cost and source are those of `gesv`.
+    Derivatives and batches are as in `potrs_shardmap_ctx`. Errors, cost and source are those of
+    `gesv`.
     """
     _refuse_determinant("gesv_shardmap_ctx", backend, return_logdet)
     arguments = collect_local(
@@ -311,14 +282,14 @@ def gesv_jit_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, ...]:
-    """`gesv` on global arrays for use inside ``jit``: also gives the work array back.
+    """Solves ``a @ x = b`` as `gesv` inside ``jit``, and returns the work array too.
 
-    Donate A to the outer ``jit`` and return ``a_work`` from it, and the factorization runs in A's
-    own buffer.
+    The factorization runs in a's buffer if you donate ``a`` to the outer ``jit`` and return
+    ``a_work`` from it.
 
     Returns:
-        (a_work, x, status) or (a_work, x, sign, logdet, status); ``a_work`` has a's shape and dtype
-        and unspecified contents. The rest is as for `gesv`, as are arguments, errors and cost.
+        (a_work, x, status) | (a_work, x, sign, logdet, status). ``a_work`` has a's shape and dtype;
+        its contents are unspecified. Arguments, other results, errors and cost are those of `gesv`.
     """
     _refuse_determinant("gesv_jit_ctx", backend, return_logdet)
     arguments = collect_traced(

@@ -69,39 +69,31 @@ def getri(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> Array | tuple[Array, Array]:
-    """The inverse of any square matrix spread over several devices.
+    """Inverts any square matrix spread over several devices.
 
-    Factors ``a`` as `gesv` does, and inverts from there (LAPACK's getrf and getri). To solve, use
-    `gesv`, which takes a third of the operations and has a smaller error. Inside ``shard_map`` use
+    Factors ``a`` as `gesv` and inverts the factors (LAPACK's getrf and getri). To solve, use
+    `gesv`: it takes a third of the operations and has a smaller error. Inside ``shard_map`` use
     `getri_shardmap_ctx`.
 
     Args:
         a: (n, n), float32, float64, complex64 or complex128; sharding, batches and padding are as
-            for `potrs`. All of it is read.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        return_status: also return the status.
-        pad: as for `potrs`.
-        in_specs: another name of ``matrix_specs``.
-        donate: give a's buffer to the inverse; ``a`` is deleted. Ignored under an outer ``jit``,
-            whose own ``donate_argnums`` decides.
+            in `potrs`.
+        T_A, mesh, matrix_specs, return_status, pad, in_specs, donate: As in `potrs`.
         backend: "auto" or "native".
-        precision: as for `gesv`.
+        precision: As in `gesv`.
 
     Returns:
-        a_inv | (a_inv, status). The inverse is (n, n), of a's dtype and sharding, and like ``a``
-        with rows of padding where that has them; the status is that of `gesv`. Where ``a`` is
-        singular, the inverse has infinity or NaN.
+        a_inv | (a_inv, status). The inverse is (n, n), of a's dtype and sharding, with rows of
+        padding if ``a`` has them. If ``a`` is singular, it has infinity or NaN. The status is that
+        of `gesv`.
 
-    Cost: 2 n^3 multiplications and additions over all ranks (four times as many when complex).
-    Memory: a copy of ``a`` unless ``donate``, and a few panels of n x T_A per rank.
+    Cost: 2 n^3 flops over all ranks (complex: 4 times). Memory: a copy of ``a`` unless ``donate``,
+    and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`.
 
     Examples:
-        >>> mesh = jax.make_mesh((4,), ("r",))
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> a_inv = jaxmg.getri(a)
     """
@@ -124,15 +116,16 @@ def getri_shardmap_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, Array]:
-    """`getri` on the local block inside ``shard_map``; outside of one, `getri_jit_ctx`.
+    """Inverts A as `getri`, for the local block of A inside ``shard_map``.
 
-    Arguments are those of `potri_shardmap_ctx`, for any square matrix.
+    Arguments are those of `potri_shardmap_ctx`, for any square matrix. Outside of ``shard_map`` it
+    is `getri_jit_ctx`.
 
     Returns:
-        (a_inv, status): this rank's part of the inverse, of the shape of ``a``, zero in rows of
-        padding, and an int32 array of shape (1,).
+        (a_inv, status). ``a_inv`` is the rank's part of the inverse, of a's shape, with zeros in
+        rows of padding. The status is an int32 array of shape (1,).
 
-    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
+    Derivatives and batches are as in `potrs_shardmap_ctx`.
     """
     arguments = collect_local(
         GETRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
@@ -152,10 +145,10 @@ def getri_jit_ctx(
     backend: Backend = "auto",
     precision: PrecisionLike | None = None,
 ) -> tuple[Array, Array]:
-    """`getri` on global arrays for use inside ``jit``: always returns (a_inv, status).
+    """Inverts ``a`` as `getri` inside ``jit``, and always returns (a_inv, status).
 
-    Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
-    and cost are those of `getri`.
+    The inverse is computed in a's buffer if you donate ``a`` to the outer ``jit``. Arguments,
+    errors and cost are those of `getri`.
     """
     arguments = collect_traced(
         GETRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision

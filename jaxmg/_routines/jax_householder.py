@@ -32,29 +32,29 @@ def qr_multiply(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
-    """The R of a's QR decomposition, and a product with its Q: `scipy.linalg.qr_multiply`.
+    """Computes R and a product with Q of a's QR decomposition, as `scipy.linalg.qr_multiply`.
 
     Args:
-        a: (..., m, n), as for `qr`.
-        c: what is multiplied, which every device holds: with k = min(m, n), (k,) or (..., k, p) for
-            "left", (m,) or (..., p, m) for "right". Leading dimensions broadcast against those of
-            ``a``.
-        mode: "left": Q c; "right": c Q, with the Q (m, k) of `qr`.
-        pivoting: must be False.
-        conjugate: take conj(Q) in the place of Q.
-        overwrite_a, overwrite_c: accepted, and do nothing.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        a: (..., m, n), as in `qr`.
+        c: Array to multiply. Every device holds all of it. With k = min(m, n): (k,) or (..., k, p)
+            for "left", (m,) or (..., p, m) for "right". Leading dimensions broadcast against those
+            of ``a``.
+        mode: "left": Q c. "right": c Q. Q is (m, k), as in `qr`.
+        pivoting: False.
+        conjugate: Whether to use conj(Q) in place of Q.
+        overwrite_a, overwrite_c: Ignored.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (the product, R): the product as NumPy's ``@`` gives it, R as of `qr`.
+        (product, R). The product has the shape of NumPy's ``@``, R is that of `qr`.
 
-    Unless ``a`` is tall Q isn't formed: its reflectors are applied to c, 4 m k p operations beside
-    those of `jaxmg.geqrf`. Derivatives are those of `qr`.
+    Cost: that of `jaxmg.geqrf` and 4 m k p flops, because the reflectors are applied to c and Q
+    isn't formed; for a tall ``a`` that of `qr` and a product. Derivatives are those of `qr`.
 
     Raises:
-        NotImplementedError: ``pivoting``.
-        TypeError, ValueError, RuntimeError: another ``mode``, shapes that don't fit, and all that
-            `qr` raises.
+        NotImplementedError: ``pivoting=True``.
+        TypeError, ValueError, RuntimeError: As `qr`. An invalid ``mode`` or shapes that don't match
+            raise a ValueError.
 
     Examples:
         >>> ctq, r = jaxmg.linalg.qr_multiply(a, c)
@@ -170,27 +170,27 @@ def householder_product(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The first columns of a product of Householder reflectors: `jax.lax.linalg`'s, LAPACK's orgqr.
+    """Multiplies Householder reflectors, as `jax.lax.linalg.householder_product` (orgqr).
 
     Args:
-        a: (..., m, n) with m >= n, sharded by rows: below the diagonal the vectors of the
-            reflectors, as `jaxmg.QRFactor.packed` gives them. The rest isn't read.
-        taus: (..., k), k <= n: their scale factors.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        a: (..., m, n) with m >= n, sharded by rows, with the vectors of the reflectors below the
+            diagonal, as in `jaxmg.QRFactor.packed`. Only this part is read.
+        taus: (..., k), k <= n, scale factors of the reflectors.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (..., m, n), sharded like ``a``: the first n columns of H_0 H_1 ... H_(k-1), with
-        H_j = I - taus[j] v_j v_j^H.
+        The first n columns of H_0 H_1 ... H_(k-1), (..., m, n), sharded like ``a``, where H_j = I -
+        taus[j] v_j v_j^H.
 
-    As I - V S^-1 V^H, where S has 1 / taus on its diagonal and V^H V above (C. Puglisi, SIAM J.
-    Sci. Stat. Comput. 13, 1992). No row moves.
+    The product is computed as I - V S^-1 V^H, where S has 1 / taus on its diagonal and the entries
+    of V^H V above it (C. Puglisi, SIAM J. Sci. Stat. Comput. 13, 1992). No row moves.
 
-    Cost: 2 m k^2 + 2 m k n multiplications and additions over all ranks. Memory: the result, and a
-    few matrices of k x k on each device. Derivatives are those of these operations.
+    Cost: 2 m k^2 + 2 m k n flops over all ranks. Memory: the result, and a few matrices of k x k on
+    each device. Derivatives are those of these operations.
 
     Raises:
-        NotImplementedError: ``a`` is neither tall, m >= P k on P devices, nor has k <= 4096.
-        TypeError, ValueError, RuntimeError: shapes that don't fit, and as `qr`.
+        NotImplementedError: ``a`` isn't tall (m >= P k on P devices), and k > 4096.
+        TypeError, ValueError, RuntimeError: As `qr`. Shapes that don't match raise a ValueError.
 
     Examples:
         >>> h, taus = jaxmg.geqrf(a).packed()

@@ -44,45 +44,47 @@ def lstsq(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """The x of least norm(b - a x), of any rank: `jax.numpy.linalg.lstsq`.
+    """Minimizes norm(b - a x) for a matrix of any rank, as `jax.numpy.linalg.lstsq`.
 
     Args:
-        a: (m, n), sharded by rows; a wide one is transposed.
+        a: (m, n), sharded by rows. A wide ``a`` is transposed.
         b: (m,) or (m, nrhs), sharded by rows or replicated.
-        rcond: singular values of at most rcond times the largest are taken for 0; None: eps times
-            max(m, n). Negative: eps. A number, or an array without dimensions, which may be traced.
-        numpy_resid: as in JAX: True gives no residuals where m <= n or the rank is below n, which
-            is not for ``jit``.
-        damp: a real scalar: x minimizes norm(b - a x)^2 + damp^2 norm(x)^2, ridge or Tikhonov
-            regression, by the QR of ``a`` with damp times I below. s and the rank are then those
-            of that matrix.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        rcond: Cutoff; singular values of at most rcond times the largest count as 0. A number or a
+            scalar array, which may be traced. None: eps max(m, n). Negative: eps.
+        numpy_resid: As in JAX: True returns no residuals if m <= n or the rank is below n. Not
+            allowed under ``jit``.
+        damp: Real scalar; x minimizes norm(b - a x)^2 + damp^2 norm(x)^2 (ridge or Tikhonov
+            regression), by the QR of ``a`` with damp times I appended. s and the rank are then
+            those of this matrix.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (x, resid, rank, s), all the same on all devices: x (n,) or (n, nrhs), that of least norm
-        where there are several; resid (nrhs,), norm(b - a x)^2 of each column; rank, an integer;
-        s (min(m, n),), the singular values of ``a``, descending.
+        (x, resid, rank, s), all replicated.
 
-    By the seminormal equations, corrected once, where ``a`` is tall and well conditioned (A.
-    Bjorck, Linear Algebra Appl. 88/89, 1987), else by the QR of ``a`` (`qr`, of which Q isn't made
-    where m >= n), and the singular values of R; where the rank is below n, also by the singular
-    vectors of R. By the `svd` of ``a`` if min(m, n) > 4096 and neither ``a`` nor its transpose is
-    tall on this number of devices.
+        - x is (n,) or (n, nrhs), the minimizer of least norm.
+        - resid is (nrhs,), norm(b - a x)^2 of each column.
+        - rank is an integer.
+        - s is (min(m, n),), the singular values of ``a``, descending.
 
-    Cost: m n^2 multiplications and additions over all ranks where ``a`` is well conditioned, 3 m
-    n^2 where CholeskyQR2 does, and on every device the singular values of an n x n matrix, which
-    `least_squares` spares. Memory: up to about three times ``a`` more. By `svd` both are those of
-    `svd`.
+    A tall, well-conditioned ``a`` is solved by the seminormal equations with one correction (A.
+    Bjorck, Linear Algebra Appl. 88/89, 1987). Otherwise x follows from the QR of ``a`` (`qr`,
+    without Q for m >= n) and the singular values of R, and for a rank below n also its singular
+    vectors. If min(m, n) > 4096 and neither ``a`` nor its transpose is tall on the devices, x
+    follows from the `svd` of ``a``.
 
-    Entries of ``a`` and ``b`` may be of any size: where squares or products of them would overflow
-    or underflow, both are multiplied by powers of two. That takes two more passes over ``a``, and
-    so do derivatives, ill conditioned matrices and wide ones.
+    Cost: m n^2 flops over all ranks for a well-conditioned ``a``, 3 m n^2 if CholeskyQR2 suffices,
+    and on every device the singular values of an n x n matrix, which `least_squares` saves. Memory:
+    up to about three times a's. With `svd` both are those of `svd`.
 
-    x has a derivative with respect to ``a``, ``b`` and ``damp`` that is right where the rank
-    doesn't change; s has one too, 0 for those that are taken for 0.
+    Entries of ``a`` and b may have any size: both are scaled by powers of two if squares or
+    products would overflow or underflow. Scaling takes two more passes over ``a``. Derivatives,
+    ill-conditioned and wide matrices take these passes too.
+
+    x has derivatives with respect to ``a``, b and ``damp``, which are valid if the rank is
+    constant. s has derivatives too, 0 for singular values that count as 0.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
+        TypeError, ValueError, RuntimeError: As `jaxmg.gesv`.
 
     Examples:
         >>> x, resid, rank, s = jaxmg.linalg.lstsq(a, b)
@@ -104,17 +106,17 @@ def least_squares(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The x of least norm(b - a x) where ``a`` has full rank: what LAPACK's gels does.
+    """Minimizes norm(b - a x) for an ``a`` of full rank, as LAPACK's gels.
 
     Args:
-        a, b, damp, mesh, matrix_specs: as for `lstsq`.
+        a, b, damp, mesh, matrix_specs: As in `lstsq`.
 
     Returns:
-        x, (n,) or (n, nrhs), the same on all devices; for a wide ``a`` that of least norm. Where
-        ``a`` hasn't full rank it has infinity or NaN, or is large: `lstsq` then.
+        x, (n,) or (n, nrhs), replicated; of least norm if ``a`` is wide. If ``a`` doesn't have full
+        rank, x has infinity, NaN or large entries: use `lstsq`.
 
-    Cost: m n^2 multiplications and additions over all ranks where ``a`` is well conditioned, 3 m
-    n^2 where CholeskyQR2 does. Derivatives, errors and memory are those of `lstsq`.
+    Cost: m n^2 flops over all ranks for a well-conditioned ``a``, 3 m n^2 if CholeskyQR2 suffices.
+    Derivatives, errors and memory are those of `lstsq`.
 
     Examples:
         >>> x = jaxmg.linalg.least_squares(a, b)

@@ -31,27 +31,25 @@ def lu_factor(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
-    """L and U of a matrix with LAPACK's pivots: `jax.scipy.linalg.lu_factor`.
+    """Computes L, U and LAPACK's pivots of a matrix, as `jax.scipy.linalg.lu_factor`.
 
     Args:
         a: (m, n).
-        overwrite_a, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        overwrite_a, check_finite: Ignored.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (lu, piv). lu, (m, n), of a's dtype and sharding, has U in its upper triangle and L, but for
-        its unit diagonal, below. piv, (min(m, n),), int32, is the same on all devices: row i was
-        interchanged with row piv[i], counted from 0.
+        (lu, piv). lu, (m, n), of a's dtype and sharding, has U in its upper triangle and L without
+        its unit diagonal below. piv, (min(m, n),), int32, is replicated: row i was interchanged
+        with row piv[i], counted from 0.
 
-    Cost: that of `jaxmg.lu_factor`, and of two transpositions, for which all devices exchange
-    blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
-    has an inverse and a determinant.
-
-    A derivative of a matrix that isn't square takes products, and a few matrices, of order
-    max(m, n), as JAX's does.
+    Cost: that of `jaxmg.lu_factor` and two transpositions, for which all devices exchange blocks.
+    Derivatives for m != n take products and a few matrices of order max(m, n), as in JAX. Memory:
+    twice A's. `jaxmg.lu_factor` saves the transpositions, and its factor has an inverse and a
+    determinant.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
     results = ("matrix", "small")
     return tuple(jax_linalg.run((a,), "lu_factor", factored, results, mesh, matrix_specs))
@@ -68,24 +66,23 @@ def lu_solve(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The x with ``op(a) @ x = b`` by L and U of ``a``: `jax.scipy.linalg.lu_solve`.
+    """Solves ``op(a) @ x = b`` with L and U of ``a``, as `jax.scipy.linalg.lu_solve`.
 
     Args:
-        lu_and_piv: what `lu_factor` gave of a square matrix; or a factor that `jaxmg.lu_factor`
-            gave.
+        lu_and_piv: The result of `lu_factor` for a square matrix, or a factor of `jaxmg.lu_factor`.
         b: (n,) or (n, nrhs).
         trans: 0 or "N" for a, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
-        overwrite_b, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`, of lu.
+        overwrite_b, check_finite: Ignored.
+        mesh, matrix_specs: Mesh and sharding of lu, as in `jaxmg.lu_factor`.
 
     Returns:
-        x, of b's shape and sharding.
+        x, of b's shape and sharding. Derivatives are with respect to lu and b.
 
-    Cost: that of `jaxmg.lu_solve`, and of lu's way into the solver's layout, by a transposition; a
-    `jaxmg.LUFactor` is there already. It has derivatives by lu and b.
+    Cost: that of `jaxmg.lu_solve`, and a transposition of lu to the solver's layout. A
+    `jaxmg.LUFactor` has this layout already.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_solve`.
     """
     if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
@@ -125,23 +122,23 @@ def lu(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array, Array] | tuple[Array, Array]:
-    """The decomposition ``a = P L U`` with partial pivoting: `jax.scipy.linalg.lu`.
+    """Computes the decomposition ``a = P L U`` with partial pivoting, as `jax.scipy.linalg.lu`.
 
     Args:
         a: (m, n).
-        permute_l: give P L in place of P and L.
-        overwrite_a, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        permute_l: Whether to return P L in place of P and L.
+        overwrite_a, check_finite: Ignored.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (P, L, U), or (P L, U): P (m, m), a permutation of real zeros and ones; L (m, k), lower
-        triangular with a unit diagonal, k = min(m, n); U (k, n), upper triangular.
+        (P, L, U) | (P L, U). P is (m, m), a permutation of real zeros and ones. L is (m, k), lower
+        triangular with a unit diagonal, k = min(m, n). U is (k, n), upper triangular.
 
-    Cost: that of `lu_factor`, and the memory of P. A derivative of a matrix that isn't square takes
-    products, and a few matrices, of order max(m, n), as JAX's does.
+    Cost: that of `lu_factor`, and the memory of P. Derivatives for m != n take products and a few
+    matrices of order max(m, n), as in JAX.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
     m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
     shapes = ((m, m), (m, min(m, n)), (min(m, n), n))[bool(permute_l) :]
@@ -163,30 +160,29 @@ def solve_triangular(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The x with ``op(T) @ x = b``, T a triangle of ``a``: `jax.scipy.linalg.solve_triangular`.
+    """Solves ``op(T) @ x = b`` for a triangle T of ``a``, as `jax.scipy.linalg.solve_triangular`.
 
     Args:
-        a: (n, n), of which one triangle is read.
+        a: (n, n). Only one triangle is read.
         b: (n,) or (..., n, nrhs).
         trans: 0 or "N" for T, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
-        lower: T is the lower triangle; else the upper one.
-        unit_diagonal: T has ones on its diagonal, and that of ``a`` isn't read.
-        overwrite_b, debug, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        lower: Whether T is the lower triangle or the upper one.
+        unit_diagonal: Whether T has ones on its diagonal; that of ``a`` isn't read then.
+        overwrite_b, debug, check_finite: Ignored.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together.
-        Where the diagonal has a zero, x has infinity or NaN, as of JAX.
+        x, of b's shape and sharding, with the broadcast leading dimensions of ``a`` and b. If the
+        diagonal has a zero, x has infinity or NaN, as in JAX.
 
-    Cost: n^2 nrhs multiplications and additions over all ranks, and as many again where T is the
-    lower triangle, by substitution (N. J. Higham, "Accuracy and Stability of Numerical
-    Algorithms", 2002, chapter 8). The triangle goes into the solver's layout each time; no device
-    gets all of it. Memory: two more copies of ``a``. A factor that is kept (`jaxmg.cho_factor`,
-    `jaxmg.lu_factor`) is there already.
+    Cost: n^2 nrhs flops over all ranks, twice as many for a lower triangle, by substitution (N. J.
+    Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 8). Each call moves the
+    triangle to the solver's layout; no device holds all of it. Memory: two more copies of ``a``.
+    Kept factors (`jaxmg.cho_factor`, `jaxmg.lu_factor`) have this layout already.
 
     Raises:
-        ValueError: another ``trans``.
-        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
+        TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``trans`` raises a
+            ValueError.
     """
     options = bool(lower), _checked(trans, "solve_triangular"), bool(unit_diagonal)
     return jax_linalg.run(

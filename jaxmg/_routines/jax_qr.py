@@ -33,7 +33,7 @@ _Reduced: TypeAlias = Literal["reduced", "economic", "complete", "full"]
 
 @exporting.named_tuple
 class QRResult(NamedTuple):
-    """What `qr` gives."""
+    """Holds the results of `qr`."""
 
     Q: jax.Array
     R: jax.Array
@@ -83,49 +83,55 @@ def qr(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> QRResult | Array | tuple[Array, ...]:
-    """The QR decomposition of any matrix: `jax.numpy.linalg.qr`.
+    """Computes the QR decomposition of any matrix, as `jax.numpy.linalg.qr`.
 
     Args:
-        a: (m, n), sharded by rows. Where it is tall, m >= P k on P devices with k = min(m, n), its
-            rows stay where they are, but on CPU devices of one process where m < 3 k or k > 512
-            and m < 16 k.
+        a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n).
+            CholeskyQR2 and TSQR move none of its rows.
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
-        pivoting: take the longest column that is left in each step, as `scipy.linalg.qr` does, with
-            mode "reduced" or "r", of a tall ``a`` or one with k <= 4096.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the longest
+            remaining column. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        `QRResult`: Q (m, k), with orthonormal columns, of a's dtype and sharding, and R (k, n),
-        upper triangular, of a tall ``a`` the same on all devices, else sharded like ``a``; with "r"
-        R alone. The diagonal of R is real and not negative, where that of JAX may be negative.
-        "complete": Q (m, m) and R (m, n). "raw": LAPACK's Householder vectors, transposed (n, m),
-        and their factors (k,), with signs of LAPACK's. With ``pivoting`` (Q, R, p), or (R, p), with
-        ``a[:, p] = Q R``: p (n,), int32.
+        A `QRResult` (Q, R), R for "r", or (h, taus) for "raw"; with ``pivoting`` (Q, R, p) or (R,
+        p).
 
-    Q is orthogonal to rounding for every ``a``. For a tall one CholeskyQR2 is tried first, and a
-    device looks whether it is good enough, as it is up to a condition of about 1e8 (3e3 in single
-    precision) of ``a`` with columns of one length. If not, it is with a shift before, up to about
-    1e15 (1e7), and then by TSQR, Householder's QR of each device's rows and of their R's. Other
-    matrices, the modes "complete" and "raw", on a single device matrices with k > 4096 and
-    m < 4 k, and on CPU devices of one process those with k > 512 and m < 16 k are factored by
-    Householder reflectors, as `jaxmg.geqrf` does; there LAPACK on one device factors small
-    matrices and those with m < 3 k and k <= 2048 for all.
+        - Q is (m, k), with orthonormal columns, of a's dtype and sharding.
+        - R is (k, n), upper triangular; replicated if ``a`` is tall, else sharded like ``a``. Its
+          diagonal is real and nonnegative; JAX's may be negative.
+        - For "complete" Q is (m, m) and R is (m, n).
+        - h, (n, m), has LAPACK's Householder vectors, transposed, and taus, (k,), their factors,
+          with LAPACK's signs.
+        - p, (n,), int32, has ``a[:, p] = Q R``.
 
-    Derivatives are JAX's: of Q and R where the first k columns of ``a`` have full rank, none of
-    mode "raw", nor of "complete" where m > n.
+    Q is orthogonal to rounding for every ``a``. The method depends on the matrix:
 
-    Cost: 4 m n^2 multiplications and additions over all ranks, in products and triangular solves; 6
-    and then 8 and more where that doesn't do; of other matrices that of `jaxmg.geqrf` and as much
-    for Q. Memory: Q twice, and a few matrices of n x n on each device; P n^2 with TSQR.
+    - A tall ``a``: CholeskyQR2, up to a condition of about 1e8 (single precision: 3e3) with columns
+      scaled to one length; with a shift up to about 1e15 (1e7); above that TSQR, Householder's QR
+      of each device's rows and of their R's. Devices check whether each method suffices.
+    - Householder reflectors, as in `jaxmg.geqrf`: other matrices, the modes "complete" and "raw",
+      on a single device k > 4096 with m < 4 k, and on CPU devices of one process k > 512 with m <
+      16 k.
+    - LAPACK on one device: on CPU devices of one process small matrices, and m < 3 k with k <=
+      2048.
+
+    Derivatives are JAX's: of Q and R if the first k columns of ``a`` have full rank; none for
+    "raw", and none for "complete" with m > n.
+
+    Cost: 4 m n^2 flops over all ranks, in products and triangular solves, for CholeskyQR2; 6 m n^2
+    with a shift, 8 m n^2 or more by TSQR. Other matrices cost as much as `jaxmg.geqrf`, and as much
+    again for Q. Memory: twice Q, and a few matrices of n x n on each device; TSQR takes P n^2.
 
     Raises:
         NotImplementedError: ``pivoting`` with another mode, or with an ``a`` that is neither tall
             nor small.
-        ValueError: another ``mode``; and all that `jaxmg.lu_factor` raises.
+        TypeError, ValueError, RuntimeError: As `jaxmg.lu_factor`. An invalid ``mode`` raises a
+            ValueError.
 
     Examples:
         >>> q, r = jaxmg.linalg.qr(a)
-        >>> r = jaxmg.linalg.qr(jnp.concatenate([r, more]), mode="r")  # more rows came
+        >>> r = jaxmg.linalg.qr(jnp.concatenate([r, more]), mode="r")  # appends rows
     """
     if mode not in _MODES:
         raise ValueError(

@@ -64,36 +64,29 @@ def lu_factor(
     precision: PrecisionLike | None = None,
     refine: Refine | None = None,
 ) -> kept.LUFactor | refined_lu_factor.RefinedLUFactor:
-    """The LU factorization of any square matrix, to be kept and used again.
+    """Factors any square matrix by LU with partial pivoting, for repeated use.
 
-    `gesv` is faster for right-hand sides that are there at once, and needs no second matrix; it has
-    the same factorization and its accuracy. `jaxmg.linalg.lu_factor` gives LAPACK's pivots and L
-    and U of ``a`` itself.
+    If all right-hand sides are known at once, `gesv` is faster and needs no second matrix. Its
+    factorization and accuracy are the same. `jaxmg.linalg.lu_factor` returns L, U and LAPACK's
+    pivots of ``a`` itself.
 
     Args:
         a: (n, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
             replicated or on one device.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        pad: as for `potrs`.
-        in_specs: another name of ``matrix_specs``.
-        donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
-            ``jit``, whose own ``donate_argnums`` decides.
-        precision: as for `gesv`, of the factorization and of `inv`.
-        refine: as for `gesv`: the factor is one in lower precision, and is kept with ``a``, for
-            solutions that are refined on it. The result is a `RefinedLUFactor`, which solves and
-            has nothing else; ``donate`` doesn't save memory then.
+        T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
+        precision: As in `gesv`; also applies to `LUFactor.inv`.
+        refine: As in `gesv`. The factor in lower precision is kept with ``a``, as a
+            `RefinedLUFactor`, whose only operation is solving. ``donate`` then saves no memory.
 
     Returns:
         An `LUFactor`, or with ``refine`` a `RefinedLUFactor`. Its ``status`` is that of `gesv`.
 
-    Cost: 2 n^3 / 3 multiplications and additions over all ranks (four times as many when complex).
-    Memory: the factor, which is as large as ``a``, and a few panels of n x T_A per rank.
+    Cost: 2 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large
+    as ``a``, and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`. A call inside
-            ``shard_map`` is a ValueError.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`. A call inside
+            ``shard_map`` raises a ValueError.
 
     Examples:
         >>> factor = jaxmg.lu_factor(a)

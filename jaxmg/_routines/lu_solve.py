@@ -62,29 +62,31 @@ def lu_solve(
     donate: bool = False,
     trans: Trans = 0,
 ) -> Array | tuple[Array, Array]:
-    """Solves A x = b with a factor of A that `lu_factor` made.
+    """Solves ``A @ x = b`` with a factor of A from `lu_factor`.
 
-    With a matrix in its place it is the call of JAXMg 1.4.1, and does what `gesv` does. There
-    ``donate`` is True unless one says otherwise; here it is False.
+    With a matrix instead of a factor it is the `gesv` of JAXMg 1.4.1, except that ``donate`` is
+    False by default.
 
     Args:
-        a: an `LUFactor` or a `RefinedLUFactor` of order n, or (n, n) as for `gesv`.
-        b: (n,) or (n, nrhs), of a's dtype; a JAX or NumPy array. Every device holds all of it
-            during the solve.
-        T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: of a matrix, as for `gesv`.
-        trans: of a factor, as in `scipy.linalg.lu_solve`: 0 or "N" for A x = b, 1 or "T" for
-            A^T x = b, 2 or "C" for A^H x = b.
+        a: An `LUFactor` or `RefinedLUFactor` of order n, or a matrix (n, n) as in `gesv`.
+        b: (n,) or (n, nrhs), of a's dtype; a JAX or NumPy array. Every device holds all of b during
+            the solve.
+        T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: As in `gesv`; for a matrix
+            only.
+        trans: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or "C" for A^H x = b, as in
+            `scipy.linalg.lu_solve`; for a factor only.
 
     Returns:
-        x, of b's shape, dtype and sharding; with ``return_status`` (x, status), as of `gesv`.
+        x, of b's shape, dtype and sharding; with ``return_status`` (x, status), as in `gesv`.
 
-    Cost: 2 n^2 nrhs multiplications and additions over all ranks (four times as many when complex),
-    and with a matrix that of `lu_factor`.
+    Cost: 2 n^2 nrhs flops over all ranks (complex: 4 times). A matrix also costs as much as
+    `lu_factor`.
 
     Raises:
-        TypeError: b is no array, or has another dtype; an argument for a matrix beside a factor.
-        ValueError: shapes don't fit, ``trans`` beside a matrix, or the call is inside
-            ``shard_map``; and all that `gesv` raises.
+        TypeError: b isn't an array, dtypes differ, or an argument for matrices is passed with a
+            factor.
+        ValueError: Shapes don't match, ``trans`` is passed with a matrix, or the call is inside
+            ``shard_map``. A matrix also raises the errors of `gesv`.
 
     Examples:
         >>> factor = jaxmg.lu_factor(a)

@@ -47,23 +47,23 @@ def qr(
     pad: bool = True,
     donate: bool = False,
 ) -> tuple[Array, ...]:
-    """Q and R of any matrix, by the arguments of JAXMg 1.4.1.
+    """Computes Q and R of any matrix, with the arguments of JAXMg 1.4.1.
 
-    It is `geqrf` with the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes, and is
-    faster for a tall matrix, of which it moves no row.
+    It is `geqrf` with the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes. It is
+    faster for a tall matrix, because it moves none of its rows.
 
     Args:
-        a, T_A, mesh, matrix_specs, in_specs, donate: as for `geqrf`. In JAXMg ``donate`` is True
-            unless one says otherwise; here it is False.
-        return_status: also return the status.
-        pad: for JAXMg's callers; any shape will do.
+        a, T_A, mesh, matrix_specs, in_specs, donate: As in `geqrf`. JAXMg's default for ``donate``
+            is True.
+        return_status: Whether to return the status too.
+        pad: Ignored.
 
     Returns:
-        (Q, R) | (Q, R, status): Q (m, k), k = min(m, n), and R (k, n), both sharded like ``a``,
-        with LAPACK's signs; the status is that of `geqrf`.
+        (Q, R) | (Q, R, status). Q is (m, k), k = min(m, n), and R is (k, n), both sharded like
+        ``a``, with LAPACK's signs. The status is that of `geqrf`.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `geqrf`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `geqrf`.
 
     Examples:
         >>> q, r = jaxmg.qr(a, 256, mesh=mesh, in_specs=P("x", None))

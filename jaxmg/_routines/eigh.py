@@ -164,34 +164,33 @@ def eigh(
     backend: Backend = "auto",
     check: bool = False,
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]:
-    """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some; or
-    of ``a @ x = w * b @ x``.
+    """Computes all or some eigenvalues and eigenvectors of ``a``, or of ``a @ x = w * b @ x``.
 
-    All of them as `syevd`, and with ``b`` as `sygvd`, gives them. With ``subset_by_index`` those
-    alone are computed, where several devices share the work: of k eigenvectors the last merge of
-    divide and conquer, the way back and the result are k/n of what they are for all.
+    Solves as `syevd`, and with ``b`` as `sygvd`. If several devices share the work, k eigenvectors
+    take k / n of the last merge of divide and conquer, of the back-transformation and of the
+    result.
 
     Args:
-        a: (n, n), as for `syevd`. Only the upper triangle is read.
-        b: (n, n), Hermitian positive definite, as for `sygvd`: SciPy's ``b`` with ``type=1``, the
-            one type that there is. None: the identity.
-        T_A, mesh, matrix_specs, in_specs, pad, donate, backend, check: as for `syevd`.
-        subset_by_index: (first, last): the eigenvalues with indices first <= i < last in ascending
-            order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy counts
-            last in.) None: all.
-        return_status: also return the status.
+        a: (n, n), Hermitian, as in `syevd`. Only the upper triangle is read.
+        b: (n, n), Hermitian positive definite, as in `sygvd` (SciPy's ``b`` with ``type=1``, the
+            only type). None: the identity.
+        T_A, mesh, matrix_specs, in_specs, pad, return_status, donate, backend, check: As in
+            `syevd`.
+        subset_by_index: (first, last) selects eigenvalues with indices first <= i < last in
+            ascending order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy
+            includes last.) None: all.
 
     Returns:
-        (w, v) | (w, v, status) with k = last - first, where
+        (w, v) | (w, v, status), with k = last - first.
 
-        - w, (k,), real: the eigenvalues in ascending order, replicated;
-        - v, (n, k): the eigenvectors in its columns, orthonormal (with ``b``, ``v^H b v = I``), of
-          a's dtype; its rows are spread over all ranks, where they divide n;
-        - status, an int32 scalar, as for `syevd` or `sygvd`.
+        - w, (k,), has the eigenvalues: real, ascending, replicated.
+        - v, (n, k), has the eigenvectors in its columns, as `syevd` or `sygvd`; its rows are
+          sharded over all ranks if their number divides n.
+        - status is that of `syevd` or `sygvd`.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `syevd` or `sygvd`, and where
-            there are no such eigenvalues.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `syevd` or `sygvd`. An invalid
+            ``subset_by_index`` raises too.
 
     Examples:
         >>> w, v = jaxmg.eigh(a, subset_by_index=(0, 10))  # the ten smallest
@@ -258,13 +257,12 @@ def eigvalsh(
     backend: Backend = "auto",
     check: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """Eigenvalues of a Hermitian matrix spread over several devices, or of ``a @ x = w * b @ x``,
-    without eigenvectors.
+    """Computes eigenvalues of a Hermitian matrix, or of ``a @ x = w * b @ x``.
 
-    Arguments, errors and the status are as for `eigh`; a subset costs as much as all.
+    Arguments, errors and the status are those of `eigh`. A subset costs as much as all eigenvalues.
 
     Returns:
-        w | (w, status): (k,), real, ascending, replicated.
+        w | (w, status). w is (k,), real, ascending, replicated.
 
     Examples:
         >>> smallest, largest = jaxmg.eigvalsh(a)[jnp.array([0, -1])]

@@ -19,7 +19,7 @@ from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
 
 @exporting.named_tuple
 class EighResult(NamedTuple):
-    """What `eigh` gives."""
+    """Holds the results of `eigh`."""
 
     eigenvalues: jax.Array
     eigenvectors: jax.Array
@@ -63,28 +63,33 @@ def eigh(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> EighResult | Array:
-    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`, and by keywords
-    `jax.scipy.linalg.eigh`.
+    """Computes eigenvalues and eigenvectors of a Hermitian matrix, as `jax.numpy.linalg.eigh`.
+
+    With its keywords it follows `jax.scipy.linalg.eigh`. `jaxmg.eigh` has ``b`` and
+    ``subset_by_index``.
 
     Args:
         a: (n, n), Hermitian.
-        UPLO: with ``symmetrize_input=False`` the triangle that is read, "L" (None too) or "U".
-        symmetrize_input: True: ``a`` has to be Hermitian.
-        lower: as in SciPy: the triangle that is read, whether the lower one. None: as above.
-        eigvals_only: give the eigenvalues alone, as `eigvalsh`.
-        b, eigvals, type: None, None and 1 alone, as in JAX.
-        overwrite_a, overwrite_b, turbo, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.syevd`.
+        UPLO: Triangle to read with ``symmetrize_input=False``: "L" (or None) or "U".
+        symmetrize_input: True: ``a`` has to be Hermitian. False: only one triangle is read.
+        lower: SciPy's argument: whether to read the lower triangle or the upper one. None: ``UPLO``
+            and ``symmetrize_input`` decide.
+        eigvals_only: Whether to return the eigenvalues only, as `eigvalsh`.
+        b, eigvals, type: None, None and 1, as in JAX.
+        overwrite_a, overwrite_b, turbo, check_finite: Ignored.
+        mesh, matrix_specs: As in `jaxmg.syevd`.
 
     Returns:
-        `EighResult`: eigenvalues (n,), real, ascending and the same on all devices; eigenvectors
-        (n, n) in the columns, of a's dtype and sharding. With ``eigvals_only`` the eigenvalues.
+        An `EighResult` (eigenvalues, eigenvectors). The eigenvalues are (n,), real, ascending,
+        replicated. The eigenvectors are the columns of an array (n, n) of a's dtype and sharding.
+        With ``eigvals_only`` the eigenvalues.
 
-    Cost: that of `jaxmg.syevd`. `jaxmg.eigh` has ``b`` and ``subset_by_index``.
+    Cost: that of `jaxmg.syevd`.
 
     Raises:
-        ValueError: another ``UPLO``; and all that `jaxmg.syevd` raises.
         NotImplementedError: ``b``, ``eigvals`` or another ``type``.
+        TypeError, ValueError, RuntimeError: As `jaxmg.syevd`. An invalid ``UPLO`` raises a
+            ValueError.
     """
     if b is not None or eigvals is not None or type != 1:
         raise NotImplementedError(
@@ -110,12 +115,12 @@ def eigvalsh(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
+    """Computes eigenvalues of a Hermitian matrix, as `jax.numpy.linalg.eigvalsh`.
 
-    Arguments, cost and errors are as for `eigh`.
+    Arguments, cost and errors are those of `eigh`.
 
     Returns:
-        (n,), real, ascending, the same on all devices.
+        Eigenvalues, (n,), real, ascending, replicated.
     """
     read = _part_to_read("eigvalsh", UPLO, symmetrize_input)
     return jax_linalg.run((a,), "eigvalsh", eigenvalues, ("small",), mesh, matrix_specs, read)

@@ -21,7 +21,7 @@ from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
 @exporting.named_tuple
 class SVDResult(NamedTuple):
-    """What `svd` gives."""
+    """Holds the results of `svd`."""
 
     U: jax.Array
     S: jax.Array
@@ -58,45 +58,46 @@ def svd(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> SVDResult | Array:
-    """The singular value decomposition A = U S V^H: `jax.numpy.linalg.svd`.
+    """Computes the singular value decomposition A = U S V^H, as `jax.numpy.linalg.svd`.
 
     Args:
         a: (m, n), sharded by rows.
-        full_matrices: False gives the first k = min(m, n) columns of U and rows of V^H alone. With
-            ``subset_by_index`` it does nothing.
-        compute_uv: False gives the singular values alone.
-        hermitian: ``a`` is Hermitian: its eigenvalues and eigenvectors are taken, as for `eigh`.
-        subset_by_index: (start, end): only the singular values from start (0: the largest) to
-            end - 1 and their vectors. It costs the polar decomposition, and what `jaxmg.eigh` with
-            as many eigenvectors does. `svd_lowrank` is faster for a few of the largest.
-        backend: "auto", "native" or "cusolvermp": NVIDIA's gesvd, as for `jaxmg.potrs`, of all
-            singular values. A batch goes through it matrix after matrix.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        full_matrices: False returns only the first k = min(m, n) columns of U and rows of V^H.
+            Ignored with ``subset_by_index``.
+        compute_uv: False returns the singular values only.
+        hermitian: Whether ``a`` is Hermitian; if so, `eigh` is used.
+        subset_by_index: (start, end) selects the singular values from start (0: the largest) to end
+            - 1 and their vectors. `svd_lowrank` is faster for a few of the largest.
+        backend: "auto", "native" or "cusolvermp" (NVIDIA's gesvd, for all singular values; one
+            matrix of a batch after the other).
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        `SVDResult`: U (m, m) or (m, k), sharded like ``a``, S (k,), real, descending, the same on
-        all devices, and Vh (n, n) or (k, n), by rows. Without ``compute_uv`` S alone. NaN where
-        ``a`` has NaN or infinity.
+        An `SVDResult` (U, S, Vh); without ``compute_uv`` S. If ``a`` has NaN or infinity, they are
+        NaN.
 
-    The error of S is of the size of rounding times the largest, as LAPACK's gesdd has it; U and Vh
-    are orthonormal to rounding, also where singular values are 0. S always has a derivative. U and
-    Vh have that of JAX where singular values differ. Where some are equal up to rounding it is
-    infinite or NaN, also for functions of U and Vh that have a derivative: `polar` has it of U V^H,
-    ``a`` itself that of U S V^H, and `funm` that of V f(W) V^H. As in JAX there is none of
-    ``full_matrices`` with m != n.
+        - U is (m, m) or (m, k), sharded like ``a``.
+        - S is (k,), real, descending, replicated.
+        - Vh is (n, n) or (k, n), sharded by rows.
 
-    Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 3 n^3 more
-    multiplications and additions over all ranks. A tall or wide matrix becomes a square one by `qr`
-    first. Up to n = 256 one rank takes JAX's own SVD instead. Memory: six matrices such as ``a``
-    over all devices, seven on several, and what `syevd` needs of its library.
+    The error of S is about eps times the largest singular value, as in LAPACK's gesdd. U and Vh are
+    orthonormal to rounding. S always has a derivative. U and Vh have JAX's derivative if singular
+    values are distinct, else infinity or NaN; docs/api.md names alternatives. As in JAX,
+    ``full_matrices`` with m != n has no derivative.
+
+    Cost for n x n: that of `polar` and `jaxmg.syevd`, and 3 n^3 flops over all ranks for vectors.
+    Other matrices are reduced to square ones by `qr` first. One rank solves matrices with n <= 256
+    (CPU devices of one process: 4096). Memory: six matrices like ``a`` over all devices, seven on
+    several, and that of `syevd`.
 
     Source: Higham and Papadimitriou, Parallel Comput. 20, 1994; Nakatsukasa and Higham, SIAM J.
     Sci. Comput. 35, 2013.
 
     Raises:
         NotImplementedError: ``full_matrices`` with m != n is being differentiated.
-        ValueError: another ``subset_by_index``; ``hermitian`` with m != n, or with another
-            ``backend``; one that this platform doesn't have; and all that `jaxmg.lu_factor` raises.
+        TypeError, ValueError, RuntimeError: As `jaxmg.lu_factor`. An invalid ``subset_by_index``,
+            an unavailable ``backend``, and ``hermitian`` with m != n or another ``backend`` raise a
+            ValueError.
 
     Examples:
         >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
@@ -170,12 +171,15 @@ def svdvals(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The singular values, (k,), descending: `jax.numpy.linalg.svdvals`.
+    """Computes the singular values, (k,), descending, as `jax.numpy.linalg.svdvals`.
 
-    Arguments and errors are those of `svd`. Cost: from n = 6144 on 8/3 n^3 multiplications and
-    additions over all ranks, which reduce A to a band of b = 64 diagonals (32 on CPU devices), and
-    24 n^2 b on one, which take the band to a tridiagonal matrix; a copy of ``x`` as memory. Below
-    that, those of `svd` without vectors.
+    Arguments and errors are those of `svd`.
+
+    Cost: 8/3 n^3 flops over all ranks, to reduce the matrix to a band of b = 64 diagonals
+    (complex128: 48; CPU devices: 32), and 24 n^2 b on one rank, to reduce the band to tridiagonal
+    form. GPUs do this from n = 6144 on, and CPU devices for all matrices that LAPACK on one rank
+    doesn't solve (see `svd`). Other matrices cost as much as `svd` without vectors. Memory: a copy
+    of ``x``.
 
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
@@ -204,34 +208,32 @@ def polar(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
-    """The polar decomposition A = U P, or A = P U: `jax.scipy.linalg.polar`.
+    """Computes the polar decomposition A = U P, or A = P U, as `jax.scipy.linalg.polar`.
 
     Args:
-        a: (m, n), as for `svd`.
-        side: "right": A = U P with P (n, n); "left": A = P U with P (m, m).
-        method, eps, max_iterations: do nothing: the method is "qdwh", which ends by itself.
-        backend: as for `svd`; NVIDIA's polar.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        a: (m, n), as in `svd`.
+        side: "right": A = U P with P (n, n). "left": A = P U with P (m, m).
+        method, eps, max_iterations: Ignored. The method is QDWH, which stops by itself.
+        backend: As in `svd`; "cusolvermp" is NVIDIA's polar.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (U, P): U (m, n), with orthonormal columns where m >= n and else rows, sharded like ``a``;
-        P, Hermitian and positive semidefinite, by rows. Where ``a`` is rank-deficient U isn't
-        unique; it is one with orthonormal columns all the same. NaN where ``a`` has NaN or
-        infinity.
+        (U, P). U, (m, n), sharded like ``a``, has orthonormal columns for m >= n, else orthonormal
+        rows, even if ``a`` is rank-deficient and U isn't unique. P, sharded by rows, is Hermitian
+        and positive semidefinite. If ``a`` has NaN or infinity, both are NaN.
 
-    Both factors are backward stable: U is orthonormal and A - U P small to rounding. They have
-    derivatives where ``a`` has full rank, also with equal singular values; elsewhere these are
-    infinite or NaN.
+    Both factors are backward stable. They have derivatives if ``a`` has full rank, even with equal
+    singular values; otherwise the derivatives are infinite or NaN.
 
-    Cost, n x n: 4 to 7 steps of an inverse and 2 n^3 multiplications and additions over all ranks.
-    The first takes 5 n^3 where the condition of ``a`` is above some 1e3, and as many as three do
-    where it is above 1e13. Memory: some eight matrices such as ``a`` over all devices.
+    Cost for n x n: 4 to 7 steps, each an inverse and 2 n^3 flops over all ranks. The first step
+    takes 5 n^3 if the condition of ``a`` is above about 1e3, and as much as three steps if it is
+    above 1e13. Memory: about eight matrices like ``a`` over all devices.
 
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 
     Raises:
-        ValueError: another ``side`` or ``method``; a ``backend`` that this platform doesn't have;
-            and all that `jaxmg.lu_factor` raises.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`. An invalid
+            ``side`` or ``method``, or an unavailable ``backend``, raises a ValueError.
     """
     if side not in ("right", "left"):
         raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
@@ -257,18 +259,20 @@ def matrix_rank(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The number of singular values above rtol times the largest: `jax.numpy.linalg.matrix_rank`.
+    """Counts the singular values above a tolerance, as `jax.numpy.linalg.matrix_rank`.
 
     Args:
-        M: (m, n), as for `svd`. The rank of a vector is 1, and 0 where all of it is 0, as in NumPy.
-        rtol: None stands for max(m, n) eps. It is relative, as in NumPy; JAX compares singular
-            values with ``rtol`` itself.
-        hermitian: M is Hermitian: its eigenvalues are taken, as for `eigvalsh`.
-        tol: what singular values have to be above, in place of ``rtol``.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        M: (m, n), as in `svd`. A vector has rank 1, or 0 if all its entries are 0, as in NumPy.
+        rtol: Tolerance relative to the largest singular value, as in NumPy; JAX takes it as
+            absolute. None: max(m, n) eps.
+        hermitian: Whether M is Hermitian; if so, `eigvalsh` is used.
+        tol: Absolute tolerance, in place of ``rtol``.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        An integer scalar. Cost and errors are those of `svdvals`.
+        Rank, an integer scalar.
+
+    Cost and errors are those of `svdvals`. Passing both ``rtol`` and ``tol`` raises a ValueError.
     """
     if tol is not None and rtol is not None:
         raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
@@ -299,27 +303,25 @@ def norm(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The norm of a matrix or a vector: `jax.numpy.linalg.norm`.
+    """Computes the norm of a matrix or a vector, as `jax.numpy.linalg.norm`.
 
     Args:
         x: (m, n), sharded by rows; or an array of any dimensions.
-        ord: of a matrix None or "fro" (the root of the sum of squares), 1, -1, inf or -inf (the
-            largest or smallest sum of absolute values of a column or of a row), 2, -2 or "nuc" (the
-            largest and the smallest singular value, and the sum of all).
-        axis: the axis of vectors, or the two of matrices; None stands for all of x.
-        keepdims: keep reduced axes, with length 1.
-        mesh, matrix_specs: for 2, -2 and "nuc", as for `svdvals`.
+        ord: Norm, as in NumPy; for a matrix None, "fro", 1, -1, inf, -inf, 2, -2 or "nuc".
+        axis: Axis of vectors, or two axes of matrices. None: all of x.
+        keepdims: Whether to keep reduced axes, with length 1.
+        mesh, matrix_specs: As in `svdvals`, for 2, -2 and "nuc".
 
     Returns:
-        Real; the same on all devices where all of x is taken.
+        Real norm; replicated if it is of all of x.
 
-    2, -2 and "nuc" of matrices cost and raise what `svdvals` does, and have its derivative. All
-    others, vectors' too, are those of JAX, computed where ``x`` lies. Sums of squares and of other
-    powers neither overflow nor underflow: one more pass over ``x`` finds its largest entry.
+    For 2, -2 and "nuc" of matrices, cost, errors and derivative are those of `svdvals`. JAX
+    computes other norms on x's devices, scaled in one more pass so that sums of powers neither
+    overflow nor underflow.
 
     Raises:
-        ValueError: ``ord`` isn't one of these, or there are not one or two axes; and all that
-            `svdvals` raises.
+        ValueError: ``ord`` or ``axis`` is invalid.
+        TypeError, ValueError, RuntimeError: As `svdvals`.
     """
     axes = tuple(range(getattr(x, "ndim", 0))) if axis is None else axis
     of_values = (isinstance(ord, str) and ord == "nuc") or (

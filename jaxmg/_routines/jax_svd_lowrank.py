@@ -19,7 +19,7 @@ from jaxmg._types import AnyMatrixLike, MeshLike
 
 @exporting.named_tuple
 class SVDLowRankResult(NamedTuple):
-    """What `svd_lowrank` gives."""
+    """Holds the results of `svd_lowrank`."""
 
     U: jax.Array
     S: jax.Array
@@ -38,40 +38,43 @@ def svd_lowrank(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> SVDLowRankResult:
-    """The k largest singular values and their vectors, by random projection.
+    """Computes the k largest singular values and their vectors by random projection.
 
     Args:
-        a: (m, n), sharded by rows, none of which moves.
-        k: how many, 1 to min(m, n).
-        oversample: how many columns beyond k the subspaces have.
-        iterations: how many times the subspaces are improved by products with ``a`` and its
-            adjoint. 0 suffices if the singular values fall by orders of magnitude within k; slower
-            decay needs more.
-        key: of `jax.random`; None: the same random numbers in each call.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        a: (m, n), sharded by rows. No row moves.
+        k: Number of singular values, 1 to min(m, n).
+        oversample: Number of columns of the subspaces beyond k.
+        iterations: Number of subspace iterations; each is one product with ``a`` and one with its
+            adjoint. 0 suffices if the singular values fall by orders of magnitude within k.
+        key: Key of `jax.random`. None: the same random numbers in each call.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        `SVDLowRankResult`: U (m, k), sharded like ``a``, S (k,), real, descending, Vh (k, n), and
-        error, an estimate of the 2-norm of ``a - (U * S) @ Vh`` from its products with 6 random
-        vectors. The norm exceeds ``error`` with a probability of 1e-6, and is usually at least a
-        tenth of it. S, Vh and error are the same on all devices. U and Vh are orthonormal to
-        rounding. NaN where ``a`` has NaN or infinity.
+        An `SVDLowRankResult` (U, S, Vh, error). S, Vh and error are replicated. If ``a`` has NaN or
+        infinity, the results are NaN.
 
-    No approximation of rank k has a norm below the singular value k + 1. Errors of S are at most
-    that norm. A singular vector is accurate if its singular value s is far above the singular value
-    t that follows the subspace's: its error is of the order of (t / s)^(2 ``iterations`` + 1).
-    There is no derivative.
+        - U, (m, k), is sharded like ``a``. Its columns and the rows of Vh are orthonormal to
+          rounding.
+        - S, (k,), is real and descending.
+        - Vh is (k, n).
+        - error estimates the 2-norm of ``a - (U * S) @ Vh``. The norm exceeds it with a probability
+          of 1e-6, and is usually at least a tenth of it.
 
-    Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) operations over all ranks, each a
-    pass over ``a``, and as many QR decompositions of k + oversample columns. Memory beside ``a``:
-    on each device some three matrices of its rows and of n rows with k + oversample columns.
+    Errors of S are at most the norm that error estimates, which is at least singular value k + 1.
+    The error of a singular vector is of the order of (t / s)^(2 ``iterations`` + 1), where s is its
+    singular value and t the first one beyond the subspace. The results have no derivative.
+
+    Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) flops over all ranks, each a pass
+    over ``a``, and as many QR decompositions of k + oversample columns. Memory: on each device
+    about three matrices of its rows and of n rows, with k + oversample columns.
 
     Source: N. Halko, P.-G. Martinsson, J. A. Tropp, SIAM Rev. 53, 2011.
 
     Raises:
         NotImplementedError: ``a`` is being differentiated.
-        TypeError, ValueError, RuntimeError: k, ``oversample`` or ``iterations`` isn't an integer or
-            out of range; and all that `jaxmg.lu_factor` raises.
+        TypeError, ValueError, RuntimeError: As `jaxmg.lu_factor`. k, ``oversample`` or
+            ``iterations`` raise a TypeError if they aren't integers, and a ValueError if out of
+            range.
 
     Examples:
         >>> u, s, vh, error = jaxmg.linalg.svd_lowrank(a, 100)

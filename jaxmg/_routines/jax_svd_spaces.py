@@ -25,29 +25,29 @@ def orth(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """An orthonormal basis of the range of A: `scipy.linalg.orth`.
+    """Computes an orthonormal basis of the range of A, as `scipy.linalg.orth`.
 
     Args:
-        A: (m, n), as for `svd`.
-        rcond: a number: singular values up to rcond times the largest count as 0; None stands for
-            max(m, n) eps.
-        rank: the number of singular values that count, in place of ``rcond``. In ``jit``, ``vmap``
-            and for batches it has to be given, since it is a dimension of the result.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        A: (m, n), as in `svd`.
+        rcond: Cutoff; singular values up to rcond times the largest count as 0. None: max(m, n)
+            eps.
+        rank: Number of singular values that count, in place of ``rcond``. Required under ``jit``
+            and ``vmap`` and for batches, because it is a dimension of the result.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (m, rank), the left singular vectors, sharded like A; (m, min(m, n)) of NaN where A has NaN
-        or infinity. The rows of a tall A, m >= P n on P devices, stay where they are.
+        The left singular vectors, (m, rank), sharded like A. If A has NaN or infinity, NaN of shape
+        (m, min(m, n)). The rows of a tall A, m >= P n on P devices, don't move.
 
-    The derivative is that of the range, where the rank doesn't change: right for functions of the
-    result that are the same for every orthonormal basis, as U U^H.
+    At constant rank derivatives are valid for functions that don't depend on the basis, such as U
+    U^H.
 
-    Cost: that of `svd`. Derivatives take `pinv` too.
+    Cost: that of `svd`. Derivatives compute `pinv` too.
 
     Raises:
-        TypeError: no ``rank``, and A is being traced.
-        ValueError: no ``rank`` for a batch, or one that isn't among 0 to min(m, n); and all that
-            `svd` raises.
+        TypeError: A is traced without ``rank``.
+        TypeError, ValueError, RuntimeError: As `svd`. A batch without ``rank``, and a ``rank``
+            outside of 0 to min(m, n), raise a ValueError.
     """
     u, rank = _basis("orth", svd_spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
     return u[..., :rank]
@@ -65,18 +65,19 @@ def null_space(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """An orthonormal basis of the null space of A: `scipy.linalg.null_space`.
+    """Computes an orthonormal basis of the null space of A, as `scipy.linalg.null_space`.
 
     Args:
-        A, rcond, rank, mesh, matrix_specs: as for `orth`.
-        overwrite_a, check_finite, lapack_driver: do nothing.
+        A, rcond, rank, mesh, matrix_specs: As in `orth`.
+        overwrite_a, check_finite, lapack_driver: Ignored.
 
     Returns:
-        (n, n - rank), the right singular vectors whose singular values count as 0, by rows; (n, n)
-        of NaN where A has NaN or infinity. Of a tall A it is that of its R, and no row moves.
+        The right singular vectors whose singular values count as 0, (n, n - rank), sharded by rows.
+        If A has NaN or infinity, NaN of shape (n, n). The rows of a tall A don't move: the basis is
+        that of its R.
 
-    Cost: that of `svd` of R where m >= n; else of `svd` with ``full_matrices``. The derivative is
-    that of the null space, as for `orth`, whose errors it raises.
+    Cost: that of `svd` of R for m >= n, else of `svd` with ``full_matrices``. Derivatives and
+    errors are those of `orth`.
     """
     v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
     return v[..., rank:]
@@ -121,19 +122,19 @@ def pinv(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The Moore-Penrose inverse, (n, m): `jax.numpy.linalg.pinv`.
+    """Computes the Moore-Penrose inverse, (n, m), as `jax.numpy.linalg.pinv`.
 
     Args:
-        a: (m, n), as for `svd`.
-        rtol: singular values up to rtol times the largest count as 0; None stands for 10 max(m, n)
-            eps. A number, or an array with one for each matrix of a batch, which may be traced.
-            Programs are compiled for each number, and once for arrays.
-        hermitian: does nothing but refuse a matrix that isn't square.
-        rcond: another name of ``rtol``.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        a: (m, n), as in `svd`.
+        rtol: Cutoff; singular values up to rtol times the largest count as 0. A number, or an array
+            with one entry for each matrix of a batch, which may be traced. Each number is compiled
+            separately, arrays once. None: 10 max(m, n) eps.
+        hermitian: Only checked: ``a`` has to be square.
+        rcond: Alias of ``rtol``.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (n, m), by rows. The derivative is that of a matrix whose rank doesn't change (G. H. Golub,
+        The inverse, (n, m), sharded by rows. Its derivative assumes a constant rank (G. H. Golub,
         V. Pereyra, SIAM J. Numer. Anal. 10, 1973).
 
     Cost: that of `svd`, and a product. Errors are those of `svd`.

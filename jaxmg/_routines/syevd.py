@@ -129,48 +129,38 @@ def syevd(
     backend: Backend = "auto",
     check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-    """Eigenvalues, and eigenvectors, of a Hermitian matrix spread over several devices.
+    """Computes eigenvalues and eigenvectors of a Hermitian matrix spread over several devices.
 
-    Reduces ``a`` to tridiagonal form and solves that by divide and conquer (LAPACK's syevd and
-    heevd; J. J. M. Cuppen, Numer. Math. 36, 1981; M. Gu and S. C. Eisenstat, SIAM J. Matrix Anal.
-    Appl. 16, 1995). All ranks share matrices of order 8192 and more on CPU devices (eigenvalues
-    alone: 4096; complex: 2048), of 5120 and more on GPUs (4608; 4096), which goes by way of a band
-    (C. H. Bischof, B. Lang, X. Sun, ACM Trans. Math. Softw. 26, 2000); smaller ones are gathered by
-    one rank, which runs LAPACK or cuSOLVER. Backend "cusolvermg" has all GPUs work on any.
+    Reduces ``a`` to tridiagonal form and solves it by divide and conquer (LAPACK's syevd and heevd;
+    J. J. M. Cuppen, Numer. Math. 36, 1981; M. Gu and S. C. Eisenstat, SIAM J. Matrix Anal. Appl.
+    16, 1995). For large matrices (from order 8192 on CPU devices and 5120 on GPUs; docs/api.md has
+    all thresholds) all ranks share the work and reduce ``a`` to a band first (C. H. Bischof, B.
+    Lang, X. Sun, ACM Trans. Math. Softw. 26, 2000). One rank solves a smaller matrix by LAPACK or
+    cuSOLVER.
 
     Args:
-        a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,
-            sharded, replicated or on one device. Only the upper triangle is read.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh: the mesh to run on; inferred as in `potrs`.
-        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
-        return_eigenvectors: False computes eigenvalues alone, in less time.
-        return_status: also return the status.
-        pad: as for `potrs`; where the caller padded ``a``, v has its shape, with rows of zeros in
-            the same places.
-        in_specs: another name of ``matrix_specs``.
-        donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
-        backend: "native", "cusolvermg", "cusolvermp" (as for `potrs`), or "auto": the first, on
-            several GPUs as long as one of them has the memory.
-        check: as for `potrs`.
+        a: (n, n), Hermitian; dtypes and sharding are as in `potrs`. Only the upper triangle is
+            read.
+        T_A, mesh, matrix_specs, return_status, in_specs, donate, check: As in `potrs`.
+        return_eigenvectors: False computes eigenvalues only, in less time.
+        pad: As in `potrs`. If the caller padded ``a``, v has a's shape, with zeros in the rows of
+            padding.
+        backend: "auto", "native", "cusolvermg" or "cusolvermp"; see docs/api.md.
 
     Returns:
-        w | (w, v) | (w, status) | (w, v, status), where
+        w | (w, v) | (w, status) | (w, v, status).
 
-        - w, (n,), real: the eigenvalues in ascending order, replicated;
-        - v, (n, n): the eigenvectors in its columns, orthonormal, of a's dtype and sharding;
-        - status, an int32 scalar: 0, or LAPACK's info > 0 where the iteration did not converge, or
-          a value that is not 0 where ``a`` holds NaN or infinity. Then w and v are NaN.
+        - w, (n,), has the eigenvalues: real, ascending, replicated.
+        - v, (n, n), has the eigenvectors in its columns: orthonormal, of a's dtype and sharding.
+        - status is an int32 scalar: 0, or LAPACK's info > 0 if the iteration did not converge, or
+          another value if ``a`` has NaN or infinity. If it is not 0, w and v are NaN.
 
-    Cost: 4 n^3 / 3 multiplications and additions for the eigenvalues, 4 n^3 to 9 n^3 more for the
-    eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``.
-    Beside it, where all ranks share the work, three times a rank's rows with eigenvectors and
-    nothing of that order without; the rank that runs LAPACK on CPU needs about 3 n^2 numbers. On
-    GPUs an order of 5120 or more whose rows don't begin at multiples of 16 bytes is extended by
-    zeros, where two further matrices fit on a device.
+    Cost: 4 n^3 / 3 flops for the eigenvalues, 4 n^3 to 9 n^3 more for the eigenvectors (complex: 4
+    times). Memory: a copy of ``a`` unless ``donate``, and for eigenvectors three times a rank's
+    rows if all ranks share the work, or about 3 n^2 elements on a single CPU rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
 
     Examples:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
@@ -195,33 +185,32 @@ def syevd_shardmap_ctx(
     pad: bool = True,
     backend: Backend = "auto",
 ) -> tuple[Array, ...]:
-    """`syevd` on the local block inside ``shard_map``; outside of one, `syevd_jit_ctx`.
+    """Computes eigenvalues and eigenvectors as `syevd`, for the local block inside ``shard_map``.
 
-    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+    Every rank calls it with its block, in a ``shard_map`` with manual axes only. Outside of
+    ``shard_map`` it is `syevd_jit_ctx`.
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
-            rows and columns, as for `potrs_shardmap_ctx`.
-        T_A: tile width; None lets the plugin choose.
-        mesh: not used here; True or False is taken for ``return_eigenvectors``, which is third in
+        a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as in `potrs_shardmap_ctx`.
+        mesh: Ignored. True or False is taken as ``return_eigenvectors``, the third argument in
             older code.
-        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
-            for `potrs_shardmap_ctx`.
-            True or False is taken for ``pad``, which is fourth in older code.
-        in_specs: another name of ``matrix_specs``.
-        return_eigenvectors: False computes eigenvalues alone.
-        pad: as for `potrs_shardmap_ctx`.
-        backend: as for `potrs`.
+        matrix_specs: As in `potrs_shardmap_ctx`. True or False is taken as ``pad``, the fourth
+            argument in older code.
+        T_A, in_specs, pad: As in `potrs_shardmap_ctx`.
+        return_eigenvectors, backend: As in `syevd`.
 
     Returns:
-        (w, v, status) or (w, status): all eigenvalues, (n,), the same on all ranks; this rank's
-        eigenvectors; an int32 array of shape (1,). v is (n, rows), the rank's columns of V, so that
-        ``out_specs=P(None, axis)`` puts them together; where the blocks have rows of padding, as
-        many columns of zeros follow the eigenvectors. Of a block of rows and columns it is that
-        block of V.
+        (w, v, status) | (w, status).
 
-    The exchange of rows of V for columns needs a copy of them. JAX may differentiate and batch it,
-    as `potrs_shardmap_ctx`.
+        - w, (n,), has all eigenvalues, the same on all ranks.
+        - v, (n, rows), has the rank's columns of V, so ``out_specs=P(None, axis)`` assembles V.
+          Columns of zeros follow if blocks have rows of padding. For a block of rows and columns v
+          is that block of V.
+        - status is an int32 array of shape (1,).
+
+    Memory: a copy of the rank's rows of V, to exchange them for columns. Derivatives and batches
+    are as in `potrs_shardmap_ctx`.
     """
     arguments = collect_local(
         SYEVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
@@ -266,13 +255,14 @@ def syevd_jit_ctx(
     pad: bool = True,
     backend: Backend = "auto",
 ) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]:
-    """`syevd` on global arrays for use inside ``jit``: also gives the work array back.
+    """Computes eigenpairs as `syevd` inside ``jit``, and returns the work array too.
 
-    Donate A to the outer ``jit`` and return ``a_work`` from it, and the solver runs in A's buffer.
+    The solver runs in a's buffer if you donate ``a`` to the outer ``jit`` and return ``a_work``
+    from it.
 
     Returns:
-        (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
-        unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
+        (a_work, w, v, status) | (a_work, w, status). ``a_work`` has a's shape and dtype; its
+        contents are unspecified. Arguments, other results, errors and cost are those of `syevd`.
     """
     arguments = collect_traced(
         SYEVD, T_A, mesh, matrix_specs, in_specs, pad, backend,

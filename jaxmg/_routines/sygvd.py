@@ -97,49 +97,46 @@ def sygvd(
     backend: Backend = "auto",
     check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-    """Eigenvalues, and eigenvectors, of ``a @ x = w * b @ x`` spread over several devices.
+    """Computes eigenvalues and eigenvectors of ``a @ x = w * b @ x``, spread over several devices.
 
-    LAPACK's sygvd and hegvd with ``itype=1``: b = L L^H as `potrs` factors it, the eigenproblem of
-    L^-1 a L^-H as `syevd` solves it, and its eigenvectors times L^-H (G. H. Golub and C. F. Van
-    Loan, "Matrix Computations", 4th ed., section 8.7.2). All ranks share the factorization and the
-    solves with L, whichever solver the eigenproblem has.
+    Solves LAPACK's ``itype=1`` (sygvd and hegvd): factors b = L L^H as `potrs`, solves the
+    eigenproblem of L^-1 a L^-H as `syevd`, and multiplies its eigenvectors by L^-H (G. H. Golub and
+    C. F. Van Loan, "Matrix Computations", 4th ed., section 8.7.2). All ranks share all steps except
+    an eigenproblem that one rank solves.
 
     Args:
-        a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,
-            sharded, replicated or on one device. Only the upper triangle is read.
+        a: (n, n), Hermitian; dtypes and sharding are as in `potrs`. Only the upper triangle is
+            read.
         b: (n, n), Hermitian positive definite, of a's dtype. Only the upper triangle is read. It is
-            brought to where ``a`` is, if it is elsewhere.
-        T_A: tile width, any integer of at least 1; None lets the plugin choose.
-        mesh, matrix_specs, in_specs: as for `syevd`, of ``a``.
-        return_eigenvectors: False computes eigenvalues alone, in less time.
-        return_status: also return the status.
-        pad: as for `potrs`, of both matrices.
-        donate: compute in the buffers of ``a`` and ``b`` and delete both; ignored under an outer
-            ``jit``.
-        backend: "native" or "auto", which are the same here.
-        check: as for `potrs`, of both matrices.
+            moved to a's devices.
+        T_A, mesh, matrix_specs, in_specs: As in `potrs`, for ``a``.
+        return_eigenvectors: False computes eigenvalues only, in less time.
+        return_status: Whether to return the status too.
+        pad, check: As in `potrs`, for both matrices.
+        donate: Whether to compute in the buffers of ``a`` and b and delete both. Under ``jit`` use
+            ``donate_argnums``.
+        backend: "auto" or "native", which are the same.
 
     Returns:
-        w | (w, x) | (w, status) | (w, x, status), where
+        w | (w, x) | (w, status) | (w, x, status).
 
-        - w, (n,), real: the eigenvalues in ascending order, replicated;
-        - x, (n, n): the eigenvectors in its columns, of a's dtype and sharding; ``x^H b x`` is the
-          identity;
-        - status, an int32 scalar: 0, or LAPACK's info: up to n, that of `syevd`; n + k where the
-          leading minor of b of order k is not positive definite. NaN or infinity in either matrix
-          gives a status that is not 0. Where it is not 0, w and x are NaN.
+        - w, (n,), has the eigenvalues: real, ascending, replicated.
+        - x, (n, n), has the eigenvectors in its columns, of a's dtype and sharding; ``x^H b x`` is
+          the identity.
+        - status is an int32 scalar: 0, or LAPACK's info: up to n, that of `syevd`; n + k if the
+          leading minor of b of order k is not positive definite; another value if a matrix has NaN
+          or infinity. If it is not 0, w and x are NaN.
 
-    The error of w is at the level of LAPACK's: where b is ill-conditioned, it grows with its
-    condition, and x departs from ``x^H b x = 1`` likewise (LAPACK Users' Guide, "Error bounds for
-    the generalized symmetric definite eigenproblem").
+    The errors of w and of ``x^H b x = I`` grow with the condition of b, as LAPACK's (LAPACK Users'
+    Guide).
 
-    Cost: that of `syevd`, n^3 / 3 + 2 n^3 before it and n^3 after it for the eigenvectors. Memory:
-    copies of ``a`` and ``b`` unless ``donate``, and beside what `syevd` and a factorization need at
-    most a rank's rows once more.
+    Cost: that of `syevd`, n^3 / 3 + 2 n^3 flops before it, and n^3 after it for the eigenvectors.
+    Memory: copies of ``a`` and b unless ``donate``, and at most a rank's rows more than `syevd` and
+    a factorization.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`, of two matrices of one
-            shape and dtype.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`. Matrices of different
+            shapes or dtypes raise too.
 
     Examples:
         >>> w, x = jaxmg.sygvd(fock, overlap)  # Roothaan's equations, F C = S C E
@@ -164,18 +161,20 @@ def sygvd_shardmap_ctx(
     pad: bool = True,
     backend: Backend = "auto",
 ) -> tuple[Array, ...]:
-    """`sygvd` on the local blocks inside ``shard_map``; outside of one, `sygvd_jit_ctx`.
+    """Computes eigenvalues and eigenvectors as `sygvd`, for the local blocks inside ``shard_map``.
+
+    Outside of ``shard_map`` it is `sygvd_jit_ctx`.
 
     Args:
-        a: this rank's block, as for `syevd_shardmap_ctx`.
-        b: its block of b, of the same shape.
-        T_A, mesh, matrix_specs, in_specs, return_eigenvectors, pad, backend: as for
-            `syevd_shardmap_ctx`, but for the flags of older code.
+        a: The rank's block of A, as in `syevd_shardmap_ctx`.
+        b: The rank's block of B, of the same shape.
+        T_A, mesh, matrix_specs, in_specs, return_eigenvectors, pad, backend: As in
+            `syevd_shardmap_ctx`, without the flags of older code.
 
     Returns:
-        (w, x, status) or (w, status), as `syevd_shardmap_ctx`: x is this rank's eigenvectors.
+        (w, x, status) | (w, status), as `syevd_shardmap_ctx`. x has the rank's eigenvectors.
 
-    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
+    Derivatives and batches are as in `potrs_shardmap_ctx`.
     """
     arguments = collect_local(
         SYGVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
@@ -221,15 +220,15 @@ def sygvd_jit_ctx(
     pad: bool = True,
     backend: Backend = "auto",
 ) -> tuple[Array, Array, Array, Array] | tuple[Array, Array, Array, Array, Array]:
-    """`sygvd` on global arrays for use inside ``jit``: also gives the work arrays back.
+    """Computes eigenpairs as `sygvd` inside ``jit``, and returns the work arrays too.
 
-    Donate A and B to the outer ``jit`` and return both from it, and the solver runs in their
-    buffers.
+    The solver runs in the buffers of ``a`` and b if you donate both to the outer ``jit`` and return
+    the work arrays from it.
 
     Returns:
-        (a_work, b_work, w, x, status) or (a_work, b_work, w, status); the work arrays have a's
-        shape and dtype and unspecified contents. The rest is as for `sygvd`, as are arguments,
-        errors and cost.
+        (a_work, b_work, w, x, status) | (a_work, b_work, w, status). The work arrays have a's shape
+        and dtype; their contents are unspecified. Arguments, other results, errors and cost are
+        those of `sygvd`.
     """
     arguments = collect_traced(
         SYGVD, T_A, mesh, matrix_specs, in_specs, pad, backend,

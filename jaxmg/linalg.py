@@ -1,35 +1,34 @@
 """`jax.numpy.linalg` and `jax.scipy.linalg` for matrices spread over several devices.
 
-Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
-has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
-`cond`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `lu`, `lu_factor`, `qr`,
+Names, order of arguments, defaults and results are those of ``jax.numpy.linalg`` if it has the
+name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`, `cond`,
+`lu_solve`, `matrix_power` and `expm` take any square matrix. `lu`, `lu_factor`, `qr`,
 `qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `norm`,
-`orth`, `null_space` and `svd_lowrank` any (m, n). The others are for Hermitian matrices, positive
-definite ones where a function says so. Results are spread over the devices as A is. Beside JAX's
-arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
+`orth`, `null_space` and `svd_lowrank` take any (m, n). The others take Hermitian matrices, which
+some require to be positive definite. Results are sharded like A. In addition to JAX's arguments
+each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`.
 
-What is read of A:
+The functions read these parts of A:
 
-- Where an argument names a triangle (``lower``; ``UPLO`` or ``upper`` with
-  ``symmetrize_input=False``), that one alone. The upper one is read where it lies; for the lower
-  one all devices exchange blocks with all, which takes a copy of A.
-- `solve`, `inv`, `det`, `slogdet` and negative powers read all of A. One pass over A finds whether
-  it is Hermitian, but for rounding, and has a positive diagonal. Then a Cholesky factorization is
-  tried, which has half the operations of LU; LU follows where that fails, and is taken at once of
-  all other matrices, of batches, and where JAX differentiates. ``assume_a`` of `solve` skips this.
-- Otherwise A has to be Hermitian. That is looked at with one pass over A; where it isn't, but for
-  rounding, the results are NaN. ``symmetrize_input=True`` stands for this: the average of A and its
-  adjoint isn't taken.
+- If an argument names a triangle (``lower``; ``UPLO`` or ``upper`` with
+  ``symmetrize_input=False``), only this triangle. The upper one is read in place. For the lower one
+  all devices exchange blocks, which takes a copy of A.
+- `solve`, `inv`, `det`, `slogdet` and negative powers read all of A. One pass over A checks whether
+  it is Hermitian up to rounding with a positive diagonal. If so, they try a Cholesky factorization,
+  which takes half the operations of LU. They use LU if that fails, and for all other matrices,
+  batches and derivatives. ``assume_a`` of `solve` skips the check.
+- Otherwise A has to be Hermitian. One pass checks this up to rounding; if the check fails, the
+  results are NaN. ``symmetrize_input=True`` means this check: A and its adjoint aren't averaged.
 
 Matrices with leading dimensions are batches, as in JAX, and those of ``b`` broadcast against them.
-A ``b`` with one dimension is a vector, one with two a matrix, for all of them.
+A ``b`` with one dimension is a vector for all matrices, one with two dimensions a matrix for all.
 
-Arrays are promoted as JAX promotes them: float32 with float64, real with complex, integers and
-booleans to JAX's default; where ``jax_numpy_dtype_promotion`` is "strict" what differs raises. What
-isn't a matrix of float32, float64, complex64 or complex128 then raises.
+Arrays are promoted as in JAX: float32 with float64, real with complex, integers and booleans to
+JAX's default. With ``jax_numpy_dtype_promotion="strict"`` different dtypes raise an error. Dtypes
+that aren't promoted to float32, float64, complex64 or complex128 raise an error too.
 
-``overwrite_a``, ``overwrite_b``, ``check_finite``, ``turbo`` and ``debug`` are accepted and do
-nothing, as in JAX.
+``overwrite_a``, ``overwrite_b``, ``check_finite``, ``turbo`` and ``debug`` are accepted and
+ignored, as in JAX.
 """
 
 from typing import TYPE_CHECKING

@@ -30,25 +30,26 @@ def funm(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
+    """Computes a function of a Hermitian matrix from its eigenvalues, as `jax.scipy.linalg.funm`.
 
     Args:
         A: (n, n), Hermitian.
-        func: gives for the eigenvalues, (n,), those of the result. They are of A's dtype: make A
-            complex for a function that is complex at real places.
-        disp: only True.
-        mesh, matrix_specs: as for `jaxmg.syevd`.
+        func: Function that maps the eigenvalues, (n,), to those of the result. They have A's dtype:
+            pass a complex A for a complex function.
+        disp: True.
+        mesh, matrix_specs: As in `jaxmg.syevd`.
 
     Returns:
-        V func(w) V^H, (n, n), sharded like A; real where A and func(w) are, as of SciPy. NaN where
-        A isn't Hermitian.
+        V func(w) V^H, (n, n), sharded like A. As in SciPy it is real if A and func(w) are. If A
+        isn't Hermitian, it is NaN.
 
-    Cost: that of `jaxmg.syevd`, and 2 n^3 multiplications and additions over all ranks. Memory: A's
-    four times, and the result; what `jaxmg.syevd` takes before.
+    Cost: that of `jaxmg.syevd`, and 2 n^3 flops over all ranks. Memory: four times A's, and the
+    result, after that of `jaxmg.syevd`.
 
     Raises:
         NotImplementedError: ``disp=False``, an estimate of the error.
-        ValueError: ``func`` gives another shape; and all that `jaxmg.syevd` raises.
+        TypeError, ValueError, RuntimeError: As `jaxmg.syevd`. A ``func`` that returns another shape
+            raises a ValueError.
 
     Examples:
         >>> b = jaxmg.linalg.funm(a, jnp.tanh)
@@ -69,21 +70,21 @@ def sqrtm(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
+    """Computes the principal square root of a Hermitian matrix, as `jax.scipy.linalg.sqrtm`.
 
     Args:
-        A: (n, n), Hermitian. Real, it has to be positive semidefinite: make it complex for a root
-            of a matrix with negative eigenvalues. Negative ones within rounding of 0, which is
-            n eps times the largest, are taken for 0. The derivative is infinite or NaN where A is
-            singular, but for what A's null space has no part in.
-        blocksize: does nothing.
-        mesh, matrix_specs: as for `jaxmg.syevd`.
+        A: (n, n), Hermitian. A real A has to be positive semidefinite; pass a complex A if it has
+            negative eigenvalues. Negative eigenvalues within rounding of 0, n eps times the
+            largest, count as 0.
+        blocksize: Ignored.
+        mesh, matrix_specs: As in `jaxmg.syevd`.
 
     Returns:
-        (n, n), of A's dtype (JAX's is complex always) and sharding; NaN where A is real and
-        indefinite, or not Hermitian.
+        The root, (n, n), of A's dtype and sharding; JAX's is always complex. If A is real and
+        indefinite, or isn't Hermitian, it is NaN. If A is singular, the derivative is infinite or
+        NaN, except for tangents that A's null space doesn't contribute to.
 
-    Cost and errors are as for `funm`.
+    Cost and errors are those of `funm`.
     """
 
     return _function(A, _root, "sqrtm", mesh, matrix_specs)
@@ -99,34 +100,33 @@ def expm(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The exponential of any square matrix: `jax.scipy.linalg.expm`.
+    """Computes the exponential of any square matrix, as `jax.scipy.linalg.expm`.
 
     Args:
         A: (n, n).
-        upper_triangular: read the upper triangle of A alone. It saves nothing.
-        max_squarings: the most squarings there may be. A takes about log2 of its 1-norm, less 2.4,
-            and 2 in single precision; fewer if the norms of its powers are smaller, as where
-            entries differ in size.
-        assume_a: "her" or "hermitian": A is Hermitian, and its eigenvalues give the result, however
-            large they are. None, "gen" or "general": scaling and squaring with Padé approximants.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`, or as for `jaxmg.syevd`.
+        upper_triangular: Whether to read only the upper triangle of A. The cost is the same.
+        max_squarings: Largest number of squarings. A needs at most about log2 of its 1-norm, minus
+            2.4 (single precision: minus 2).
+        assume_a: "her" or "hermitian": A is Hermitian, and the result is computed from its
+            eigenvalues, of any size. None, "gen" or "general": scaling and squaring with Padé
+            approximants.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
 
     Returns:
-        (n, n), of A's dtype and sharding; NaN where it would take more squarings, and with "her"
-        where A isn't Hermitian.
+        The exponential, (n, n), of A's dtype and sharding. If it needs more squarings, or with
+        "her" if A isn't Hermitian, it is NaN.
 
-    If A is triangular, upper or lower, the diagonal and the one beside it are exact to rounding,
-    and the other triangle is zero, however much entries differ in size.
+    For a triangular A the diagonal and the adjacent one are exact to rounding, and the other
+    triangle is zero.
 
-    Cost: 2 to 8 products of 2 n^3 operations over all ranks and one for each squaring, a
-    factorization of 2 n^3 / 3 and 2 n^3 for the solve with it (A. H. Al-Mohy and N. J. Higham,
-    SIAM J. Matrix Anal. Appl. 31, 2009); a gradient has three times as many, and as many as the
-    result again. Memory: about ten times A. With "her" as for `funm`.
+    Cost: 2 to 8 products of 2 n^3 flops over all ranks, one more for each squaring, and a
+    factorization and solve of 8 n^3 / 3 (A. H. Al-Mohy and N. J. Higham, SIAM J. Matrix Anal. Appl.
+    31, 2009). A gradient takes three times as many, and computes the result again. Memory: about
+    ten times A's. With "her" as for `funm`.
 
     Raises:
-        ValueError: another ``assume_a``; ``upper_triangular`` with "her".
-        TypeError: ``max_squarings`` is no integer.
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`, or `funm`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor` or `funm`. An
+            invalid ``assume_a``, or ``upper_triangular`` with "her", raises a ValueError.
 
     Examples:
         >>> propagator = jaxmg.linalg.expm(-1j * t * h, assume_a=None)
@@ -170,19 +170,19 @@ def logm(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
+    """Computes the principal logarithm of a Hermitian matrix, as `scipy.linalg.logm`. JAX has none.
 
     Args:
-        A: (n, n), Hermitian. Real, it has to be positive definite: make it complex for the
-            logarithm of a matrix with negative eigenvalues.
-        disp: only True.
-        mesh, matrix_specs: as for `jaxmg.syevd`.
+        A: (n, n), Hermitian. A real A has to be positive definite; pass a complex A if it has
+            negative eigenvalues.
+        disp: True.
+        mesh, matrix_specs: As in `jaxmg.syevd`.
 
     Returns:
-        (n, n), of A's dtype and sharding; NaN where A is real and has negative eigenvalues, or
-        isn't Hermitian.
+        The logarithm, (n, n), of A's dtype and sharding. If A is real with negative eigenvalues, or
+        isn't Hermitian, it is NaN.
 
-    Cost and errors are as for `funm`.
+    Cost and errors are those of `funm`.
     """
     if not disp:
         raise NotImplementedError(

@@ -37,7 +37,7 @@ _ESTIMATED = (1, np.inf)
 
 @exporting.named_tuple
 class SlogdetResult(NamedTuple):
-    """What `slogdet` gives."""
+    """Holds the results of `slogdet`."""
 
     sign: jax.Array
     logabsdet: jax.Array
@@ -57,34 +57,35 @@ def solve(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The x with ``a @ x = b``, for any square matrix: `jax.scipy.linalg.solve`.
+    """Solves ``a @ x = b`` for any square matrix, as `jax.scipy.linalg.solve`.
 
     Args:
-        a: (n, n), as for `jaxmg.gesv`.
+        a: (n, n), as in `jaxmg.gesv`.
         b: (n,) or (..., n, nrhs).
-        lower: with "pos", "her" and "sym" the triangle that is read.
-        overwrite_a, overwrite_b, debug, check_finite: do nothing.
-        assume_a: as in SciPy. "gen" or "general": nothing, so that it is LU (`jaxmg.gesv`), of half
-            the speed of "pos". "pos" or "positive definite": Hermitian positive definite, of which
-            one triangle is read (`jaxmg.potrs`). "her" or "hermitian", "sym" or "symmetric":
-            Hermitian, or symmetric also where it is complex; one triangle is read, and LU solves
-            where the matrix isn't positive definite. None, SciPy's default: find out with one pass
-            over ``a`` whether it is Hermitian with a positive diagonal. Then Cholesky is tried, and
-            LU takes its place where that fails; else it is LU. In batches and where JAX
-            differentiates, None is "gen".
+        lower: Whether "pos", "her" and "sym" read the lower triangle or the upper one.
+        overwrite_a, overwrite_b, debug, check_finite: Ignored.
+        assume_a: Structure of ``a``, as in SciPy.
+
+            - "gen" or "general": none; LU (`jaxmg.gesv`), half as fast as "pos".
+            - "pos" or "positive definite": Hermitian positive definite; Cholesky (`jaxmg.potrs`) of
+              one triangle.
+            - "her" or "hermitian", "sym" or "symmetric": Hermitian, or symmetric even if complex;
+              Cholesky of one triangle, then LU if that fails.
+            - None: as "her" if one pass over ``a`` finds it Hermitian with a positive diagonal,
+              else as "gen"; in batches and derivatives "gen".
+        mesh, matrix_specs: As in `jaxmg.gesv`.
 
     Returns:
-        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together.
-        Where ``a`` is singular x has infinity or NaN, as of JAX; where ``a`` has NaN or infinity it
-        is NaN. With "pos" it is NaN where ``a`` isn't positive definite.
+        x, of b's shape and sharding, with the broadcast leading dimensions of ``a`` and b. If ``a``
+        is singular, x has infinity or NaN, as in JAX. If ``a`` has NaN or infinity, or with "pos"
+        isn't positive definite, x is NaN.
 
-    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`, which also take a tile width, a precision and a's
-    memory. Where the matrix decides which (None and "her"), memory: one more copy of ``a``. With
-    "her" and "sym" all devices exchange blocks with all, which takes a copy of ``a``.
+    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`. Memory: None and "her" take one more copy of ``a``;
+    "her" and "sym" take another to exchange blocks between all devices.
 
     Raises:
-        ValueError: another ``assume_a``.
-        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
+        TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``assume_a`` raises a
+            ValueError.
 
     Examples:
         >>> x = jaxmg.linalg.solve(a, b)
@@ -109,21 +110,21 @@ def inv(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The inverse of any square matrix: `jax.numpy.linalg.inv`.
+    """Inverts any square matrix, as `jax.numpy.linalg.inv`.
 
     Args:
         a: (n, n).
-        overwrite_a, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.getri`.
+        overwrite_a, check_finite: Ignored.
+        mesh, matrix_specs: As in `jaxmg.getri`.
 
     Returns:
-        (n, n), of a's dtype and sharding; with infinity or NaN where ``a`` is singular.
+        The inverse, (n, n), of a's dtype and sharding, with infinity or NaN if ``a`` is singular.
 
-    Cost: that of `jaxmg.potri` where ``a`` is Hermitian positive definite, and else of
-    `jaxmg.getri`, twice as much; a pass over ``a`` finds out.
+    Cost: that of `jaxmg.potri` if ``a`` is Hermitian positive definite, which one pass over ``a``
+    checks; else that of `jaxmg.getri`, twice as much.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.getri`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`.
     """
     return jax_linalg.run(
         (a,),
@@ -143,22 +144,23 @@ def slogdet(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> SlogdetResult:
-    """The determinant's sign and logarithm for any square matrix: `jax.numpy.linalg.slogdet`.
+    """Computes the sign and logarithm of the determinant, as `jax.numpy.linalg.slogdet`.
 
     Args:
         a: (n, n).
-        method: does nothing: the matrix decides, as for `solve`.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        method: Ignored; the matrix decides, as in `solve`.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        `SlogdetResult`: sign, a scalar of a's dtype with the absolute value 1, and logabsdet, a
-        real scalar; 0 and -inf where ``a`` is singular.
+        A `SlogdetResult` (sign, logabsdet). The sign is a scalar of a's dtype and absolute value 1;
+        logabsdet is a real scalar. They are 0 and -inf if ``a`` is singular.
 
-    Cost: that of `jaxmg.cho_factor` where ``a`` is Hermitian positive definite, and else of
-    `jaxmg.lu_factor`, twice as much. `jaxmg.potrs` and `jaxmg.gesv` give it beside a solution.
+    Cost: that of `jaxmg.cho_factor` if ``a`` is Hermitian positive definite, else that of
+    `jaxmg.lu_factor`, twice as much. `jaxmg.potrs` and `jaxmg.gesv` return the determinant with a
+    solution.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
     results = jax_linalg.run((a,), "slogdet", log_det, ("small", "small"), mesh, matrix_specs)
     return SlogdetResult(*results)
@@ -173,13 +175,13 @@ def det(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The determinant of any square matrix: `jax.numpy.linalg.det`.
+    """Computes the determinant of any square matrix, as `jax.numpy.linalg.det`.
 
-    Arguments, cost and errors are as for `slogdet`, which doesn't overflow; ``overwrite_a`` and
-    ``check_finite`` do nothing.
+    Arguments, cost and errors are those of `slogdet`, which doesn't overflow. ``overwrite_a`` and
+    ``check_finite`` are ignored.
 
     Returns:
-        A scalar of a's dtype. Where it is 0, its derivative is that of `jaxmg.LUFactor.det`.
+        A scalar of a's dtype. If it is 0, its derivative is that of `jaxmg.LUFactor.det`.
     """
     return jax_linalg.run((a,), "det", determinant, ("small",), mesh, matrix_specs)
 
@@ -192,29 +194,31 @@ def cond(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The condition number of a matrix: `jax.numpy.linalg.cond`.
+    """Computes the condition number of a matrix, as `jax.numpy.linalg.cond`.
 
     Args:
-        x: (n, n), n > 0; with None, 2 and -2 (m, n), as for `svdvals`.
-        p: the norm: 1 or inf, of which the inverse's is estimated by a factor; "fro", -1 or -inf,
-            as NumPy has them, by the inverse itself. None, JAX's default, and 2 are the largest
-            singular value over the smallest, -2 is its inverse, and "nuc" the sum of all times that
-            of their inverses.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+        x: (n, n), n > 0. With None, 2 and -2 also (m, n), as in `svdvals`.
+        p: Norm.
+
+            - 1 or inf: LU estimates the norm of the inverse.
+            - "fro", -1 or -inf, as in NumPy: the inverse is computed.
+            - None, 2, -2 or "nuc", as in NumPy: the singular values are computed.
+        mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        norm(x) * norm(inverse of x), a real scalar; NaN where x has NaN, and inf where it has
-        infinity and no NaN, as of NumPy, or is singular (with -2 it is 0 there). With 1 and inf it
-        is LAPACK's estimate (gecon), a lower bound that is mostly exact and rarely less than a
-        third of what JAX computes, and has no derivative.
+        norm(x) * norm(inverse of x), a real scalar. It is NaN if x has NaN. As in NumPy it is inf
+        (with -2: 0) if x is singular or has infinity and no NaN. With 1 and inf it is LAPACK's
+        estimate (gecon), a lower bound that is rarely less than a third of JAX's result and has no
+        derivative.
 
-    Cost: that of `jaxmg.lu_factor`, and at most ten solves of one or two right-hand sides; with
-    "fro", -1 and -inf that of `inv`, and with None, 2, -2 and "nuc" that of `svdvals`.
-    `jaxmg.LUFactor.rcond` has it of a factor that is there.
+    Cost: that of `jaxmg.lu_factor` and at most ten solves with one or two right-hand sides (1,
+    inf), of `inv` ("fro", -1, -inf), or of `svdvals`. `jaxmg.LUFactor.rcond` estimates it from a
+    factor.
 
     Raises:
-        NotImplementedError: with 1 or inf x is being differentiated.
-        ValueError: another p, or no square matrix; and all that `jaxmg.lu_factor` raises.
+        NotImplementedError: x is being differentiated with 1 or inf.
+        TypeError, ValueError, RuntimeError: As `jaxmg.lu_factor`. An invalid p or shape raises a
+            ValueError.
 
     Examples:
         >>> kappa = jaxmg.linalg.cond(a, 1)
@@ -241,21 +245,22 @@ def matrix_power(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
+    """Raises a square matrix to the n-th power, as `jax.numpy.linalg.matrix_power`.
 
     Args:
-        a: (k, k), of integers too where n >= 0.
-        n: an integer, of any sign.
-        mesh, matrix_specs: as for `jaxmg.getri`.
+        a: (k, k); integers are allowed if n >= 0.
+        n: Exponent, any integer.
+        mesh, matrix_specs: As in `jaxmg.getri`.
 
     Returns:
-        (k, k), of a's dtype and sharding.
+        The power, (k, k), of a's dtype and sharding.
 
-    Cost: at most 2 log2(abs(n)) products of 2 k^3 operations over all ranks, and for n < 0 `inv`.
-    Memory: A's four times, and the result.
+    Cost: at most 2 log2(abs(n)) products of 2 k^3 flops over all ranks; n < 0 adds that of `inv`.
+    Memory: four times a's, and the result.
 
     Raises:
-        TypeError: n is no integer; and all that `jaxmg.getri` raises.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`. An n that isn't
+            an integer raises a TypeError.
     """
     try:
         n = operator.index(n)

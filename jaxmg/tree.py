@@ -1,16 +1,15 @@
-"""Pytrees of many matrices, as an optimizer has them: each matrix on one device.
+"""Pytrees of many matrices, as in an optimizer: each matrix on one device.
 
-`jaxmg.linalg` spreads a matrix over all devices, which is the way for a large one. Of hundreds of
-middle size each is quicker on a single device: its home. The functions here take any pytree of
-arrays (..., m, n), of which leading dimensions are batches. They deal the matrices to the devices
-so that these end together, bring them there by one exchange for all leaves, and the results back by
-another.
+`jaxmg.linalg` spreads one large matrix over all devices. Hundreds of matrices of middle size are
+faster on a single device each. The functions here take any pytree of arrays (..., m, n), with
+leading dimensions as batches. They assign the matrices to devices so that all devices finish
+together. One exchange moves all leaves to these devices, and another one moves the results back.
 
     jaxmg.tree.eigh(statistics)        # a tree of (w, v)
     jaxmg.tree.map(f, tree)            # any function of one matrix
 
-A single array is a tree of one leaf. ``None`` in a tree is no leaf, as anywhere in JAX.
-docs/howto/optimizers.md has what it costs. All of it needs JAX 0.10 or newer.
+A single array is a tree of one leaf. ``None`` in a tree is no leaf, as in JAX.
+docs/howto/optimizers.md has the costs. All functions need JAX 0.10 or newer.
 """
 
 from __future__ import annotations
@@ -47,41 +46,39 @@ def map(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """``f`` of each matrix of a pytree, as `jax.tree.map` has it of each leaf.
+    """Applies ``f`` to each matrix of a pytree, as `jax.tree.map` does to each leaf.
 
     Args:
-        f: a function of one matrix, (m, n), that JAX can trace. It gives an array or a pytree of
-            arrays. An eager call with another object in the place of ``f`` compiles again, as with
-            `jax.jit`: pass no new lambda each time.
-        tree: a pytree of arrays (..., m, n), of any shapes, dtypes and shardings.
-        cost: gives what ``f`` costs for a matrix, by a `jax.ShapeDtypeStruct` of shape (m, n), in
-            any unit; by it the matrices are dealt. None: m n min(m, n), four times that where it is
-            complex, and 64^3 for its being there.
-        mesh: the devices. None: the mesh that a leaf is on, else the context mesh.
-        matrix_specs: how the leaves are sharded where arrays don't say, which is under ``jit`` on
-            automatic axes: a `PartitionSpec` for all, or a pytree of them that is a prefix of the
-            tree. None: the first dimension that the number of devices divides is sharded over all
-            of them; a leaf without one is replicated.
+        f: Traceable function of one matrix, (m, n), that returns an array or a pytree of arrays. In
+            eager calls a different function object triggers a recompilation, as in `jax.jit`.
+        tree: Pytree of arrays (..., m, n) of any shapes, dtypes and shardings.
+        cost: Function that returns the cost of ``f``, in any unit, for a `jax.ShapeDtypeStruct` of
+            shape (m, n), to balance the devices' work. None: m n min(m, n) (complex: 4 times), plus
+            a fixed cost of 64^3 per matrix.
+        mesh: Mesh to run on. None: the mesh of a leaf, else the context mesh.
+        matrix_specs: Sharding of the leaves under ``jit`` on automatic axes, where arrays carry
+            none: a `PartitionSpec`, or a pytree of them that is a prefix of the tree. None: the
+            first dimension that the number of devices divides is sharded; a leaf without one is
+            replicated.
 
     Returns:
-        A pytree like ``tree``, in which each leaf is what ``f`` gives, with the leaf's leading
-        dimensions in front. A result that is a matrix is sharded as the leaf is, but for dimensions
-        that the axes don't divide; others are replicated but for the leading dimensions.
+        A pytree like ``tree`` with the results of ``f`` in place of leaves, after the leaf's
+        leading dimensions. A result that is a matrix is sharded like the leaf, except in dimensions
+        that the axes don't divide. Other results are sharded only in the leading dimensions.
 
-    A matrix for which ``f`` gives NaN or infinity leaves all others as they are. Equal shapes at
-    one home are one ``jax.vmap`` of ``f``; on several CPU devices they are taken one after the
-    other, since JAX's LAPACK kernels lock up there otherwise. JAX may differentiate it.
+    NaN or infinity in the result for one matrix doesn't affect others. A device runs matrices of
+    equal shape as one ``jax.vmap`` of ``f``; several CPU devices run them one after the other,
+    because JAX's LAPACK kernels deadlock otherwise. JAX can differentiate the call.
 
-    Cost: beside ``f`` one exchange of all devices with all each way, of the leaves' and of the
-    results' numbers (where leaves are replicated none in, and all results are gathered). Memory:
-    beside operands and results twice what is at home on a device, of operands and of results; of
-    replicated results one more copy.
+    Cost: that of ``f``, and an all-to-all exchange each of leaves and results. Replicated leaves
+    need none, and their results are gathered. Memory: twice a device's operands and results, and
+    one more copy of replicated results.
 
     Raises:
-        TypeError: a leaf isn't an array.
-        ValueError: a leaf has fewer than two dimensions; a spec that doesn't fit; under ``jit`` on
-            automatic axes no mesh; a call inside ``shard_map``.
-        NotImplementedError: JAX before 0.10.
+        TypeError: A leaf isn't an array.
+        ValueError: A leaf has fewer than two dimensions, a spec doesn't match, there is no mesh
+            under ``jit`` on automatic axes, or the call is inside ``shard_map``.
+        NotImplementedError: JAX is older than 0.10.
 
     Examples:
         >>> factors = jaxmg.tree.map(jnp.linalg.cholesky, statistics)
@@ -98,18 +95,19 @@ def eigh(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """Eigenvalues and eigenvectors of each Hermitian matrix of a pytree: `jax.numpy.linalg.eigh`.
+    """Computes the eigenvalues and eigenvectors of each Hermitian matrix of a pytree.
 
     Args:
-        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
-        UPLO, symmetrize_input: as of JAX's.
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        UPLO, symmetrize_input: As in `jax.numpy.linalg.eigh`.
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree in which each leaf is JAX's ``EighResult``: eigenvalues (..., n), real, ascending,
-        and eigenvectors (..., n, n), sharded as the leaf. Both are NaN of a matrix that has NaN.
+        A pytree like ``tree`` with JAX's ``EighResult`` in place of leaves: eigenvalues (..., n),
+        real and ascending, and eigenvectors (..., n, n), sharded like the leaf. A matrix with NaN
+        gives NaN.
 
-    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"tree.eigh: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
@@ -126,19 +124,18 @@ def cholesky(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """The Cholesky factor of each Hermitian positive definite matrix of a pytree:
-    `jax.numpy.linalg.cholesky`.
+    """Computes the Cholesky factor of each Hermitian positive definite matrix of a pytree.
 
     Args:
-        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
-        upper, symmetrize_input: as of JAX's.
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        upper, symmetrize_input: As in `jax.numpy.linalg.cholesky`.
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree of factors like ``tree``, sharded as it is, with zeros in the other triangle. NaN
-        of a matrix that isn't positive definite.
+        A pytree of factors like ``tree``, sharded like it, with zeros in the other triangle. The
+        factor of a matrix that isn't positive definite is NaN.
 
-    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
     function = _function("cholesky", upper=bool(upper), symmetrize_input=bool(symmetrize_input))
     return trees.of_each("cholesky", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
@@ -146,17 +143,17 @@ def cholesky(
 
 @_compat.api_boundary
 def inv(tree: Any, *, mesh: MeshLike | None = None, matrix_specs: Any = None) -> Any:
-    """The inverse of each square matrix of a pytree, by LU: `jax.numpy.linalg.inv`.
+    """Inverts each square matrix of a pytree by LU.
 
     Args:
-        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree of inverses like ``tree``, sharded as it is; with infinity or NaN of a matrix that
-        is singular.
+        A pytree of inverses like ``tree``, sharded like it. The inverse of a singular matrix has
+        infinity or NaN.
 
-    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
     function = _function("inv")
     return trees.of_each("inv", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
@@ -170,18 +167,19 @@ def qr(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """The QR decomposition of each matrix of a pytree: `jax.numpy.linalg.qr`.
+    """Computes the QR decomposition of each matrix of a pytree.
 
     Args:
-        tree: a pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
-        mode: as of JAX's; "reduced": Q (..., m, k) and R (..., k, n), k = min(m, n).
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
+        mode: As in `jax.numpy.linalg.qr`. "reduced": Q (..., m, k) and R (..., k, n), k = min(m,
+            n).
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree in which each leaf is JAX's ``QRResult``, or R with "r". Dimensions of Q and R are
-        sharded as the leaf's where the axes divide them.
+        A pytree like ``tree`` with JAX's ``QRResult`` in place of leaves, or R for "r". Dimensions
+        of Q and R are sharded like the leaf's if the axes divide them.
 
-    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"tree.qr: mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
@@ -198,19 +196,19 @@ def svd(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """The singular value decomposition of each matrix of a pytree: `jax.numpy.linalg.svd`.
+    """Computes the singular value decomposition of each matrix of a pytree.
 
     Args:
-        tree: a pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
-        full_matrices, compute_uv: as of JAX's.
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
+        full_matrices, compute_uv: As in `jax.numpy.linalg.svd`.
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree in which each leaf is JAX's ``SVDResult``: U, the singular values, descending, and
-        V^H; or those alone. Dimensions of U and V^H are sharded as the leaf's where the axes divide
-        them.
+        A pytree like ``tree`` with JAX's ``SVDResult`` in place of leaves: U, the singular values,
+        descending, and V^H; without ``compute_uv`` the singular values. Dimensions of U and V^H are
+        sharded like the leaf's if the axes divide them.
 
-    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
     function = _function("svd", full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
     return trees.of_each("svd", function, tree, mesh, matrix_specs, checks.DTYPES)
@@ -231,26 +229,26 @@ def orthogonal_iteration(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """Bases that are nearer to the eigenvectors of each matrix of a pytree: the Q of A Q = Q R, by
-    which SOAP refreshes its eigenbases.
+    """Improves a basis of eigenvectors of each matrix of a pytree, as SOAP does.
+
+    Each step replaces the basis Q by that of the QR decomposition of A Q, and multiplies an
+    eigenvector's error by the ratio of its eigenvalue to the next larger one (G. H. Golub, C. F.
+    Van Loan, "Matrix Computations", 2013, 8.2.4).
 
     Args:
-        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128; SOAP's
-            are the two statistics of each matrix of weights.
-        bases: a pytree of the same structure, with the orthonormal columns to begin with, of the
-            shapes and dtypes of ``tree``.
-        steps: so many products and QR decompositions, at least 1; SOAP takes one each time.
-        mesh, matrix_specs: as for `map`, of the leaves of both trees.
+        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        bases: Pytree of the same structure, shapes and dtypes, with the initial orthonormal
+            columns.
+        steps: Number of iterations, at least 1; each is one product and one QR decomposition. SOAP
+            takes one.
+        mesh, matrix_specs: As in `map`, for the leaves of both trees.
 
     Returns:
-        A pytree like ``tree``, sharded as it is, of matrices with orthonormal columns: by
-        orthogonal iteration (G. H. Golub, C. F. Van Loan, "Matrix Computations", 2013, 8.2.4),
-        where an eigenvector's error is multiplied by the ratio of its eigenvalue to the next larger
-        one in each step. R's diagonal is not negative, so that columns keep their directions. NaN
-        of a matrix with NaN in it or in its basis.
+        A pytree like ``tree``, sharded like it, of matrices with orthonormal columns. The diagonal
+        of R is nonnegative, so columns keep their directions. A matrix or basis with NaN gives NaN.
 
-    Both trees go to the matrices' homes by one exchange. Cost and errors are as for `map`; bases
-    that aren't like ``tree`` are a ValueError or a TypeError.
+    Cost and errors are those of `map`; one exchange moves both trees. Bases that don't match
+    ``tree`` raise a ValueError or a TypeError.
 
     Examples:
         >>> bases = jaxmg.tree.orthogonal_iteration(statistics, bases)  # N. Vyas et al., 2024
@@ -273,33 +271,35 @@ def orthogonalize(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """The nearest matrix with orthonormal rows or columns to each matrix of a pytree: U V^H of its
-    singular value decomposition, as Muon has it of a momentum.
+    """Replaces each matrix of a pytree by the nearest one with orthonormal rows or columns.
+
+    This is U V^H of its singular value decomposition, as Muon computes of a momentum.
 
     Args:
-        tree: a pytree of arrays (..., m, n) of float32, float64, complex64, complex128, bfloat16 or
-            float16; a single array among them.
-        steps: of the iteration, each of 2 k^2 l + k^3 multiplications and additions, where k is the
-            smaller of m and n and l the larger; at least 1. "exact" has none.
-        method: "newton-schulz": with Muon's coefficients (K. Jordan et al., 2024), which take
-            singular values of at least 0.001 of the Frobenius norm to somewhere in [0.4, 1.21] with
-            5 steps, and no nearer to 1 with more. "polar-express": the best polynomials for the
-            same singular values (N. Amsel et al., "The Polar Express", 2025): [0.84, 1.13] with 5
-            steps, 1 within 0.006 with 6, and within rounding with 8. "exact": by JAX's singular
-            value decomposition.
-        dtype: in which the iteration is computed, such as ``jnp.bfloat16``; None: the leaf's.
-            Complex leaves are computed in the complex dtype of its precision, at least complex64.
-            The scaling by the Frobenius norm before it is done in at least float32. Leaves of
-            float32 are rounded to bfloat16 before they go to their homes, which halves what is
-            exchanged. Not for "exact".
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., m, n) of float32, float64, complex64, complex128, bfloat16 or
+            float16, or a single array.
+        steps: Number of iterations, at least 1; each takes 2 k^2 l + k^3 flops, where k is the
+            smaller and l the larger of m and n. Ignored by "exact".
+        method: Algorithm; ranges are those of singular values that begin at 0.001 or more of the
+            Frobenius norm.
+
+            - "newton-schulz", with Muon's coefficients (K. Jordan et al., 2024): [0.4, 1.21] after
+              5 steps; more steps don't narrow the range.
+            - "polar-express", the best polynomials (N. Amsel et al., "The Polar Express", 2025):
+              [0.84, 1.13] after 5 steps, 1 to 0.006 after 6, and to rounding after 8.
+            - "exact": JAX's singular value decomposition.
+        dtype: Dtype of the iteration, such as ``jnp.bfloat16``; not for "exact". None: the leaf's.
+            Complex leaves use the complex dtype of this precision, at least complex64. Scaling by
+            the Frobenius norm uses at least float32. float32 leaves are rounded to bfloat16 before
+            the exchange, which halves it.
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree like ``tree``, of its dtypes and sharded as it is. Singular values that are 0 stay
-        so; with "exact" they become 1, in a direction that is arbitrary. NaN of a matrix with NaN.
+        A pytree like ``tree``, of its dtypes, sharded like it. Singular values of 0 stay 0; with
+        "exact" they become 1, in an arbitrary direction. A matrix with NaN gives NaN.
 
-    Cost and errors are as for `map`, with three to five matrices of a leaf's shape beside; another
-    ``method``, ``steps`` or ``dtype`` is a ValueError or a TypeError.
+    Cost and errors are those of `map`. Memory: three to five more matrices of a leaf's shape. An
+    invalid ``method``, ``steps`` or ``dtype`` raises a ValueError or a TypeError.
 
     Examples:
         >>> updates = jaxmg.tree.orthogonalize(momenta, dtype=jnp.bfloat16)
@@ -336,32 +336,35 @@ def inverse_pth_root(
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
 ) -> Any:
-    """(A + epsilon w I)^(-1/p) of each Hermitian positive semidefinite matrix A of a pytree, w its
-    largest eigenvalue: the preconditioners of Shampoo.
+    """Computes the inverse p-th root of each Hermitian positive semidefinite matrix of a pytree.
+
+    The result is (A + epsilon w I)^(-1/p), where w is A's largest eigenvalue: Shampoo's
+    preconditioners.
 
     Args:
-        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128; a single
-            array among them.
-        p: at least 1; Shampoo's is 4 for the two statistics of a matrix.
-        epsilon: the ridge, relative to w; at least 0.
-        method: "eigh": by eigenvalues and eigenvectors. "newton": the coupled Newton iteration
-            (C.-H. Guo and N. J. Higham, "A Schur-Newton method for the matrix pth root and its
-            inverse", 2006), by products alone, about log(1 / epsilon) + 6 steps of 2 log2(p) + 2
-            products, with w by 100 steps of power iteration: too small by a few percent where the
-            largest eigenvalues are close to each other, and so is the ridge.
-        mesh, matrix_specs: as for `map`.
+        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128, or a single
+            array.
+        p: Order of the root, at least 1; Shampoo takes 4 for matrices.
+        epsilon: Ridge relative to w, at least 0.
+        method: Algorithm.
+
+            - "eigh": eigenvalues and eigenvectors.
+            - "newton": the coupled Newton iteration (C.-H. Guo and N. J. Higham, 2006): about log(1
+              / epsilon) + 6 steps of 2 log2(p) + 2 products. Power iteration (100 steps) computes
+              w; w and the ridge are too small by a few percent if the largest eigenvalues are
+              close.
+        mesh, matrix_specs: As in `map`.
 
     Returns:
-        A pytree like ``tree``, of its dtypes and sharded as it is, Hermitian. NaN or infinity of a
-        matrix that isn't positive definite with its ridge, and of one that is zero.
+        A pytree like ``tree``, of its dtypes, sharded like it, of Hermitian matrices. A matrix that
+        isn't positive definite with its ridge, or is zero, gives NaN or infinity.
 
-    Rounding in A's small eigenvalues, n eps w, counts against the ridge. In float32, with
-    eigenvalues down to the ridge, relative errors were up to 4e-4 / p of "newton" and 3e-3 / p of
-    "eigh" with epsilon 1e-4, and 2e-2 / p and 2e-1 / p with 1e-6 (order 128 and less). In float64
-    both agreed to 4e-8, with epsilon 1e-6.
+    The ridge has to be well above the rounding errors of A's eigenvalues, n eps w. In float32
+    relative errors were up to 4e-4 / p for "newton" and 3e-3 / p for "eigh" with epsilon 1e-4, and
+    2e-2 / p and 2e-1 / p with 1e-6 (orders up to 128). In float64 both agreed to 4e-8 with 1e-6.
 
-    Cost and errors are as for `map`; another ``method``, ``p`` or ``epsilon`` is a ValueError or a
-    TypeError.
+    Cost and errors are those of `map`. An invalid ``method``, ``p`` or ``epsilon`` raises a
+    ValueError or a TypeError.
 
     Examples:
         >>> preconditioners = jaxmg.tree.inverse_pth_root(statistics, 4)

@@ -29,10 +29,9 @@ class CholeskyFactor(pickling.Pickled):
     """Holds the Cholesky factor of a Hermitian positive definite A, spread over a mesh.
 
     A = L L^H, where L is lower triangular with a positive diagonal. U = L^H is the upper factor, A
-    = U^H U. `cho_factor` creates it from A, and `from_upper` from a saved U. It is a pytree: pass
-    it into and out of ``jit``, ``scan`` and ``cond``, or donate it (``jax.jit(f,
-    donate_argnums=0)``). It takes as much memory as A, and on each device one more tile column if
-    the tile width doesn't divide the device's rows.
+    = U^H U. `cho_factor` creates it from A, and `from_upper` from a saved U. It is a pytree, which
+    may be donated (``jax.jit(f, donate_argnums=0)``). It takes as much memory as A, and on each
+    device one more tile column if the tile width doesn't divide the device's rows.
 
     Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
     a ValueError. Methods and factor support derivatives and ``vmap``; the factor's tangent is that

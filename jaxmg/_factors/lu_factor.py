@@ -32,12 +32,10 @@ class LUFactor(pickling.Pickled):
 
     `jaxmg.lu_factor` creates it. It is a pytree and takes as much memory as a `CholeskyFactor`.
 
-    Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
-    a ValueError. Methods and factor support derivatives and ``vmap``; the factor's tangent is that
-    of A.
+    Methods, derivatives and ``vmap`` work as those of a `CholeskyFactor`.
 
-    The factor of a singular A is LAPACK's: solutions and the inverse have infinity or NaN, and the
-    determinant is 0. If A has NaN or infinity, all results are NaN.
+    If A is singular, solutions and the inverse have infinity or NaN, and the determinant is 0. If A
+    has NaN or infinity, all results are NaN.
 
     A pickled factor loads in one process with as many devices of the same platform.
 

@@ -31,11 +31,10 @@ class QRFactor(pickling.Pickled):
 
     `jaxmg.geqrf` creates it. It is a pytree, as a `CholeskyFactor`, and takes as much memory as A.
 
-    Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
-    a ValueError. Methods and factor support ``vmap``. Q is (m, m), except in `q`, and R is (k, n)
-    with k = min(m, n). R's diagonal is real, with LAPACK's signs. The factor's tangent is that of
-    A. If A has full rank, solutions, `q`, `r` and `diagonal` have derivatives with respect to A;
-    other methods have derivatives with respect to b only.
+    Methods work as those of a `CholeskyFactor`, with ``vmap`` too. Q is (m, m), except in `q`, and
+    R is (k, n) with k = min(m, n). R's diagonal is real, with LAPACK's signs. The factor's tangent
+    is that of A. If A has full rank, solutions, `q`, `r` and `diagonal` have derivatives with
+    respect to A; other methods have derivatives with respect to b only.
 
     If A has NaN or infinity, all results are NaN. A pickled factor loads in one process with as
     many devices of the same platform.
@@ -217,7 +216,7 @@ class QRFactor(pickling.Pickled):
                 the solution of A^T x = b of least norm. 2 or "C": the same for A^H x = b.
 
         Returns:
-            x, replicated. If A doesn't have full rank, x has infinity, NaN or large entries.
+            x, replicated. If A is rank-deficient, x has infinity, NaN or large entries.
 
         Cost: 4 m n nrhs + n^2 nrhs flops over all ranks (complex: 4 times). Derivatives follow from
         the normal equations by the implicit function theorem; the factorization isn't

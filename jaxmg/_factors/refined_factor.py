@@ -32,9 +32,8 @@ class RefinedFactor(pickling.Pickled):
 
     `cho_factor` with ``refine`` creates it. `cho_solve` and `solve` compute x as accurately as with
     a factor in A's own precision. Other operations (log-determinant, inverse, triangular solves)
-    would have the accuracy of the lower precision and raise an AttributeError. It is a pytree, as a
-    `CholeskyFactor`. It takes the memory of A and half of it again (float64, complex128) or as much
-    again (float32, complex64).
+    would have the accuracy of the lower precision and raise an AttributeError. It is a pytree. It
+    takes 1.5 times the memory of A (float32, complex64: twice).
 
     Attributes:
         rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `cho_factor` has

@@ -34,11 +34,8 @@ _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "i
 class RefinedLUFactor(pickling.Pickled):
     """Holds A and its LU factor in lower precision, spread over a mesh.
 
-    `lu_factor` with ``refine`` creates it. `lu_solve` and `solve` compute x as accurately as with a
-    factor in A's own precision. Other operations (determinant, inverse, diagonal) would have the
-    accuracy of the lower precision and raise an AttributeError. It is a pytree, as an `LUFactor`.
-    It takes the memory of A and half of it again (float64, complex128) or as much again (float32,
-    complex64).
+    `lu_factor` with ``refine`` creates it. It works as a `RefinedFactor` and takes as much memory:
+    `lu_solve` and `solve` compute x, and other operations raise an AttributeError.
 
     Attributes:
         rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `lu_factor` has

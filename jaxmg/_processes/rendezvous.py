@@ -37,21 +37,21 @@ launcher_secret = b""
 
 @_compat.api_boundary
 def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None:
-    """Makes the native routines known to XLA, for programs that were traced in another process.
+    """Registers the native routines with XLA, for programs that another process traced.
 
-    A program that `jax.export` has serialized, or an executable that was deserialized, calls them
-    by name. They are registered when a jaxmg function is first called, or here. Safe to call again.
-    It also registers the types of results and factors (``jaxmg.linalg.QRResult``, ...) with
-    `jax.export`, which `jax.export.deserialize` looks up by name: call it before that.
+    Serialized programs of `jax.export` and deserialized executables call the routines by name. The
+    first call of a jaxmg function registers them too; repeated calls are safe. Call it before
+    `jax.export.deserialize`: it also registers the types of results and factors
+    (``jaxmg.linalg.QRResult``, ...) with `jax.export`.
 
     Args:
-        platform: "cpu" or "gpu"; None: that of the mesh, or of JAX's default backend.
-        mesh: the ``jax.sharding.Mesh`` that such programs run on, where its devices belong to
-            several processes. Each of these has to make the call, and waits for the others.
+        platform: "cpu" or "gpu". None: that of the mesh, or of JAX's default backend.
+        mesh: ``jax.sharding.Mesh`` of such programs if it spans processes. Each process has to make
+            the call, and waits for the others.
 
     Raises:
-        RuntimeError: no plugin is installed for the platform, it can't be loaded, or a process did
-            not come.
+        RuntimeError: No plugin is installed for the platform, it can't be loaded, or another
+            process didn't make the call in time.
 
     Examples:
         >>> jaxmg.register_handlers()

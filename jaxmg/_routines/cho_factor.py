@@ -79,12 +79,11 @@ def cho_factor(
 ) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor:
     """Factors a Hermitian positive definite matrix by Cholesky, for repeated use.
 
-    If all right-hand sides are known at once, `potrs` is faster and needs no second matrix. Its
-    factorization and accuracy are the same.
+    If all right-hand sides are known at once, `potrs` is faster and needs no second matrix.
 
     Args:
-        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
-            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+        a: (n, n), Hermitian positive definite; dtypes and sharding are as in `potrs`. Only the
+            upper triangle is read.
         T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
         precision: As in `potrs`; also applies to `CholeskyFactor.inv`.
         refine: As in `potrs`. The factor in lower precision is kept with ``a``, as a

@@ -33,30 +33,28 @@ def cyclic_1d(
     *,
     inverse: bool = False,
 ) -> Array:
-    """Deals tiles of ``T_A`` rows out to the ranks in turn: ScaLAPACK's 1-D block-cyclic layout.
+    """Redistributes rows to ScaLAPACK's 1-D block-cyclic layout with tiles of ``T_A`` rows.
 
-    Rank r's shard then holds the tiles r, r + P, r + 2 P, ... of the matrix, on P ranks (J. J.
-    Dongarra, R. A. van de Geijn and D. W. Walker, "Scalability issues affecting the design of a
-    dense linear algebra library", J. Parallel Distrib. Comput. 22, 1994). `potrs` and its kin do
-    this themselves; it is here to look at, and for code of one's own.
+    On P ranks, rank r's shard of the result holds tiles r, r + P, r + 2 P, ... of the matrix (J. J.
+    Dongarra et al., J. Parallel Distrib. Comput. 22, 1994). `potrs` and other routines redistribute
+    by themselves; this function is for your own code.
 
     Args:
-        a: (m, k), float32, float64, complex64 or complex128; sharded by rows as ``P(axis, None)``.
-        T_A: tile width in rows, at least 1.
-        mesh: the mesh; inferred as in `potrs`.
-        in_specs: how ``a`` is sharded; inferred as in `potrs`.
-        pad: False raises where m isn't a multiple of P * T_A, instead of padding.
-        inverse: brings the rows back into their order.
+        a: (m, k), float32, float64, complex64 or complex128, sharded by rows as ``P(axis, None)``.
+        T_A: Tile width in rows, at least 1.
+        mesh, in_specs: As mesh and matrix_specs in `potrs`.
+        pad: False raises an error instead of padding if m isn't a multiple of P * T_A.
+        inverse: Whether to restore the order of the rows.
 
     Returns:
-        Of a's shape and sharding where m is a multiple of P * T_A. Otherwise rows of zeros are
-        appended first, to the next multiple, and the result has them too (in their places); after
-        ``inverse`` they are again the last rows, and ``[:m]`` takes them off.
+        The rows in their new order, of a's shape and sharding. If m isn't a multiple of P * T_A,
+        zero rows are appended up to the next multiple, and the result contains them. After
+        ``inverse`` they are the last rows; ``[:m]`` removes them.
 
-    Cost: every row moves once; a copy of ``a`` and a few tiles per rank.
+    Cost: each row moves once. Memory: a copy of ``a`` and a few tiles per rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
 
     Examples:
         >>> tiles = jaxmg.cyclic_1d(a, 64)
@@ -72,17 +70,18 @@ def get_cols_cyclic(
     T_A: SupportsIndex,
     num_devices: SupportsIndex,
 ) -> list[tuple[int, int, int]]:
-    """Where each column goes when contiguous shards become block-cyclic ones.
+    """Lists the devices of each column in the contiguous and in the block-cyclic layout.
 
     Args:
-        N: number of columns.
-        N_batch: columns of one shard before, the last may have fewer; N <= N_batch * num_devices.
-        T_A: tile width, at least 1.
-        num_devices: number of shards.
+        N: Number of columns.
+        N_batch: Number of columns of a contiguous shard; the last one may have fewer. N <= N_batch
+            * num_devices.
+        T_A: Tile width, at least 1.
+        num_devices: Number of shards.
 
     Returns:
-        A list of N tuples (column, source, destination): the device that holds the column in the
-        contiguous layout, column // N_batch, and in the block-cyclic one, column // T_A modulo
+        A list of N tuples (column, source, destination). Source is the device in the contiguous
+        layout, column // N_batch; destination that in the block-cyclic one, column // T_A modulo
         num_devices.
 
     Examples:
@@ -103,17 +102,17 @@ def get_cols_cyclic(
 
 @_compat.api_boundary
 def verify_cyclic(A: AnyArray, A_cyclic: AnyArray, T_A: SupportsIndex) -> None:
-    """Asserts that ``A_cyclic`` is ``A`` in the block-cyclic layout that `cyclic_1d` makes.
+    """Asserts that ``A_cyclic`` is ``A`` in the block-cyclic layout of `cyclic_1d`.
 
     Args:
         A: (m, k), in order.
-        A_cyclic: (m', k), m' >= m where it was padded, sharded by rows; the number of its shards is
-            the number of ranks.
-        T_A: tile width, at least 1.
+        A_cyclic: (m', k), sharded by rows, with m' >= m if padded. The number of its shards is the
+            number of ranks.
+        T_A: Tile width, at least 1.
 
     Raises:
-        AssertionError: a row is not where it has to be; it names the first one.
-        ValueError: the shapes can't belong together.
+        AssertionError: Rows are in wrong places; the message names the first one.
+        ValueError: The shapes don't match.
     """
     checks.usable("verify_cyclic", "A", A)
     checks.usable("verify_cyclic", "A_cyclic", A_cyclic)
@@ -145,17 +144,17 @@ def plot_block_to_cyclic(
     ndev: SupportsIndex,
     N_rows: SupportsIndex = 8,
 ) -> Figure:
-    """Draws which device holds each column before and after the redistribution.
+    """Draws the device of each column before and after the redistribution.
 
     Args:
-        N: number of columns.
-        T_A: tile width, at least 1.
-        ndev: number of devices.
-        N_rows: number of rows to draw.
+        N: Number of columns.
+        T_A: Tile width, at least 1.
+        ndev: Number of devices.
+        N_rows: Number of rows to draw.
 
     Returns:
-        A matplotlib figure with the contiguous layout above the block-cyclic one; a colour is a
-        device, a label a tile.
+        A matplotlib figure: the contiguous layout above the block-cyclic one. Colours are devices,
+        labels are tiles.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -9,15 +9,14 @@ from jaxmg._routines import table
 
 
 def export_checks() -> list[Any]:
-    """The safety checks to switch off where `jax.export` exports programs that call this package.
+    """Lists the safety checks to disable when `jax.export` exports programs that call jaxmg.
 
-    JAX exports native routines of other packages only where they are named, since it can't know
-    whether they stay compatible. A serialized program runs with the version of jaxmg that made it;
-    other versions raise if their routines differ.
+    JAX exports native routines of other packages only if they are named. A serialized program runs
+    with the version of jaxmg that made it; other versions raise an error if their routines differ.
 
     Returns:
-        A `jax.export.DisabledSafetyCheck` for each native routine. The types of results and factors
-        are also registered with `jax.export`.
+        A list with a `jax.export.DisabledSafetyCheck` for each native routine. The call also
+        registers the types of results and factors with `jax.export`.
 
     Examples:
         >>> exported = jax.export.export(solve, disabled_checks=jaxmg.export_checks())(a, b)

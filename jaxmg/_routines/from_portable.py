@@ -24,22 +24,22 @@ def from_portable(
     T_A: SupportsIndex | None = None,
     matrix_specs: Specs | None = None,
 ) -> CholeskyFactor | LUFactor | QRFactor | RefinedFactor | RefinedLUFactor:
-    """The factor of which ``factor.portable()`` gave ``tree``, on any number of devices.
+    """Recreates a factor from its portable form, on any number of devices.
 
     Args:
-        tree: what `CholeskyFactor.portable` (`LUFactor.portable`, ...) returned, JAX or NumPy
-            arrays. Under ``jit`` its "header" must have a value, as it says what is made.
-        mesh, T_A, matrix_specs: as for `cho_factor`; the mesh need not have as many devices as
-            that of the factor.
+        tree: Result of ``factor.portable()``, with JAX or NumPy arrays. Under ``jit`` its "header"
+            must be concrete, because it defines the kind of factor.
+        mesh, T_A, matrix_specs: As in `cho_factor`. The mesh may have another number of devices
+            than the factor's.
 
     Returns:
-        A factor of the same kind, dtype and precision. That of a `RefinedFactor` and a
-        `RefinedLUFactor` is computed again from A; of others only the layout is made again.
+        A factor of the same kind, dtype and precision. A `RefinedFactor` or `RefinedLUFactor` is
+        factored again from A; other factors are only redistributed.
 
     Raises:
-        ValueError: ``tree`` is no portable form, is of another version, or its arrays have other
-            shapes or dtypes than its header says.
-        TypeError, ValueError, RuntimeError: as `cho_factor`.
+        ValueError: ``tree`` isn't a portable form, has another version, or its arrays don't match
+            the shapes and dtypes in its header.
+        TypeError, ValueError, RuntimeError: As `cho_factor`.
 
     Examples:
         >>> tree = factor.portable()

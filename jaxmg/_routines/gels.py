@@ -106,15 +106,13 @@ def least_squares(
 ) -> Array | tuple[Array, Array]:
     """Minimizes norm(b - a x) for any matrix of full rank, as LAPACK's gels.
 
-    For a wide ``a`` it returns the solution of a x = b of least norm. Uses Householder's QR of
-    ``a``, or of its transpose if ``a`` is wide, and multiplies b by Q^H during the factorization.
-    The arguments are those of JAXMg 1.4.1, except that ``donate`` is False by default.
-    `jaxmg.linalg.least_squares` moves none of the rows of a tall matrix, which is faster, and has
-    ``damp``. `jaxmg.linalg.lstsq` takes matrices of any rank.
+    For a wide ``a`` x is the solution of a x = b of least norm. Uses Householder's QR of ``a``, or
+    of its transpose if ``a`` is wide. The arguments are those of JAXMg 1.4.1, except that
+    ``donate`` is False by default. `jaxmg.linalg.least_squares` is faster for tall matrices and has
+    ``damp``; `jaxmg.linalg.lstsq` takes any rank.
 
     Args:
-        a: (m, n), float32, float64, complex64 or complex128; sharded, replicated or on one device.
-            Leading dimensions make a batch.
+        a: (m, n); dtypes and sharding are as in `potrs`. Leading dimensions make a batch.
         b: (m,) or (m, nrhs), of a's dtype. Every device holds all of b.
         T_A, mesh, matrix_specs, in_specs, donate: As in `geqrf`.
         return_status: Whether to return the status too.

@@ -65,15 +65,13 @@ def geqrf(
 ) -> qr_factor.QRFactor:
     """Computes the QR decomposition of any matrix as Householder vectors, for repeated use.
 
-    Uses blocked Householder reflectors over tile columns (LAPACK's geqrf and geqrt; R. Schreiber,
-    C. Van Loan, SIAM J. Sci. Stat. Comput. 10, 1989). All devices exchange blocks first, because
-    they hold rows of ``a``. |A - Q R| and |Q^H Q - I| are as small as LAPACK's. `jaxmg.linalg.qr`
-    returns Q and R and doesn't move the rows of a tall matrix; `jaxmg.linalg.least_squares` returns
-    a solution.
+    Uses blocked Householder reflectors over tile columns, after an exchange of blocks between all
+    devices (LAPACK's geqrf and geqrt; R. Schreiber, C. Van Loan, SIAM J. Sci. Stat. Comput. 10,
+    1989). |A - Q R| and |Q^H Q - I| are as small as LAPACK's. `jaxmg.linalg.qr` returns Q and R,
+    `jaxmg.linalg.least_squares` a solution.
 
     Args:
-        a: (m, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
-            replicated or on one device. Leading dimensions make a batch.
+        a: (m, n); dtypes and sharding are as in `potrs`. Leading dimensions make a batch.
         T_A, mesh, matrix_specs, in_specs: As in `potrs`.
         donate: Whether to delete ``a``. Under ``jit`` use ``donate_argnums``.
         precision: As in `gesv`; also applies to `QRFactor.q`.

@@ -147,14 +147,12 @@ def gesv(
     """Solves ``a @ x = b`` for any square matrix spread over several devices.
 
     Uses a distributed LU decomposition with partial pivoting (LAPACK's getrf and getrs; J. Choi et
-    al., LAPACK Working Note 80, 1994), with LAPACK's backward error. The transpose of ``a`` is
-    factored, because devices hold rows of ``a``: the pivots are the largest entries in the rows.
-    For a Hermitian positive definite matrix `potrs` takes half the operations. Inside ``shard_map``
-    use `gesv_shardmap_ctx`.
+    al., LAPACK Working Note 80, 1994), with LAPACK's backward error. It factors the transpose of
+    ``a``, so pivots are the largest entries in rows. For a Hermitian positive definite matrix
+    `potrs` takes half the operations. Inside ``shard_map`` use `gesv_shardmap_ctx`.
 
     Args:
-        a: (n, n), float32, float64, complex64 or complex128; sharding, batches and padding are as
-            in `potrs`.
+        a: (n, n); dtypes, sharding, batches and padding are as in `potrs`.
         b: (n,) or (n, nrhs), of a's dtype, as in `potrs`.
         T_A, mesh, matrix_specs, return_status, pad, in_specs, donate: As in `potrs`.
         return_logdet: Whether to return the determinant's sign and logarithm too.
@@ -176,8 +174,8 @@ def gesv(
           k-th diagonal entry of U is the first that is exactly zero. Then x has infinity or NaN as
           in JAX, sign is 0 and logdet is -inf. -1: ``a`` has NaN or infinity, or the factorization
           overflows. Then all other results are NaN.
-        - iterations is an int32 scalar: the number of iterations, or negative after a fallback to
-          the plain factorization.
+        - iterations is an int32 scalar: the number of iterations, or a negative code after a
+          fallback to the plain factorization.
 
     Cost: 2 n^3 / 3 + 2 n^2 nrhs flops over all ranks (complex: 4 times). Memory per rank: a copy of
     ``a`` unless ``donate``, a few panels of n x T_A, and b.

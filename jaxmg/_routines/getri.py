@@ -76,8 +76,7 @@ def getri(
     `getri_shardmap_ctx`.
 
     Args:
-        a: (n, n), float32, float64, complex64 or complex128; sharding, batches and padding are as
-            in `potrs`.
+        a: (n, n); dtypes, sharding, batches and padding are as in `potrs`.
         T_A, mesh, matrix_specs, return_status, pad, in_specs, donate: As in `potrs`.
         backend: "auto" or "native".
         precision: As in `gesv`.

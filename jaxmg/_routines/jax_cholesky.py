@@ -46,9 +46,8 @@ def cholesky(
         L or U, (n, n), of a's dtype and sharding, with zeros in the other triangle. If ``a`` isn't
         positive definite, it is NaN.
 
-    Cost: that of `jaxmg.cho_factor` and two changes of layout. L takes longer than U: it is U's
-    adjoint, for which all devices exchange blocks. To solve with the factor, use
-    `jaxmg.cho_factor`, which keeps the solver's layout.
+    Cost: that of `jaxmg.cho_factor` and two changes of layout. L takes longer than U: all devices
+    exchange blocks to transpose it. To solve with the factor, use `jaxmg.cho_factor`.
 
     Raises:
         ValueError: Both ``lower`` and ``upper`` are passed.

@@ -48,8 +48,8 @@ def qr_multiply(
     Returns:
         (product, R). The product has the shape of NumPy's ``@``, R is that of `qr`.
 
-    Cost: that of `jaxmg.geqrf` and 4 m k p flops, because the reflectors are applied to c and Q
-    isn't formed; for a tall ``a`` that of `qr` and a product. Derivatives are those of `qr`.
+    Cost: that of `jaxmg.geqrf` and 4 m k p flops, without forming Q; for a tall ``a`` that of `qr`
+    and a product. Derivatives are those of `qr`.
 
     Raises:
         NotImplementedError: ``pivoting=True``.
@@ -173,8 +173,8 @@ def householder_product(
     """Multiplies Householder reflectors, as `jax.lax.linalg.householder_product` (orgqr).
 
     Args:
-        a: (..., m, n) with m >= n, sharded by rows, with the vectors of the reflectors below the
-            diagonal, as in `jaxmg.QRFactor.packed`. Only this part is read.
+        a: (..., m, n) with m >= n, sharded by rows, whose part below the diagonal has the
+            reflectors, as `jaxmg.QRFactor.packed`. Only this part is read.
         taus: (..., k), k <= n, scale factors of the reflectors.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
@@ -186,7 +186,7 @@ def householder_product(
     of V^H V above it (C. Puglisi, SIAM J. Sci. Stat. Comput. 13, 1992). No row moves.
 
     Cost: 2 m k^2 + 2 m k n flops over all ranks. Memory: the result, and a few matrices of k x k on
-    each device. Derivatives are those of these operations.
+    each device. The result has derivatives.
 
     Raises:
         NotImplementedError: ``a`` isn't tall (m >= P k on P devices), and k > 4096.

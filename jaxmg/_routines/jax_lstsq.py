@@ -49,39 +49,36 @@ def lstsq(
     Args:
         a: (m, n), sharded by rows. A wide ``a`` is transposed.
         b: (m,) or (m, nrhs), sharded by rows or replicated.
-        rcond: Cutoff; singular values of at most rcond times the largest count as 0. A number or a
-            scalar array, which may be traced. None: eps max(m, n). Negative: eps.
-        numpy_resid: As in JAX: True returns no residuals if m <= n or the rank is below n. Not
-            allowed under ``jit``.
+        rcond: Cutoff, a number or scalar array; singular values of at most rcond times the largest
+            count as 0. None: eps max(m, n). Negative: eps.
+        numpy_resid: Whether to return no residuals if m <= n or the rank is below n, as in JAX; not
+            under ``jit``.
         damp: Real scalar; x minimizes norm(b - a x)^2 + damp^2 norm(x)^2 (ridge or Tikhonov
-            regression), by the QR of ``a`` with damp times I appended. s and the rank are then
-            those of this matrix.
+            regression). s and the rank are then those of ``a`` with damp times I appended.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         (x, resid, rank, s), all replicated.
 
-        - x is (n,) or (n, nrhs), the minimizer of least norm.
+        - x is (n,) or (n, nrhs), of least norm.
         - resid is (nrhs,), norm(b - a x)^2 of each column.
         - rank is an integer.
         - s is (min(m, n),), the singular values of ``a``, descending.
 
     A tall, well-conditioned ``a`` is solved by the seminormal equations with one correction (A.
-    Bjorck, Linear Algebra Appl. 88/89, 1987). Otherwise x follows from the QR of ``a`` (`qr`,
-    without Q for m >= n) and the singular values of R, and for a rank below n also its singular
-    vectors. If min(m, n) > 4096 and neither ``a`` nor its transpose is tall on the devices, x
-    follows from the `svd` of ``a``.
+    Bjorck, Linear Algebra Appl. 88/89, 1987). Other matrices are solved by `qr` and the singular
+    values of R, or by `svd` if min(m, n) > 4096 and neither ``a`` nor its transpose is tall on the
+    devices. docs/howto/least_squares.md has details.
 
-    Cost: m n^2 flops over all ranks for a well-conditioned ``a``, 3 m n^2 if CholeskyQR2 suffices,
-    and on every device the singular values of an n x n matrix, which `least_squares` saves. Memory:
-    up to about three times a's. With `svd` both are those of `svd`.
+    Cost: m n^2 flops over all ranks for a well-conditioned ``a``, else 3 m n^2 or more, and the
+    singular values of an n x n matrix on every device. `least_squares` saves the latter. Memory: up
+    to about three times a's. With `svd` both are those of `svd`.
 
-    Entries of ``a`` and b may have any size: both are scaled by powers of two if squares or
-    products would overflow or underflow. Scaling takes two more passes over ``a``. Derivatives,
-    ill-conditioned and wide matrices take these passes too.
+    If squares or products of entries would overflow or underflow, ``a`` and b are scaled by powers
+    of two, in two more passes over ``a``.
 
-    x has derivatives with respect to ``a``, b and ``damp``, which are valid if the rank is
-    constant. s has derivatives too, 0 for singular values that count as 0.
+    x has derivatives with respect to ``a``, b and ``damp``, valid at constant rank. s has
+    derivatives, 0 for singular values that count as 0.
 
     Raises:
         TypeError, ValueError, RuntimeError: As `jaxmg.gesv`.

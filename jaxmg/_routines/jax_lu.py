@@ -134,8 +134,7 @@ def lu(
         (P, L, U) | (P L, U). P is (m, m), a permutation of real zeros and ones. L is (m, k), lower
         triangular with a unit diagonal, k = min(m, n). U is (k, n), upper triangular.
 
-    Cost: that of `lu_factor`, and the memory of P. Derivatives for m != n take products and a few
-    matrices of order max(m, n), as in JAX.
+    Cost: that of `lu_factor`, and the memory of P.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
@@ -176,9 +175,8 @@ def solve_triangular(
         diagonal has a zero, x has infinity or NaN, as in JAX.
 
     Cost: n^2 nrhs flops over all ranks, twice as many for a lower triangle, by substitution (N. J.
-    Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 8). Each call moves the
-    triangle to the solver's layout; no device holds all of it. Memory: two more copies of ``a``.
-    Kept factors (`jaxmg.cho_factor`, `jaxmg.lu_factor`) have this layout already.
+    Higham, 2002, chapter 8). Each call moves the triangle to the solver's layout, which factors of
+    `jaxmg.cho_factor` and `jaxmg.lu_factor` have already. Memory: two more copies of ``a``.
 
     Raises:
         TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``trans`` raises a

@@ -86,8 +86,8 @@ def qr(
     """Computes the QR decomposition of any matrix, as `jax.numpy.linalg.qr`.
 
     Args:
-        a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n).
-            CholeskyQR2 and TSQR move none of its rows.
+        a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n). Its rows
+            don't move, with few exceptions on CPU devices.
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
         pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the longest
             remaining column. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
@@ -97,31 +97,23 @@ def qr(
         A `QRResult` (Q, R), R for "r", or (h, taus) for "raw"; with ``pivoting`` (Q, R, p) or (R,
         p).
 
-        - Q is (m, k), with orthonormal columns, of a's dtype and sharding.
+        - Q is (m, k), of a's dtype and sharding; for "complete" it is (m, m), and R (m, n).
         - R is (k, n), upper triangular; replicated if ``a`` is tall, else sharded like ``a``. Its
           diagonal is real and nonnegative; JAX's may be negative.
-        - For "complete" Q is (m, m) and R is (m, n).
-        - h, (n, m), has LAPACK's Householder vectors, transposed, and taus, (k,), their factors,
-          with LAPACK's signs.
+        - h, (n, m), has LAPACK's Householder vectors, transposed; taus, (k,), are their factors.
         - p, (n,), int32, has ``a[:, p] = Q R``.
 
-    Q is orthogonal to rounding for every ``a``. The method depends on the matrix:
-
-    - A tall ``a``: CholeskyQR2, up to a condition of about 1e8 (single precision: 3e3) with columns
-      scaled to one length; with a shift up to about 1e15 (1e7); above that TSQR, Householder's QR
-      of each device's rows and of their R's. Devices check whether each method suffices.
-    - Householder reflectors, as in `jaxmg.geqrf`: other matrices, the modes "complete" and "raw",
-      on a single device k > 4096 with m < 4 k, and on CPU devices of one process k > 512 with m <
-      16 k.
-    - LAPACK on one device: on CPU devices of one process small matrices, and m < 3 k with k <=
-      2048.
+    Q is orthogonal to rounding for every ``a``. A tall ``a`` is factored by CholeskyQR2, with a
+    shift if ``a`` is ill-conditioned, or by TSQR if it is nearly singular; devices choose. Other
+    matrices are factored by Householder reflectors, as in `jaxmg.geqrf`.
+    docs/howto/least_squares.md has conditions, sources and exceptions.
 
     Derivatives are JAX's: of Q and R if the first k columns of ``a`` have full rank; none for
     "raw", and none for "complete" with m > n.
 
-    Cost: 4 m n^2 flops over all ranks, in products and triangular solves, for CholeskyQR2; 6 m n^2
-    with a shift, 8 m n^2 or more by TSQR. Other matrices cost as much as `jaxmg.geqrf`, and as much
-    again for Q. Memory: twice Q, and a few matrices of n x n on each device; TSQR takes P n^2.
+    Cost: 4 m n^2 flops over all ranks for CholeskyQR2, 6 m n^2 with a shift, at least 8 m n^2 for
+    TSQR. Other matrices cost as much as `jaxmg.geqrf`, and as much again for Q. Memory: twice Q,
+    and a few matrices of n x n on each device; TSQR takes P n^2.
 
     Raises:
         NotImplementedError: ``pivoting`` with another mode, or with an ``a`` that is neither tall

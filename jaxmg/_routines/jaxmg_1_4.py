@@ -35,23 +35,25 @@ def gesvd(
     pad: bool = True,
     donate: bool = False,
 ) -> Array | tuple[Array, ...]:
-    """The singular value decomposition, by the arguments of JAXMg 1.4.1: `jaxmg.linalg.svd`.
+    """Computes the singular value decomposition, with the arguments of JAXMg 1.4.1.
+
+    It calls `jaxmg.linalg.svd`.
 
     Args:
-        a: (m, n), float32, float64, complex64 or complex128; sharded by rows.
-        mesh, matrix_specs, in_specs: as for `geqrf`.
-        compute_u, compute_vh: whether to return U, and V^H. One of them costs as much as both.
-        full_matrices: return all m columns of U and n rows of V^H, as in `jaxmg.linalg.svd`.
-        return_status: also return the status.
-        T_A, pad: for JAXMg's callers; the tile width is chosen, and any shape will do.
-        donate: delete ``a`` after an eager call. In JAXMg it is True unless one says otherwise.
+        a: (m, n), float32, float64, complex64 or complex128, sharded by rows.
+        mesh, matrix_specs, in_specs: As in `geqrf`.
+        compute_u, compute_vh: Whether to return U and V^H. One of them costs as much as both.
+        full_matrices: Whether to return all m columns of U and all n rows of V^H.
+        return_status: Whether to return the status too.
+        T_A, pad: Ignored.
+        donate: Whether to delete ``a`` after an eager call. JAXMg's default is True.
 
     Returns:
-        (U, s, V^H) | (U, s) | (s, V^H) | s, with the status behind them. The status is int32 of
-        shape (1,): 0, or -1 where ``a`` has NaN or infinity.
+        (U, s, V^H) | (U, s) | (s, V^H) | s, followed by the status if requested. The status is an
+        int32 array of shape (1,): 0, or -1 if ``a`` has NaN or infinity.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.linalg.svd`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.linalg.svd`.
 
     Examples:
         >>> u, s = jaxmg.gesvd(a, 256, compute_vh=False)
@@ -80,17 +82,19 @@ def polar(
     pad: bool = True,
     donate: bool = False,
 ) -> Array | tuple[Array, ...]:
-    """The polar decomposition A = U H, by the arguments of JAXMg 1.4.1: `jaxmg.linalg.polar`.
+    """Computes the polar decomposition A = U H, with the arguments of JAXMg 1.4.1.
+
+    It calls `jaxmg.linalg.polar`.
 
     Args:
-        a, T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: as for `gesvd`.
-        compute_h: whether to return H.
+        a, T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: As in `gesvd`.
+        compute_h: Whether to return H.
 
     Returns:
-        (U, H) | U, with the status behind them, as of `gesvd`.
+        (U, H) | U, followed by the status if requested, as in `gesvd`.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.linalg.polar`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.linalg.polar`.
     """
     where = _check("polar", a, T_A, mesh, matrix_specs, in_specs)
     u, h = jax_svd.polar(a, **where)
@@ -195,16 +199,16 @@ def least_squares_shardmap_ctx(
 
 
 def device_supports_vmm(device: SupportsIndex = 0) -> bool:
-    """Whether a GPU has virtual memory management, which JAX's allocator "vmm" needs.
+    """Returns whether a GPU has virtual memory management, which JAX's allocator "vmm" needs.
 
-    It asks the CUDA driver, and starts neither JAX nor a context on the GPU. Nothing in this
-    package depends on it; JAXMg 1.x has this function.
+    The function asks the CUDA driver and initializes neither JAX nor a context on the GPU. It
+    exists for compatibility with JAXMg 1.x; jaxmg doesn't use it.
 
     Args:
-        device: the number that CUDA has for the GPU.
+        device: CUDA's index of the GPU.
 
     Raises:
-        RuntimeError: there is no CUDA driver, or no such GPU.
+        RuntimeError: There is no CUDA driver or no such GPU.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

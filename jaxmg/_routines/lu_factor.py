@@ -66,13 +66,11 @@ def lu_factor(
 ) -> kept.LUFactor | refined_lu_factor.RefinedLUFactor:
     """Factors any square matrix by LU with partial pivoting, for repeated use.
 
-    If all right-hand sides are known at once, `gesv` is faster and needs no second matrix. Its
-    factorization and accuracy are the same. `jaxmg.linalg.lu_factor` returns L, U and LAPACK's
-    pivots of ``a`` itself.
+    If all right-hand sides are known at once, `gesv` is faster and needs no second matrix.
+    `jaxmg.linalg.lu_factor` returns L, U and LAPACK's pivots of ``a`` itself.
 
     Args:
-        a: (n, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
-            replicated or on one device.
+        a: (n, n); dtypes and sharding are as in `potrs`.
         T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
         precision: As in `gesv`; also applies to `LUFactor.inv`.
         refine: As in `gesv`. The factor in lower precision is kept with ``a``, as a

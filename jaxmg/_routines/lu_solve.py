@@ -69,8 +69,7 @@ def lu_solve(
 
     Args:
         a: An `LUFactor` or `RefinedLUFactor` of order n, or a matrix (n, n) as in `gesv`.
-        b: (n,) or (n, nrhs), of a's dtype; a JAX or NumPy array. Every device holds all of b during
-            the solve.
+        b: (n,) or (n, nrhs), of a's dtype, as in `potrs`.
         T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: As in `gesv`; for a matrix
             only.
         trans: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or "C" for A^H x = b, as in

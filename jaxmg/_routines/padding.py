@@ -17,11 +17,11 @@ _A = TypeVar("_A", Array, NDArray[Any])
 
 @_compat.api_boundary
 def calculate_padding(shard_size: SupportsIndex, T_A: SupportsIndex) -> int:
-    """How many rows are missing to the next multiple of the tile width: ``(-shard_size) % T_A``.
+    """Counts the rows missing to the next multiple of the tile width: ``(-shard_size) % T_A``.
 
     Args:
-        shard_size: number of rows of one shard, at least 0.
-        T_A: tile width, at least 1.
+        shard_size: Number of rows of one shard, at least 0.
+        T_A: Tile width, at least 1.
 
     Examples:
         >>> calculate_padding(10, 4)
@@ -41,11 +41,11 @@ def pad_rows(a: NDArray[Any], padding: SupportsIndex) -> AnyArray: ...
 
 @_compat.api_boundary
 def pad_rows(a: AnyArray, padding: SupportsIndex) -> AnyArray:
-    """``a`` with ``padding`` rows of zeros below it.
+    """Appends ``padding`` rows of zeros to ``a``.
 
     Args:
         a: (rows, ...), any dtype; a local block inside ``shard_map``, or a global array.
-        padding: number of rows, at least 0; with 0 ``a`` is returned as it is.
+        padding: Number of rows, at least 0; 0 returns ``a`` unchanged.
 
     Returns:
         (rows + padding, ...), of a's dtype.
@@ -59,11 +59,11 @@ def pad_rows(a: AnyArray, padding: SupportsIndex) -> AnyArray:
 
 @_compat.api_boundary
 def unpad_rows(a: _A, padding: SupportsIndex) -> _A:
-    """``a`` without its last ``padding`` rows: undoes `pad_rows`.
+    """Removes the last ``padding`` rows of ``a``: the inverse of `pad_rows`.
 
     Args:
         a: (rows, ...), any dtype; a local block inside ``shard_map``, or a global array.
-        padding: number of rows, at least 0 and at most rows; with 0 ``a`` is returned as it is.
+        padding: Number of rows, from 0 to rows; 0 returns ``a`` unchanged.
 
     Returns:
         (rows - padding, ...), of a's dtype.

@@ -27,21 +27,20 @@ _MOST_DEVICES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The result of `plan`; printed, a sentence.
+    """Holds the result of `plan`; prints as a sentence.
 
     Attributes:
-        routine, n, dtype: the arguments of `plan`.
-        backend: the solver that takes the call.
-        tile: the tile width that it takes.
-        gathered: whether one device does all the work, as is best for small matrices on GPUs.
-        bytes: for each device, in order, the most that it needs at a time: its rows of A (for
-            "cho_solve" of the factor, for "sygvd" of B too), their copy unless donated, the
-            right-hand sides, results and workspace. Empty where the backend says so only when it
-            has the matrix (cuSOLVERMg).
-        memory: bytes that JAX may take on one device, of which what other arrays have is not taken
-            off; None where it doesn't say, as on CPU devices, and ``plan`` wasn't told.
-        devices: how many there are.
-        refine: the precision of the factorization, "float32" or "tf32"; None without ``refine``.
+        routine, n, dtype: The arguments of `plan`.
+        backend: Solver of the call.
+        tile: Tile width.
+        gathered: Whether one device does all the work, as is best for small matrices on GPUs.
+        bytes: Peak memory of each device, in order: its rows of A (for "cho_solve" of the factor,
+            for "sygvd" of B too), their copy unless donated, right-hand sides, results and
+            workspace. Empty if the backend needs the matrix to tell (cuSOLVERMg).
+        memory: Bytes that JAX may use on one device, including those of other arrays. None if the
+            device doesn't report it, as on CPU devices, and `plan` wasn't told.
+        devices: Number of devices.
+        refine: Precision of the factorization, by its name in `potrs`; None without ``refine``.
     """
 
     routine: str
@@ -57,7 +56,7 @@ class Plan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether each device has the memory; None where that isn't known."""
+        """Returns whether each device has enough memory; None if unknown."""
         if self.memory is None or not self.bytes:
             return None
         return max(self.bytes) <= self.memory
@@ -92,37 +91,32 @@ def plan(
     precision: PrecisionLike | None = None,
     memory: float | None = None,
 ) -> Plan:
-    """Which solver, which tile width and how much memory a call would take; runs nothing.
+    """Plans a call: its solver, tile width and memory. Runs nothing.
 
     Args:
         routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve",
             "lu_factor", "geqrf" or "least_squares".
-        n: the order of A, at least 1.
-        dtype: of A: float32, float64, complex64 or complex128.
-        devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
-            how many such as ``jax.local_devices()[0]``, which need not be there; None: all of
-            ``jax.local_devices()``.
-        nrhs: how many right-hand sides, for "potrs", "gesv", "cho_solve" and "least_squares".
-        T_A: tile width, as in the call; None lets the plugin choose.
+        n: Order of A, at least 1.
+        dtype: float32, float64, complex64 or complex128.
+        devices: Devices that share A by rows: a sequence, a ``jax.sharding.Mesh``, or a number of
+            devices like ``jax.local_devices()[0]``, which need not exist. None: all local devices.
+        nrhs: Number of right-hand sides, for "potrs", "gesv", "cho_solve" and "least_squares".
+        T_A: Tile width, as in the call. None: the plugin chooses.
         backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
-        donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
-        return_eigenvectors: for "syevd" and "sygvd".
-        refine: for "potrs", "gesv", "cho_factor" and "lu_factor" as in the call, for "cho_solve" as
-            in that of the factor. The tile is the one of the factor in lower precision; the bytes
-            are enough where a solve falls back too.
-        precision: for "potrs", "potri", "cho_factor" and what takes any matrix, as in the call:
-            products by parts need memory for those.
-        memory: bytes that JAX may take on one device, such as 80e9; None: what it may take here.
+        donate: Whether A (and the B of "sygvd") is donated, which saves its copy.
+        return_eigenvectors: As in the call, for "syevd" and "sygvd".
+        refine: As in the call, for "potrs", "gesv", "cho_factor" and "lu_factor"; for "cho_solve"
+            as in `cho_factor`. The tile is that of the factor in lower precision; the bytes include
+            a fallback.
+        precision: As in the call. Products of parts take memory for the parts.
+        memory: Bytes that JAX may use on one device, such as 80e9. None: those of this device.
 
     Returns:
-        A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
-        device), ``memory`` (of one device, None where it isn't known), ``devices``, ``refine`` and
-        ``fits`` (True, False, or None for unknown). It is for an A that lies as it is worked on, by
-        rows; one that has to be laid out first needs a copy more.
+        A `Plan`. It assumes that A is sharded by rows; any other A needs one more copy.
 
     Raises:
-        TypeError, ValueError: an argument can't be right, or the backend isn't available.
-        RuntimeError: no plugin is installed for the platform.
+        TypeError, ValueError: An argument is invalid, or the backend isn't available.
+        RuntimeError: No plugin is installed for the platform.
 
     Examples:
         >>> print(jaxmg.plan("potrs", 65536, "float64", nrhs=16))

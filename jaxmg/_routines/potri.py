@@ -86,12 +86,12 @@ def potri(
 
     Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it by
     its conjugate transpose, in place (LAPACK's potrf, trtri and lauum; method 2 of J. J. Du Croz
-    and N. J. Higham, "Stability of methods for matrix inversion", IMA J. Numer. Anal. 12, 1992). To
-    solve a system, `potrs` is faster and more accurate.
+    and N. J. Higham, IMA J. Numer. Anal. 12, 1992). To solve a system, `potrs` is faster and more
+    accurate.
 
     Args:
-        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
-            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+        a: (n, n), Hermitian positive definite; dtypes and sharding are as in `potrs`. Only the
+            upper triangle is read.
         T_A, mesh, matrix_specs, return_status, in_specs, donate: As in `potrs`.
         pad: As in `potrs`. If the caller padded ``a``, the inverse has a's shape, with zeros in the
             rows of padding.
@@ -140,9 +140,8 @@ def potri_shardmap_ctx(
     Args:
         a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
             rows and columns, as in `potrs_shardmap_ctx`.
-        T_A: Tile width, at least 1. None: the plugin chooses.
-        mesh: Ignored. True or False is taken as ``pad``, which is the third argument in older code.
-        matrix_specs, in_specs, pad: As in `potrs_shardmap_ctx`.
+        mesh: Ignored. True or False is taken as ``pad``, the third argument in older code.
+        T_A, matrix_specs, in_specs, pad: As in `potrs_shardmap_ctx`.
         backend, precision: As in `potrs`.
 
     Returns:

@@ -182,8 +182,8 @@ def potrs(
         - logdet is a real scalar.
         - status is an int32 scalar: 0, or LAPACK's info, the order of the leading minor that is not
           positive definite (for NaN or infinity in ``a`` another value). Then x and logdet are NaN.
-        - iterations is an int32 scalar: the number of iterations, or negative after a fallback to
-          the plain factorization.
+        - iterations is an int32 scalar: the number of iterations, or a negative code after a
+          fallback to the plain factorization.
 
     Cost: n^3 / 3 + 2 n^2 nrhs flops over all ranks (complex: 4 times). Memory per rank: a copy of
     ``a`` unless ``donate``, a few panels of n x T_A, and b.
@@ -243,11 +243,9 @@ def potrs_shardmap_ctx(
             Pc divides n.
         b: (n,) or (n, nrhs), the same on all ranks.
         T_A: Tile width, at least 1. None: the plugin chooses.
-        mesh: Ignored. True or False is taken as ``pad``, which is the fourth argument in older
-            code.
-        matrix_specs: The ``shard_map``'s spec of A, ``P(axis, None)``. Required if the block's
-            shape and the trace leave open which axes shard A, and always for several axes, to
-            define their order.
+        mesh: Ignored. True or False is taken as ``pad``, the fourth argument in older code.
+        matrix_specs: The ``shard_map``'s spec of A, ``P(axis, None)``. Required for several axes,
+            and if the block's shape and the trace leave open which axis shards A.
         in_specs: Alias of ``matrix_specs``.
         return_logdet: Whether to return log(det(A)) too, of shape (1,).
         pad: False allows rows of padding after the block's ceil(n / P) rows if P divides n. They
@@ -256,15 +254,13 @@ def potrs_shardmap_ctx(
 
     Returns:
         (x, status) | (x, logdet, status), the same on all ranks. x has b's shape, status has shape
-        (1,). Older versions of JAX need ``check_vma=False`` (``check_rep=False``) in ``shard_map``,
-        because they can't infer that the results are replicated. If b differs between ranks, the
-        call raises a ValueError if the trace tracks this; with ``check_vma=False`` the status is -2
-        (LAPACK: argument 2 is illegal), and x and logdet are NaN.
+        (1,). Older versions of JAX can't infer this and need ``check_vma=False``
+        (``check_rep=False``). If b differs between ranks, the call raises a ValueError; with
+        ``check_vma=False`` the status is -2 (argument 2 is illegal), and x and logdet are NaN.
 
-    JAX can differentiate the call, inside the ``shard_map`` or around it. Inside, with
-    ``check_vma=False``, the derivative is that of the sum of all ranks' results, as for ``psum``.
-    Under ``jax.vmap`` right-hand sides of one matrix become columns of one solve; matrices are
-    solved one after the other by all ranks.
+    Derivatives work inside the ``shard_map`` and around it. Inside, with ``check_vma=False``, they
+    are those of the sum of all ranks' results, as for ``psum``. Under ``jax.vmap`` right-hand sides
+    of one matrix become columns of one solve, and all ranks solve one matrix after the other.
 
     Errors, cost and source are those of `potrs`.
     """

@@ -49,8 +49,8 @@ def qr(
 ) -> tuple[Array, ...]:
     """Computes Q and R of any matrix, with the arguments of JAXMg 1.4.1.
 
-    It is `geqrf` with the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes. It is
-    faster for a tall matrix, because it moves none of its rows.
+    It is `geqrf` with the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes and is
+    faster for a tall matrix.
 
     Args:
         a, T_A, mesh, matrix_specs, in_specs, donate: As in `geqrf`. JAXMg's default for ``donate``

@@ -71,6 +71,7 @@ def main(_):
         os.chdir(root)
         failed |= prose.spelling(chosen_of(files, PAGES + PYTHON + CXX))
         failed |= prose.phrases(root, chosen_of(files, PAGES + PACKAGE))
+        failed |= prose.docstrings(root)
         failed |= recipes.render(chosen_of(files, RECIPES))
     return "lint: `bazel run //tools:format` fixes most of this" if failed else 0
 

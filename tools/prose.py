@@ -1,9 +1,11 @@
 """Checks the words of pages, docstrings and comments: their spelling, and phrases to avoid.
 
-codespell knows common misspellings. PHRASES has what a reader would have to decode, with what to
-write; docs/glossary.md has the words of the project, which its own names follow.
+codespell knows common misspellings. PHRASES lists phrases that readers have to decode, with
+replacements. DOCSTRINGS lists further ones, for public docstrings, whose summaries begin with a
+verb. docs/glossary.md has the words of the project, which its own names follow.
 """
 
+import ast
 import re
 
 import codespell_lib
@@ -27,18 +29,97 @@ PHRASES = {
     r"\bmend(s|ed)?\b": "fix",
     r"\b(courier|parcel)s?\b": "sender thread, pending send",
 }
-_PHRASE = re.compile("|".join(f"(?P<p{i}>{p})" for i, p in enumerate(PHRASES)), re.IGNORECASE)
+DOCSTRINGS = {
+    r"\bwhat\b": "a noun",
+    r"\bof which\b": "whose, or a new sentence",
+    r"\ball that\b": "all results, or all errors",
+    r"\b(so|how) many\b": "number of",
+    r"\bdo(es)? nothing\b": "Ignored",
+    r"\banother name\b": "alias",
+    r"\bfor (its|their) being\b": "a noun",
+    r"\b(is|are) looked at\b": "is checked",
+    r"\bwhere (there|that|it) (is|are|isn't|aren't)\b": "if",
+    r"\b(is|are) none\b": "isn't, or doesn't have",
+    r"\bas of\b": "as in",
+    r": as for\b": "As in",
+    r"\bbut for\b": "except",
+    r"\b(behind|beside)\b": "after, or in addition to",
+    r"\balone\b": "only",
+    r"\bsome (\d|few\b|n\b)": "about",
+    r"\b(has|have|had)n't\b": "doesn't have, or isn't",
+    r"\bby way of\b": "through, or a verb",
+    r"\bgave\b": "returned",
+    r"\bwill do\b": "is allowed",
+    r"\bmultiplications and additions\b": "flops",
+}
+PUBLIC = ("jaxmg/__init__.py", "jaxmg/linalg.py", "jaxmg/tree.py")
+
+
+def _pattern(phrases):
+    parts = [phrase.replace(" ", r"\s+") for phrase in phrases]
+    return re.compile("|".join(f"(?P<p{i}>{part})" for i, part in enumerate(parts)), re.IGNORECASE)
+
+
+def _report(file, first, text, pattern, replacements):
+    """Prints the phrases in text, which begins in the line ``first``; returns whether there are
+    any."""
+    found = False
+    for match in pattern.finditer(text):
+        line, words = first + text.count("\n", 0, match.start()), " ".join(match[0].split())
+        print(f"{file}:{line}: {words!r}: write {replacements[int(match.lastgroup[1:])]}")
+        found = True
+    return found
 
 
 def phrases(root, files):
-    """Prints the phrases of PHRASES in files; whether there are any."""
-    instead = list(PHRASES.values())
+    """Prints the phrases of PHRASES in files; returns whether there are any."""
+    pattern, replacements = _pattern(PHRASES), list(PHRASES.values())
+    found = [_report(file, 1, (root / file).read_text(), pattern, replacements) for file in files]
+    return any(found)
+
+
+def _public(root):
+    """Yields (file, definition) of the modules, functions, classes and methods that are public."""
+    for module in PUBLIC:
+        if not (root / module).is_file():
+            continue
+        tree = ast.parse((root / module).read_text())
+        yield module, tree
+        files, names = {}, []
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                files |= {name.name: f"{node.module.replace('.', '/')}.py" for name in node.names}
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names = ast.literal_eval(node.value)
+        for name in names:
+            file = files.get(name, module)
+            yield from ((file, node) for node in _defined(root / file, name))
+
+
+def _defined(file, name):
+    kinds = ast.FunctionDef | ast.ClassDef
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, kinds) and node.name == name:
+            yield node
+            methods = node.body if isinstance(node, ast.ClassDef) else ()
+            for method in methods:
+                if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+                    yield method
+
+
+def docstrings(root):
+    """Prints the phrases of DOCSTRINGS in public docstrings, and summaries that don't begin with a
+    verb; returns whether there are any."""
+    pattern, replacements = _pattern(DOCSTRINGS), list(DOCSTRINGS.values())
     found = False
-    for file in files:
-        text = (root / file).read_text()
-        for match in _PHRASE.finditer(text):
-            line = text.count("\n", 0, match.start()) + 1
-            print(f"{file}:{line}: {match[0]!r}: write {instead[int(match.lastgroup[1:])]}")
+    for file, node in _public(root):
+        text = ast.get_docstring(node, clean=False)
+        if text is None:
+            continue
+        line = node.body[0].lineno
+        found |= _report(file, line, text, pattern, replacements)
+        if not isinstance(node, ast.Module) and not re.match(r"[A-Z][a-z]+s\b", text):
+            print(f"{file}:{line}: {text.split()[0]!r}: begin with a verb, as in 'Solves'")
             found = True
     return found
 

@@ -94,6 +94,13 @@ class Pickled(portable.Portable):
         mesh = Mesh(devices.reshape(state["shape"]), names, axis_types=types)
         values = dict(state["values"])
         for leaf, spec in state["specs"].items():
+            if jax.dtypes.canonicalize_dtype(dtype := values[leaf].dtype) != dtype:
+                raise ValueError(
+                    f"{name}: this pickle holds {dtype}, of which JAX would make single precision. "
+                    "Switch its 64-bit mode on first, with "
+                    "jax.config.update('jax_enable_x64', True) or the environment variable "
+                    "JAX_ENABLE_X64=1"
+                )
             values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
         if values.get("made_for") is not None:
             values["made_for"] = leaves.with_key(values["made_for"])

@@ -101,6 +101,17 @@ def test_another_platform(monkeypatch):
         pickle.loads(pickled)
 
 
+@pytest.mark.parametrize("refine", [None, cases.breadth("float32")])
+def test_a_process_without_64_bits(refine):
+    """JAX would make the leaves single precision without a word."""
+    data = pickle.dumps(_factor(cases.line(2), refine))
+    with cases.without_64_bits(), pytest.raises(ValueError, match="float64.*jax_enable_x64"):
+        pickle.loads(data)
+    single = pickle.dumps(jaxmg.lu_factor(_A.astype("float32"), mesh=cases.line(2)))
+    with cases.without_64_bits():
+        assert pickle.loads(single).dtype == "float32"
+
+
 def test_another_format():
     restore, (state,) = _factor(cases.line(2)).__reduce__()
     with pytest.raises(ValueError, match="another version's of jaxmg"):

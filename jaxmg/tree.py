@@ -70,9 +70,9 @@ def map(
     equal shape as one ``jax.vmap`` of ``f``; several CPU devices run them one after the other,
     because JAX's LAPACK kernels deadlock otherwise. JAX can differentiate the call.
 
-    Cost: that of ``f``, and an all-to-all exchange each of leaves and results. Replicated leaves
-    need none, and their results are gathered. Memory: twice a device's operands and results, and
-    one more copy of replicated results.
+    Cost: that of ``f``, and one all-to-all exchange of the leaves and one of the results.
+    Replicated leaves need no exchange, and their results are gathered. Memory: twice a device's
+    operands and results, and one more copy of replicated results.
 
     Raises:
         TypeError: A leaf isn't an array.
@@ -290,8 +290,8 @@ def orthogonalize(
             - "exact": JAX's singular value decomposition.
         dtype: Dtype of the iteration, such as ``jnp.bfloat16``; not for "exact". None: the leaf's.
             Complex leaves use the complex dtype of this precision, at least complex64. Scaling by
-            the Frobenius norm uses at least float32. float32 leaves are rounded to bfloat16 before
-            the exchange, which halves it.
+            the Frobenius norm uses at least float32. bfloat16 halves the exchange of float32
+            leaves, which are rounded first.
         mesh, matrix_specs: As in `map`.
 
     Returns:

@@ -243,8 +243,8 @@ class LUFactor(pickling.Pickled):
 
         Returns:
             lu, (n, n), sharded like A, with A = tril(lu) @ (triu(lu, 1) + I) @ P: the transposed
-            result of LAPACK's getrf for A^T. ``pivots``, (n,), defines P: ``P =
-            numpy.eye(n)[jax.lax.linalg.lu_pivots_to_permutation(pivots, n)]``.
+            result of LAPACK's getrf for A^T. ``pivots``, (n,), defines P:
+            ``P = numpy.eye(n)[jax.lax.linalg.lu_pivots_to_permutation(pivots, n)]``.
 
         Memory: the result, and a few tiles per rank. The result replaces the factor in memory if
         you donate the factor to an outer ``jit``.

@@ -74,8 +74,8 @@ def get_cols_cyclic(
 
     Args:
         N: Number of columns.
-        N_batch: Number of columns of a contiguous shard; the last one may have fewer. N <= N_batch
-            * num_devices.
+        N_batch: Number of columns of a contiguous shard; the last one may have fewer.
+            ``N <= N_batch * num_devices``.
         T_A: Tile width, at least 1.
         num_devices: Number of shards.
 

@@ -147,8 +147,8 @@ def gesv(
     """Solves ``a @ x = b`` for any square matrix spread over several devices.
 
     Uses a distributed LU decomposition with partial pivoting (LAPACK's getrf and getrs; J. Choi et
-    al., LAPACK Working Note 80, 1994), with LAPACK's backward error. It factors the transpose of
-    ``a``, so pivots are the largest entries in rows. For a Hermitian positive definite matrix
+    al., LAPACK Working Note 80, 1994), with LAPACK's backward error. The transpose of ``a`` is
+    factored, so pivots are the largest entries in rows. For a Hermitian positive definite matrix
     `potrs` takes half the operations. Inside ``shard_map`` use `gesv_shardmap_ctx`.
 
     Args:
@@ -161,7 +161,7 @@ def gesv(
         precision: Precision of the products in the factorization; see docs/precision.md.
         refine: Lower precision to factor ``a`` in before x is refined on ``a``; see
             docs/precision.md.
-        return_iterations: Whether to return the number of iterations of ``refine`` too.
+        return_iterations: Whether to return the iterations of ``refine`` too.
 
     Returns:
         x | (x, status) | (x, sign, logdet) | (x, sign, logdet, status). With ``refine`` there is no

@@ -174,7 +174,7 @@ def householder_product(
 
     Args:
         a: (..., m, n) with m >= n, sharded by rows, whose part below the diagonal has the
-            reflectors, as `jaxmg.QRFactor.packed`. Only this part is read.
+            reflectors, as `jaxmg.QRFactor.packed` returns it. Only this part is read.
         taus: (..., k), k <= n, scale factors of the reflectors.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 

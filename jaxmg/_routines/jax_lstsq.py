@@ -75,7 +75,8 @@ def lstsq(
     to about three times a's. With `svd` both are those of `svd`.
 
     If squares or products of entries would overflow or underflow, ``a`` and b are scaled by powers
-    of two, in two more passes over ``a``.
+    of two, in two more passes over ``a``. Derivatives, ill-conditioned and wide matrices take these
+    passes too.
 
     x has derivatives with respect to ``a``, b and ``damp``, valid at constant rank. s has
     derivatives, 0 for singular values that count as 0.

@@ -106,7 +106,7 @@ def qr(
     Q is orthogonal to rounding for every ``a``. A tall ``a`` is factored by CholeskyQR2, with a
     shift if ``a`` is ill-conditioned, or by TSQR if it is nearly singular; devices choose. Other
     matrices are factored by Householder reflectors, as in `jaxmg.geqrf`.
-    docs/howto/least_squares.md has conditions, sources and exceptions.
+    docs/howto/least_squares.md has conditions and exceptions.
 
     Derivatives are JAX's: of Q and R if the first k columns of ``a`` have full rank; none for
     "raw", and none for "complete" with m > n.

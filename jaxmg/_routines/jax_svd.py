@@ -66,8 +66,8 @@ def svd(
             Ignored with ``subset_by_index``.
         compute_uv: False returns the singular values only.
         hermitian: Whether ``a`` is Hermitian; if so, `eigh` is used.
-        subset_by_index: (start, end) selects the singular values from start (0: the largest) to end
-            - 1 and their vectors. `svd_lowrank` is faster for a few of the largest.
+        subset_by_index: (start, end) selects singular values start <= i < end, from the largest
+            (0), and their vectors. `svd_lowrank` is faster for a few of the largest.
         backend: "auto", "native" or "cusolvermp" (NVIDIA's gesvd, for all singular values; one
             matrix of a batch after the other).
         mesh, matrix_specs: As in `jaxmg.lu_factor`.

@@ -156,8 +156,9 @@ def potrs(
         mesh: ``Mesh`` or ``AbstractMesh`` to run on. None: a's mesh, else the context mesh, else
             the devices in docs/api.md. Required under ``jit`` with automatic axes and no context
             mesh.
-        matrix_specs: Sharding of ``a``: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``, ``P('r',
-            'c')`` or ``P(('r', 'c'), None)``. None: a's own, else all mesh axes along the rows.
+        matrix_specs: Sharding of ``a``: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
+            ``P('r', 'c')`` or ``P(('r', 'c'), None)``. None: a's own, else all mesh axes along the
+            rows.
         return_status: Whether to return the status too.
         pad: False raises an error unless the number of ranks divides n, and allows rows of padding;
             see docs/api.md.
@@ -169,7 +170,7 @@ def potrs(
         precision: Precision of the products in the factorization; see docs/precision.md.
         refine: Lower precision to factor ``a`` in before x is refined on ``a``; see
             docs/precision.md.
-        return_iterations: Whether to return the number of iterations of ``refine`` too.
+        return_iterations: Whether to return the iterations of ``refine`` too.
         check: Whether to check that ``a`` is Hermitian up to rounding. If it isn't, eager calls
             raise a ValueError; traced calls and batches return NaN.
 
@@ -181,7 +182,8 @@ def potrs(
           ``jit`` XLA chooses the sharding on automatic axes.
         - logdet is a real scalar.
         - status is an int32 scalar: 0, or LAPACK's info, the order of the leading minor that is not
-          positive definite (for NaN or infinity in ``a`` another value). Then x and logdet are NaN.
+          positive definite (for NaN or infinity in ``a`` another value). Unless it is 0, x and
+          logdet are NaN.
         - iterations is an int32 scalar: the number of iterations, or a negative code after a
           fallback to the plain factorization.
 
@@ -194,7 +196,7 @@ def potrs(
             ``shard_map``, ``jax_enable_x64`` is off for a 64-bit dtype, or b shares a donated a's
             memory.
         NotImplementedError: Derivatives and batches with JAX before 0.10.
-        RuntimeError: The platform has no plugin, an array was deleted, or the mesh spans processes
+        RuntimeError: No plugin is installed, an array was deleted, or the mesh spans processes
             without ``jax.distributed``.
 
     Examples:
@@ -242,15 +244,13 @@ def potrs_shardmap_ctx(
             ``matrix_specs=P(row_axis, column_axis)`` the rank's block, (n / Pr, n / Pc), where Pr *
             Pc divides n.
         b: (n,) or (n, nrhs), the same on all ranks.
-        T_A: Tile width, at least 1. None: the plugin chooses.
+        T_A, in_specs, backend, precision: As in `potrs`.
         mesh: Ignored. True or False is taken as ``pad``, the fourth argument in older code.
         matrix_specs: The ``shard_map``'s spec of A, ``P(axis, None)``. Required for several axes,
             and if the block's shape and the trace leave open which axis shards A.
-        in_specs: Alias of ``matrix_specs``.
         return_logdet: Whether to return log(det(A)) too, of shape (1,).
         pad: False allows rows of padding after the block's ceil(n / P) rows if P divides n. They
             are not read.
-        backend, precision: As in `potrs`.
 
     Returns:
         (x, status) | (x, logdet, status), the same on all ranks. x has b's shape, status has shape

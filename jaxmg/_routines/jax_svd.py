@@ -225,7 +225,7 @@ def polar(
     Both factors are backward stable. They have derivatives if ``a`` has full rank, even with equal
     singular values; otherwise the derivatives are infinite or NaN.
 
-    Cost for n x n: 4 to 7 steps, each an inverse and 2 n^3 flops over all ranks. The first step
+    Cost for n x n: up to 7 steps, each an inverse and 2 n^3 flops over all ranks. The first step
     takes 5 n^3 if the condition of ``a`` is above about 1e3, and as much as three steps if it is
     above 1e13. Memory: about eight matrices like ``a`` over all devices.
 

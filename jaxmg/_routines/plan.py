@@ -33,7 +33,7 @@ class Plan:
         routine, n, dtype: The arguments of `plan`.
         backend: Solver of the call.
         tile: Tile width.
-        gathered: Whether one device does all the work, as is best for small matrices on GPUs.
+        gathered: Whether one device does all the work, as is best for small matrices.
         bytes: Peak memory of each device, in order: its rows of A (for "cho_solve" of the factor,
             for "sygvd" of B too), their copy unless donated, right-hand sides, results and
             workspace. Empty if the backend needs the matrix to tell (cuSOLVERMg).

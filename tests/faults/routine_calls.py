@@ -39,6 +39,10 @@ CASES = {
     "svd": ("svd", 14, "float64", 1),
     "svd_on_one": ("svd", 14, "complex128", 1),
     "svdvals_on_one": ("svdvals", 14, "float64", 1),
+    "potrs_on_one": ("potrs", 50, "float64", 2),
+    "gesv_on_one": ("gesv", 50, "complex64", 1),
+    "potri_on_one": ("potri", 50, "complex128", 1),
+    "getri_on_one": ("getri", 50, "float32", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
     "product": ("product", 50, "complex128", 1),
@@ -89,7 +93,7 @@ class Problem:
             svd.SMALL = svd.LARGE = 0  # by all ranks
             gesvd._WIDTHS = {"cpu": (4, 4)}  # in few steps, each of which allocates
         self.routine, self.n = routine, _LARGE[routine] if large else n
-        self.tile = _LARGE_TILE if large else _TILE
+        self.tile = None if on_one else _LARGE_TILE if large else _TILE
         mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
         if large:  # quickly made
             random = cases.normal(cases.rng(1), (self.n, self.n), dtype)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import jaxmg
 from jaxmg import linalg
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
@@ -53,6 +54,101 @@ def test_one_rank_does_it_for_all(name, devices, tmp_path, monkeypatch):
         assert not together.exists() or step not in _ranges(together)
     for x, y in zip(jax.tree.leaves(by_one), jax.tree.leaves(by_all), strict=True):
         np.testing.assert_allclose(jnp.abs(x), jnp.abs(y), atol=1e-12)
+
+
+_SOLVES = {
+    "potrs": lambda a, b, **where: jaxmg.potrs(a, b, return_status=True, **where),
+    "gesv": lambda a, b, **where: jaxmg.gesv(a, b, return_status=True, **where),
+    "potri": lambda a, b, **where: jaxmg.potri(a, return_status=True, **where),
+    "getri": lambda a, b, **where: jaxmg.getri(a, return_status=True, **where),
+}
+
+
+def _system(dtype, n=40):
+    rng = np.random.default_rng(5)
+    shapes = (n, n), (n, 3)
+    a, b = (rng.standard_normal(shape) for shape in shapes)
+    if np.dtype(dtype).kind == "c":
+        a, b = (x + 1j * rng.standard_normal(x.shape) for x in (a, b))
+    return (a @ a.conj().T / n + 4 * np.eye(n)).astype(dtype), b.astype(dtype)
+
+
+@pytest.mark.core("potrs-4", "getri-4")
+@cases.one_process("each records its own ranks")
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("name", _SOLVES)
+def test_one_rank_solves_for_all_and_nothing_is_exchanged(name, devices, tmp_path, monkeypatch):
+    call = functools.partial(_SOLVES[name], mesh=cases.line(devices), matrix_specs=P("r", None))
+    a, b = _system("float64")
+    alone = tmp_path / "alone.json"
+    monkeypatch.setenv("JAXMG_TRACE", str(alone))
+    by_one = jax.block_until_ready(call(a, b))
+    steps = _ranges(alone)
+    assert set().union(*steps.values()) == {0}, steps
+    assert not [step for _, step in steps if "receive" in step], steps
+    together = tmp_path / "together.json"
+    monkeypatch.setenv("JAXMG_TRACE", str(together))
+    with cases.by_all_ranks():
+        by_all = jax.block_until_ready(call(a, b))
+    assert set().union(*_ranges(together).values()) == set(range(devices))
+    for x, y in zip(by_one, by_all, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+@pytest.mark.core("potrs-complex64", "gesv-float64")
+@cases.one_process("several processes work together")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("name", _SOLVES)
+def test_several_devices_give_the_bits_of_one(name, dtype):
+    a, b = _system(dtype, 37)
+
+    def on(devices):
+        call = _SOLVES[name](a, b, mesh=cases.line(devices), matrix_specs=P("r", None))
+        return [np.asarray(x) for x in call]
+
+    one = on(1)
+    assert one[-1] == 0
+    for devices in (2, 4, 8):
+        for x, y in zip(one, on(devices), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.core("potrs")
+@pytest.mark.parametrize("name", ["potrs", "gesv"])
+def test_a_width_of_tiles_is_for_all_ranks(name, tmp_path, monkeypatch):
+    """Whoever asks for tiles gets them."""
+    a, b = _system("float64")
+    trace = tmp_path / "trace.json"
+    monkeypatch.setenv("JAXMG_TRACE", str(trace))
+    x = _SOLVES[name](a, b, mesh=cases.line(2), matrix_specs=P("r", None), T_A=5)[0]
+    np.testing.assert_allclose(a @ x, b, atol=1e-10)
+    assert set().union(*_ranges(trace).values()) >= {0, 1}
+
+
+@pytest.mark.core("2")
+@cases.one_process("ranks of several processes work together")
+@pytest.mark.parametrize("devices", [2, 4])
+def test_calls_in_a_loop_and_side_by_side_meet_their_own(devices):
+    """A loop makes the same call again before all ranks have left the call before."""
+    a, b = _system("float64", 12)
+    where = {"mesh": cases.line(devices), "matrix_specs": P("r", None)}
+
+    @jax.jit
+    def run(a, b):
+        def step(_, carry):
+            x, y = carry
+            x = jaxmg.potrs(a, x, **where)
+            y = jaxmg.gesv(a + jnp.eye(12), y, **where)
+            return x / jnp.linalg.norm(x), y / jnp.linalg.norm(y)
+
+        return jax.lax.fori_loop(0, 100, step, (b, b))
+
+    for matrix, iterate in zip((a, a + np.eye(12)), run(a, b), strict=True):
+        expected = b
+        for _ in range(100):
+            expected = np.linalg.solve(matrix, expected)
+            expected /= np.linalg.norm(expected)
+        np.testing.assert_allclose(iterate, expected, atol=1e-10)
 
 
 _BATCHES = {

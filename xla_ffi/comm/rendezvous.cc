@@ -4,25 +4,43 @@
 #include <array>
 #include <cstdio>
 #include <deque>
+#include <limits>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace jaxmg {
-namespace {
 
 // The state of one rendezvous that is not complete.
 struct Rendezvous {
-  explicit Rendezvous(int size)
-      : present(size, false), group(std::make_shared<InProcessGroup>(size)) {}
+  explicit Rendezvous(int size) : present(size, false) {}
   std::vector<bool> present;
   int arrival_count = 0;
   Status failure;
-  std::shared_ptr<InProcessGroup> group;
 
-  bool over() const { return arrival_count == static_cast<int>(present.size()) || !failure.ok(); }
+  int size() const { return static_cast<int>(present.size()); }
+  bool complete() const { return arrival_count == size(); }
 };
+
+// Of ranks that work together.
+struct MeetingOfGroup : Rendezvous {
+  explicit MeetingOfGroup(int size)
+      : Rendezvous(size), group(std::make_shared<InProcessGroup>(size)) {}
+  std::shared_ptr<InProcessGroup> group;
+};
+
+struct MeetingForAll : Rendezvous {
+  explicit MeetingForAll(int size) : Rendezvous(size), parts(size) {}
+  std::vector<const void*> parts;
+  bool worked = false;
+  Status outcome;
+};
+
+namespace {
+
+constexpr double kForever = std::numeric_limits<double>::infinity();
 
 struct FailedCall {
   CallKey key = {};
@@ -79,17 +97,61 @@ const Status* FailureOf(const Table& table, const CallKey& key) {
   return nullptr;
 }
 
-// Returns the first rendezvous at which this rank has not arrived; adds one if there is none.
-// Requires the lock.
-std::shared_ptr<Rendezvous> FindOrAdd(Table& table, const RendezvousKey& key, int rank, int size) {
-  std::deque<std::shared_ptr<Rendezvous>>& queue = table.open[key];
-  for (const auto& candidate : queue) {
-    if (static_cast<int>(candidate->present.size()) == size && !candidate->present[rank]) {
-      return candidate;
-    }
+// Arrives at the first rendezvous of the key at which this rank has not arrived; adds one if there
+// is none. Requires the lock.
+template <typename Meeting>
+Status Arrive(Table& table, const RendezvousKey& key, const char* what, int rank, int size,
+              std::shared_ptr<Meeting>* meeting) {
+  if (rank < 0 || rank >= size) {
+    return Error(Code::kInvalidArgument, what, ": rank ", rank, " of ", size, " ranks");
   }
-  queue.push_back(std::make_shared<Rendezvous>(size));
-  return queue.back();
+  std::deque<std::shared_ptr<Rendezvous>>& queue = table.open[key];
+  auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& candidate) {
+    return candidate->size() == size && !candidate->present[rank];
+  });
+  if (found == queue.end()) {
+    queue.push_back(std::make_shared<Meeting>(size));
+    found = queue.end() - 1;
+  }
+  // A key is that of one call, whose ranks all meet in the same way.
+  *meeting = std::static_pointer_cast<Meeting>(*found);
+  (*found)->present[rank] = true;
+  if (++(*found)->arrival_count == size) {
+    queue.erase(found);
+    if (queue.empty()) table.open.erase(key);
+  }
+  return Status::Ok();
+}
+
+// Waits until over() holds; an error if the limit passes before all ranks have arrived. Requires
+// the lock.
+template <typename Over>
+Status Await(Table& table, std::unique_lock<std::mutex>& lock, const Rendezvous& rendezvous,
+             const char* what, int rank, const WaitPolicy& policy, const Over& over) {
+  const WaitPolicy quiet = {std::min<Seconds>(policy.limit, kBeforeNotice), policy.spin};
+  bool done = table.monitor.Wait(lock, quiet, over);
+  if (!done && policy.limit > quiet.limit && !rendezvous.complete()) {
+    const auto first = std::find(rendezvous.present.begin(), rendezvous.present.end(), true);
+    if (first - rendezvous.present.begin() == rank) {  // one line is enough
+      PrintNotice(std::string(what) + ": waiting for rank(s) " + Ranks(rendezvous.present, false));
+    }
+    done = table.monitor.Wait(lock, {policy.limit - quiet.limit}, over);
+  }
+  if (!done && !rendezvous.complete()) return TimeoutError(rendezvous, what, policy.limit);
+  if (!done) table.monitor.Wait(lock, {Seconds(kForever)}, over);
+  return Status::Ok();
+}
+
+// Calls step() with the lock, unless the call has failed. An error of it fails the call, before
+// another rank can arrive and complete the rendezvous.
+template <typename Step>
+Status InTable(const CallKey& key, const Step& step) noexcept {
+  Table& table = TheTable();
+  auto lock = table.monitor.Lock();
+  if (const Status* failure = FailureOf(table, key)) return *failure;
+  const Status status = Guarded([&] { return step(table, lock); });
+  if (!status.ok() && FailureOf(table, key) == nullptr) Fail(table, key, status);
+  return status;
 }
 
 }  // namespace
@@ -102,43 +164,54 @@ void PrintNotice(const std::string& waiting) {
 Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int size,
                       const WaitPolicy& policy, int64_t value,
                       std::shared_ptr<InProcessGroup>* group) noexcept {
+  return InTable(key.call, [&](Table& table, std::unique_lock<std::mutex>& lock) -> Status {
+    std::shared_ptr<MeetingOfGroup> meeting;
+    JAXMG_RETURN_IF_ERROR(Arrive(table, key, what, rank, size, &meeting));
+    meeting->group->SetRankValue(rank, value);
+    if (meeting->complete()) table.monitor.Notify();
+    const auto over = [&] { return meeting->complete() || !meeting->failure.ok(); };
+    JAXMG_RETURN_IF_ERROR(Await(table, lock, *meeting, what, rank, policy, over));
+    *group = meeting->group;
+    return meeting->failure;
+  });
+}
+
+Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int size,
+                    const void* part, std::shared_ptr<MeetingForAll>* meeting,
+                    bool* last) noexcept {
+  return InTable(key.call, [&](Table& table, std::unique_lock<std::mutex>&) -> Status {
+    JAXMG_RETURN_IF_ERROR(Arrive(table, key, what, rank, size, meeting));
+    (*meeting)->parts[rank] = part;
+    *last = (*meeting)->complete();
+    return Status::Ok();
+  });
+}
+
+Status WorkForAll(MeetingForAll& meeting,
+                  const std::function<Status(const std::vector<const void*>&)>& work) noexcept {
+  const Status outcome = Guarded([&] { return work(meeting.parts); });
   Table& table = TheTable();
   auto lock = table.monitor.Lock();
-  auto join = [&]() -> Status {
-    if (rank < 0 || rank >= size) {
-      return Error(Code::kInvalidArgument, what, ": rank ", rank, " of ", size, " ranks");
-    }
-    const std::shared_ptr<Rendezvous> rendezvous = FindOrAdd(table, key, rank, size);
-    rendezvous->present[rank] = true;
-    rendezvous->group->SetRankValue(rank, value);
-    if (++rendezvous->arrival_count == size) {
-      auto& queue = table.open[key];
-      queue.erase(std::find(queue.begin(), queue.end(), rendezvous));
-      if (queue.empty()) table.open.erase(key);
-      table.monitor.Notify();
-    }
-    const auto over = [&] { return rendezvous->over(); };
-    const WaitPolicy quiet = {std::min<Seconds>(policy.limit, kBeforeNotice), policy.spin};
-    bool done = table.monitor.Wait(lock, quiet, over);
-    if (!done && policy.limit > quiet.limit) {
-      const auto first = std::find(rendezvous->present.begin(), rendezvous->present.end(), true);
-      if (first - rendezvous->present.begin() == rank) {  // one line is enough
-        PrintNotice(std::string(what) + ": waiting for rank(s) " +
-                    Ranks(rendezvous->present, false));
-      }
-      done = table.monitor.Wait(lock, {policy.limit - quiet.limit}, over);
-    }
-    if (!done) {
-      return TimeoutError(*rendezvous, what, policy.limit);
-    }
-    *group = rendezvous->group;
-    return rendezvous->failure;
-  };
-  if (const Status* failure = FailureOf(table, key.call)) return *failure;
-  const Status status = Guarded(join);
-  // Before another rank can arrive and complete the rendezvous.
-  if (!status.ok() && FailureOf(table, key.call) == nullptr) Fail(table, key.call, status);
-  return status;
+  meeting.outcome = outcome;
+  meeting.worked = true;
+  table.monitor.Notify();
+  return outcome;
+}
+
+Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
+                 MeetingForAll& meeting) noexcept {
+  Table& table = TheTable();
+  auto lock = table.monitor.Lock();
+  const auto over = [&] { return meeting.worked || !meeting.failure.ok(); };
+  const Status waited =
+      Guarded([&] { return Await(table, lock, meeting, what, rank, policy, over); });
+  if (waited.ok()) return meeting.worked ? meeting.outcome : meeting.failure;
+  if (meeting.complete()) {  // its rank works with this one's part, whatever failed here
+    table.monitor.Wait(lock, {Seconds(kForever)}, [&] { return meeting.worked; });
+    return meeting.outcome;
+  }
+  if (FailureOf(table, key.call) == nullptr) Fail(table, key.call, waited);
+  return waited;
 }
 
 void FailCall(const CallKey& key, const Status& status) noexcept {

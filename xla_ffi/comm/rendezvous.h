@@ -3,9 +3,11 @@
 #define JAXMG_XLA_FFI_COMM_RENDEZVOUS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/comm/in_process.h"
@@ -40,6 +42,30 @@ struct RendezvousKey {
 Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int size,
                       const WaitPolicy& policy, int64_t value,
                       std::shared_ptr<InProcessGroup>* group) noexcept;
+
+// --- Calls that one rank does for all ------------------------------------------------------------
+// Ranks of one process share their memory. The last rank to arrive may work for all of them, which
+// then wake once, when everything is done:
+//
+//   ArriveForAll ─┬─ last: WorkForAll
+//                 └─ others: AwaitWork
+
+// The arrivals of one such call.
+struct MeetingForAll;
+
+// A rank's arrival, and what it has for the rank that works: `part` must be valid until AwaitWork
+// or WorkForAll returns. Waits for nobody. The last one, and only that, gets *last = true.
+Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int size,
+                    const void* part, std::shared_ptr<MeetingForAll>* meeting, bool* last) noexcept;
+
+// Calls work(parts), with the parts by rank, and returns its status, which the others get, too.
+Status WorkForAll(MeetingForAll& meeting,
+                  const std::function<Status(const std::vector<const void*>&)>& work) noexcept;
+
+// Waits until the last rank has arrived, as JoinRendezvous does, and then without limit until it
+// has worked. Returns the same status on all ranks.
+Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
+                 MeetingForAll& meeting) noexcept;
 
 // Prints for whom a call has waited since kBeforeNotice, on stderr.
 void PrintNotice(const std::string& waiting);

@@ -162,9 +162,11 @@ struct Tuning {
   // others: LAPACKs of several host devices hold each other up. Otherwise each rank does.
   bool small_on_one = false;
   // What one rank does for all by the device's solver of a whole matrix (matrix_solver.h), because
-  // it is faster than the ranks together, which share its processors: singular value decompositions
+  // it is faster than the ranks together, which share its processors: linear systems and inverses
+  // up to whole_solve_order, if all ranks are in one process; singular value decompositions
   // up to whole_svd_order, and QR decompositions of up to whole_qr_columns columns that aren't tall
   // or of up to whole_qr_elements elements. 0: none.
+  int64_t whole_solve_order = 0;
   int64_t whole_svd_order = 0;
   int64_t whole_qr_columns = 0;
   int64_t whole_qr_elements = 0;

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace jaxmg {
 
@@ -26,6 +27,14 @@ struct Platform {
 using PlatformResult = CallOutcome;
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
+
+// A GPU's ranks always work together.
+template <typename Part, typename Fits>
+PlatformResult LaunchForAll(const Platform& platform, const CallSite& site,
+                            const RankProgram& program, const Fits&, const Part&,
+                            Status (*)(const RankContext&, const std::vector<Part>&)) {
+  return Launch(platform, site, program);
+}
 
 // Runs a program that needs no other rank. Its work must be on Stream::kMain.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);

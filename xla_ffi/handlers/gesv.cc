@@ -39,7 +39,9 @@ constexpr Backends kBackends = {kNames.data(), kNames.size()};
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
-    return NeedsOf<T>(GesvSpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+    return NeedsOfSolve<T>(
+        query, sizes, ranks, query.n * query.nrhs,
+        [&](const Sizes& s, const Ranks& r) { return GesvSpace<T>(s, query.nrhs, r); });
   }
 };
 
@@ -65,7 +67,10 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program);
+    return LaunchForAll<SolveOfAll<T, GeneralSolution<T>>>(
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program,
+        [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); },
+        {operand, solution}, &GesvForAll<T>);
   });
 }
 

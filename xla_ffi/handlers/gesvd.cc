@@ -83,7 +83,10 @@ PlatformResult Gesvd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, attributes.vectors, wanted);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+    return LaunchForAll<WholeSvdProblem<T>>(
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program,
+        [&](const Tuning& tuning) { return IsWholeSvd(n, tuning); },
+        {operand, attributes.vectors, wanted}, &WholeSvdForAll<T>);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/core/for_all.h"
 #include "xla_ffi/handlers/call.h"
 
 namespace jaxmg {
@@ -12,8 +13,9 @@ constexpr char kName[] = "getri";
 // What a call takes of a rank, for plans.
 struct Needs {
   template <typename T>
-  static RankNeeds Of(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
-    return NeedsOf<T>(GetriSpace<T>(sizes, ranks), 0);
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOfSolve<T>(query, sizes, ranks, 0,
+                           [](const Sizes& s, const Ranks& r) { return GetriSpace<T>(s, r); });
   }
 };
 
@@ -29,7 +31,12 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
     using T = decltype(zero);
     const Operand<T> operand = OperandOf<T>(a, *inverse, status->typed_data(), n, n, attributes);
     auto program = [=](const RankContext& context) { return GetriRoutine<T>(context, operand); };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+    return LaunchForAll<Operand<T>>(
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program,
+        [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); }, operand,
+        [](const RankContext& alone, const std::vector<Operand<T>>& operands) {
+          return InPlaceForAll<T>(alone, operands, &GetriRoutine<T>);
+        });
   });
 }
 

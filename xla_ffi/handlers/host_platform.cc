@@ -9,6 +9,7 @@
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/timeline.h"
+#include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
 
@@ -57,6 +58,35 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   return status;
 }
 
+RendezvousKey KeyOf(const CallSite& site) noexcept { return {site.key, site.coordinates[1]}; }
+
+// The last rank, for all. Its timeline is the first rank's.
+Status WorkAsLast(const PendingRank& pending) noexcept {
+  const CallSite& site = pending.site;
+  std::unique_ptr<Device> device;
+  CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
+  const Status status =
+      WorkForAll(*pending.meeting, [&](const std::vector<const void*>& parts) -> Status {
+        device = NewHostDevice();
+        const BlasThreadShare threads(1);
+        SoloCommunicator solo;
+        return pending.for_all({*device, solo}, parts);
+      });
+  if (device != nullptr) {
+    AppendTimeline(site.routine, site.key.run, site.key.call_site, kRoot, *device);
+  }
+  return status;
+}
+
+Status AwaitLast(const PendingRank& pending) noexcept {
+  const CallSite& site = pending.site;
+  CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
+  const Status status = AwaitWork(KeyOf(site), site.routine, site.coordinates[0],
+                                  {RendezvousTimeout()}, *pending.meeting);
+  call.AwaitOwnSignal(status);
+  return status;
+}
+
 void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& status) noexcept {
   if (status.ok()) {
     XLA_FFI_Future_SetAvailable_Args args = {};
@@ -79,34 +109,44 @@ CallOutcome LaunchAlone(const Platform&, const DeviceProgram& program) {
   return {Guarded([&] { return program(*NewHostDevice()); })};
 }
 
+void Arrive(PendingRank* pending) noexcept {
+  if (!pending->refusal.ok() || pending->for_all == nullptr) return;
+  const CallSite& site = pending->site;
+  pending->refusal = ArriveForAll(KeyOf(site), site.routine, site.coordinates[0], site.ranks,
+                                  pending->part.get(), &pending->meeting, &pending->last);
+}
+
 bool RunsHere(const PendingRank& pending) noexcept {
-  return !pending.refusal.ok() || (pending.site.ranks == 1 && !pending.site.spans_processes);
+  return !pending.refusal.ok() || pending.last ||
+         (pending.site.ranks == 1 && !pending.site.spans_processes);
 }
 
 Status RunHere(PendingRank pending) noexcept {
   if (!pending.refusal.ok()) return pending.refusal;
   const DefaultFloatingPoint mode;
-  return RunRank(pending.site, pending.program);
+  return pending.last ? WorkAsLast(pending) : RunRank(pending.site, pending.program);
 }
 
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {
-  const CallSite site = pending.site;
+  const auto rank = [api, future](PendingRank& own) {
+    const DefaultFloatingPoint mode;
+    const Status status = own.meeting != nullptr ? AwaitLast(own) : RunRank(own.site, own.program);
+    own = {};
+    Complete(api, future, status);
+  };
   const Status started = Guarded([&] {
-    std::thread([api, future, site, program = std::move(pending.program)]() mutable {
-      const DefaultFloatingPoint mode;
-      const Status status = RunRank(site, program);
-      program = nullptr;
-      Complete(api, future, status);
-    }).detach();
+    std::thread([rank, pending]() mutable { rank(pending); }).detach();
     return Status::Ok();
   });
   if (started.ok()) return;
+  const CallSite& site = pending.site;
   const Status status = Guarded([&] {
     return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
                  site.coordinates[0], ": ", started.text());
   });
   FailCall(site, status);
-  Complete(api, future, status);
+  // If all ranks have arrived, one of them works with this one's part.
+  Complete(api, future, pending.meeting != nullptr ? AwaitLast(pending) : status);
 }
 
 }  // namespace jaxmg

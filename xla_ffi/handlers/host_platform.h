@@ -2,12 +2,19 @@
 //
 // Each of several ranks runs on its own thread, and the handler returns at once. XLA runs the
 // devices of a process on a pool of threads, which may be smaller than the number of devices, so
-// ranks that wait for each other on XLA's threads could deadlock.
+// ranks that wait for each other on XLA's threads could deadlock. If one rank does a call for all,
+// the last one to arrive does, on XLA's thread: it has nobody to wait for.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
+#include <vector>
+
+#include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {
 
@@ -20,11 +27,20 @@ struct Platform {
   int32_t ordinal;                // the device's number; -1: unknown
 };
 
+// Does a call for all its ranks, with what each of them has for it, as the one rank of `alone`.
+using ProgramForAll =
+    std::function<Status(const RankContext& alone, const std::vector<const void*>& parts)>;
+
 // A rank that is ready to start, or the error of an invalid call.
 struct PendingRank {
   Status refusal;
   CallSite site = {};
   RankProgram program;
+  // If one rank does the call for all: what this one has, and its arrival.
+  ProgramForAll for_all = nullptr;
+  std::shared_ptr<const void> part = nullptr;
+  std::shared_ptr<MeetingForAll> meeting = nullptr;
+  bool last = false;
 };
 
 using PlatformResult = PendingRank;
@@ -32,11 +48,32 @@ using PlatformResult = PendingRank;
 inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
   return {Status::Ok(), site, std::move(program)};
 }
+// The same for a call that the last rank to arrive does for all if they are in one process and
+// fits(tuning) is true.
+template <typename Part, typename Fits>
+PlatformResult LaunchForAll(const Platform& platform, const CallSite& site, RankProgram program,
+                            const Fits& fits, const Part& part,
+                            Status (*work)(const RankContext&, const std::vector<Part>&)) {
+  PendingRank pending = Launch(platform, site, std::move(program));
+  if (site.ranks == 1 || site.spans_processes || !fits(HostTuning())) return pending;
+  pending.program = nullptr;
+  pending.part = std::make_shared<const Part>(part);
+  pending.for_all = [work](const RankContext& alone, const std::vector<const void*>& parts) {
+    std::vector<Part> typed;
+    typed.reserve(parts.size());
+    for (const void* each : parts) typed.push_back(*static_cast<const Part*>(each));
+    return work(alone, typed);
+  };
+  return pending;
+}
+
 inline PlatformResult Refuse(const Status& status) { return {status}; }
 
 // Runs a program that needs no other rank, and so can't keep one of XLA's threads waiting.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 
+// Arrives at a call that one rank does for all. Waits for nobody.
+void Arrive(PendingRank* pending) noexcept;
 // Whether the call is over when RunHere returns: it is invalid, or has no other rank to wait for.
 bool RunsHere(const PendingRank& pending) noexcept;
 // Runs the rank on this thread, and returns the error.
@@ -67,6 +104,7 @@ struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,
                                                               XLA_FFI_ExecutionContext*,
                                                               jaxmg::PendingRank pending) noexcept {
+    jaxmg::Arrive(&pending);
     if (jaxmg::RunsHere(pending)) {
       const jaxmg::Status status = jaxmg::RunHere(std::move(pending));
       return status.ok() ? nullptr : jaxmg::ToFfiError(api, status);

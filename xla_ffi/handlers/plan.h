@@ -10,9 +10,13 @@
 #include <vector>
 
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/engine/core/for_all.h"
 #include "xla_ffi/engine/core/plan.h"
 
 namespace jaxmg {
+
+// The engine's own solvers, which every plugin has.
+inline constexpr const char* kNative = "native";
 
 struct PlanQuery {
   std::string routine;  // the name in its row
@@ -62,6 +66,24 @@ RankNeeds NeedsOf(const RoutineSpace<T>& space, int64_t results) {
   const int64_t solver = space.solver * size;
   return {space.tiles, space.gathers, solver,
           static_cast<int64_t>(space.bytes()) + solver + space.split_bytes + results * size};
+}
+
+// The needs of a routine that solves or inverts, which one CPU device may do for all (for_all.h):
+// they count as the first one's. Assumes that all are in one process. space(sizes, ranks): the
+// routine's workspace.
+template <typename T, typename Space>
+RankNeeds NeedsOfSolve(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks,
+                       int64_t results, const Space& space) {
+  const bool for_all = ranks.size > 1 && query.backend == kNative &&
+                       SolvesForAll<T>(sizes.n, sizes.tile, ranks.tuning);
+  if (!for_all) return NeedsOf<T>(space(sizes, ranks), results);
+  Sizes whole = sizes;
+  whole.block = sizes.m;
+  const auto size = static_cast<int64_t>(sizeof(T));
+  RankNeeds needs = NeedsOf<T>(space(whole, Ranks{1, 0, ranks.tuning}), results);
+  needs.gathers = true;
+  needs.bytes = ranks.rank == 0 ? needs.bytes + sizes.m * sizes.n * size : results * size;
+  return needs;
 }
 
 template <typename Needs, typename T>

@@ -2,6 +2,7 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/core/for_all.h"
 #include "xla_ffi/handlers/call.h"
 #ifdef JAXMG_CUDA
 #include "xla_ffi/vendor/cusolvermg/mg.h"
@@ -26,8 +27,9 @@ constexpr Backends kBackends = {kNames.data(), kNames.size()};
 // What a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
-  static RankNeeds Of(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
-    return NeedsOf<T>(PotriSpace<T>(sizes, ranks), 0);
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOfSolve<T>(query, sizes, ranks, 0,
+                           [](const Sizes& s, const Ranks& r) { return PotriSpace<T>(s, r); });
   }
 };
 
@@ -46,7 +48,12 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+    return LaunchForAll<Operand<T>>(
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program,
+        [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); }, operand,
+        [](const RankContext& alone, const std::vector<Operand<T>>& operands) {
+          return InPlaceForAll<T>(alone, operands, &PotriRoutine<T>);
+        });
   });
 }
 

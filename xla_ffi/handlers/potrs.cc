@@ -40,7 +40,9 @@ constexpr Backends kBackends = {kNames.data(), kNames.size()};
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
-    return NeedsOf<T>(PotrsSpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+    return NeedsOfSolve<T>(
+        query, sizes, ranks, query.n * query.nrhs,
+        [&](const Sizes& s, const Ranks& r) { return PotrsSpace<T>(s, query.nrhs, r); });
   }
 };
 
@@ -65,7 +67,10 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program);
+    return LaunchForAll<SolveOfAll<T, Solution<T>>>(
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program,
+        [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); },
+        {operand, solution}, &PotrsForAll<T>);
   });
 }
 

@@ -36,7 +36,6 @@ constexpr std::array<const char*, kCount> NamesOf(const Solver<Function> (&solve
   return names;
 }
 
-inline constexpr const char* kNative = "native";
 // The backends of a routine that only the engine provides.
 inline constexpr Backends kNativeAlone = {&kNative, 1};
 

@@ -2,6 +2,7 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/qr/whole_qr.h"
 #include "xla_ffi/handlers/call.h"
 
 namespace jaxmg {
@@ -68,7 +69,12 @@ PlatformResult TallQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
     auto program = [problem](const RankContext& context) {
       return TallQrRoutine<T>(context, problem);
     };
-    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program);
+    const auto whole = [&](const Tuning& tuning) {
+      return IsWholeQr(problem.sizes, static_cast<int>(attributes.ranks), tuning);
+    };
+    return LaunchForAll<TallQrProblem<T>>(
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program, whole,
+        problem, &WholeQrForAll<T>);
   });
 }
 

@@ -74,9 +74,16 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)     \
-  template struct PotrsSpace<T>; \
-  template Status PotrsRoutine(const RankContext&, const Operand<T>&, const Solution<T>&);
+template <typename T>
+Status PotrsForAll(const RankContext& alone, const std::vector<SolveOfAll<T, Solution<T>>>& parts) {
+  const auto log_dets = OfAll(parts, [](const auto& part) { return part.solution.log_det; });
+  return SolveForAll<T, Solution<T>>(alone, parts, &PotrsRoutine<T>, log_dets, {});
+}
+
+#define JAXMG_INSTANTIATE(T)                                                               \
+  template struct PotrsSpace<T>;                                                           \
+  template Status PotrsRoutine(const RankContext&, const Operand<T>&, const Solution<T>&); \
+  template Status PotrsForAll(const RankContext&, const std::vector<SolveOfAll<T, Solution<T>>>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

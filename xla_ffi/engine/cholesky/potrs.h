@@ -4,6 +4,7 @@
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRS_H_
 
 #include "xla_ffi/engine/cholesky/substitution.h"
+#include "xla_ffi/engine/core/for_all.h"
 #include "xla_ffi/engine/core/frame.h"
 
 namespace jaxmg {
@@ -39,6 +40,10 @@ struct PotrsSpace : RoutineSpace<T> {
 template <typename T>
 Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
                     const Solution<T>& solution);
+
+// The same by one rank for all ranks of its process (for_all.h).
+template <typename T>
+Status PotrsForAll(const RankContext& alone, const std::vector<SolveOfAll<T, Solution<T>>>& parts);
 
 }  // namespace jaxmg
 

@@ -95,11 +95,21 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)                                             \
-  template Precision LuPrecision<T>(Precision, int64_t, const Tuning&);  \
-  template Tiles TilesToFactor<T>(const Tiles&, int64_t, const Tuning&); \
-  template struct GesvSpace<T>;                                          \
-  template Status GesvRoutine(const RankContext&, const Operand<T>&, const GeneralSolution<T>&);
+template <typename T>
+Status GesvForAll(const RankContext& alone,
+                  const std::vector<SolveOfAll<T, GeneralSolution<T>>>& parts) {
+  const auto log_dets = OfAll(parts, [](const auto& part) { return part.solution.log_abs; });
+  const auto signs = OfAll(parts, [](const auto& part) { return part.solution.sign; });
+  return SolveForAll<T, GeneralSolution<T>>(alone, parts, &GesvRoutine<T>, log_dets, signs);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                     \
+  template Precision LuPrecision<T>(Precision, int64_t, const Tuning&);                          \
+  template Tiles TilesToFactor<T>(const Tiles&, int64_t, const Tuning&);                         \
+  template struct GesvSpace<T>;                                                                  \
+  template Status GesvRoutine(const RankContext&, const Operand<T>&, const GeneralSolution<T>&); \
+  template Status GesvForAll(const RankContext&,                                                 \
+                             const std::vector<SolveOfAll<T, GeneralSolution<T>>>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -6,6 +6,7 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_LU_GESV_H_
 #define JAXMG_XLA_FFI_ENGINE_LU_GESV_H_
 
+#include "xla_ffi/engine/core/for_all.h"
 #include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/engine/lu/getrf.h"
 
@@ -51,6 +52,11 @@ struct GesvSpace : RoutineSpace<T> {
 template <typename T>
 Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
                    const GeneralSolution<T>& solution);
+
+// The same by one rank for all ranks of its process (for_all.h).
+template <typename T>
+Status GesvForAll(const RankContext& alone,
+                  const std::vector<SolveOfAll<T, GeneralSolution<T>>>& parts);
 
 }  // namespace jaxmg
 

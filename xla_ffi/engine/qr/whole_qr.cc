@@ -2,6 +2,8 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/core/for_all.h"
+
 namespace jaxmg {
 namespace {
 
@@ -74,9 +76,37 @@ Status WholeQrRoutine(const RankContext& context, const TallQrProblem<T>& proble
   return RunOnAllRanks(context.comm, [&] { return frame.Prepare(); }, work);
 }
 
-#define JAXMG_INSTANTIATE(T)       \
-  template struct WholeQrSpace<T>; \
-  template Status WholeQrRoutine(const RankContext&, const TallQrProblem<T>&);
+template <typename T>
+Status WholeQrForAll(const RankContext& alone, const std::vector<TallQrProblem<T>>& problems) {
+  using Problem = TallQrProblem<T>;
+  Device& device = alone.device;
+  Problem whole = problems[0];
+  const int64_t n = whole.sizes.n, m = RowsOf(whole.sizes, static_cast<int>(problems.size()));
+  const BlocksOfAll<T> rows = {n, m, whole.sizes.block};
+  std::unique_ptr<Buffer> memory;
+  JAXMG_RETURN_IF_ERROR(device.Allocate(m * n * sizeof(T), &memory));
+  // The rows of Q replace those of A, of which the routine works on a copy.
+  T* const a = memory->template as<T>();
+  whole.sizes.block = m;
+  whole.a = a;
+  whole.q = whole.q != nullptr ? a : nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      rows.Gather(device, OfAll(problems, [](const Problem& problem) { return problem.a; }), a));
+  JAXMG_RETURN_IF_ERROR(WholeQrRoutine<T>(alone, whole));
+  if (whole.q != nullptr) {
+    JAXMG_RETURN_IF_ERROR(
+        rows.Scatter(device, a, OfAll(problems, [](const Problem& problem) { return problem.q; })));
+  }
+  JAXMG_RETURN_IF_ERROR(CopyToAll<T>(
+      device, n * n, OfAll(problems, [](const Problem& problem) { return problem.r; })));
+  return CopyToAll<int32_t>(device, 1,
+                            OfAll(problems, [](const Problem& problem) { return problem.power; }));
+}
+
+#define JAXMG_INSTANTIATE(T)                                                   \
+  template struct WholeQrSpace<T>;                                             \
+  template Status WholeQrRoutine(const RankContext&, const TallQrProblem<T>&); \
+  template Status WholeQrForAll(const RankContext&, const std::vector<TallQrProblem<T>>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

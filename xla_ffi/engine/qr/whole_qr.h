@@ -3,6 +3,8 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_WHOLE_QR_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_WHOLE_QR_H_
 
+#include <vector>
+
 #include "xla_ffi/engine/qr/tall_qr.h"
 
 namespace jaxmg {
@@ -29,6 +31,10 @@ inline bool IsWholeQr(const TallSizes& sizes, int ranks, const Tuning& tuning) {
 // TallQrRoutine of such a matrix. Workspace: WholeQrSpace.
 template <typename T>
 Status WholeQrRoutine(const RankContext& context, const TallQrProblem<T>& problem);
+
+// The same by one rank for all ranks of its process (for_all.h).
+template <typename T>
+Status WholeQrForAll(const RankContext& alone, const std::vector<TallQrProblem<T>>& problems);
 
 }  // namespace jaxmg
 

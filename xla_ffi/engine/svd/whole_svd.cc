@@ -2,6 +2,8 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/core/for_all.h"
+
 namespace jaxmg {
 
 template <typename T>
@@ -64,10 +66,43 @@ Status WholeSvdRoutine(const RankContext& context, const Operand<T>& operand, bo
   return RunOnAllRanks(context.comm, [&] { return frame.Prepare(); }, work);
 }
 
+template <typename T>
+Status WholeSvdForAll(const RankContext& alone, const std::vector<WholeSvdProblem<T>>& problems) {
+  using Problem = WholeSvdProblem<T>;
+  Device& device = alone.device;
+  OperandOfAll<T> all(OfAll(problems, [](const Problem& problem) { return problem.operand; }));
+  const SingularVectors<T>& first = problems[0].wanted;
+  SingularVectors<T> whole = first;
+  const int64_t n = all.operand().n, block = problems[0].operand.block;
+  const int64_t count = first.subset.count();
+  const bool part_of_u = problems[0].vectors && first.u != nullptr;
+  std::unique_ptr<Buffer> memory;
+  const int64_t elements = (problems[0].vectors ? n * count : 0) + (part_of_u ? n * count : 0);
+  JAXMG_RETURN_IF_ERROR(device.Allocate(elements * sizeof(T), &memory));
+  whole.vh = memory->template as<T>();
+  whole.vh_block = count;
+  whole.u = part_of_u ? whole.vh + n * count : nullptr;
+  JAXMG_RETURN_IF_ERROR(all.Take(device));
+  JAXMG_RETURN_IF_ERROR(WholeSvdRoutine<T>(alone, all.operand(), problems[0].vectors, whole));
+  JAXMG_RETURN_IF_ERROR(all.ReturnStatus(device));
+  JAXMG_RETURN_IF_ERROR(CopyToAll<Real<T>>(
+      device, count, OfAll(problems, [](const Problem& problem) { return problem.wanted.s; })));
+  if (!problems[0].vectors) return Status::Ok();
+  const BlocksOfAll<T> rows_of_u = {count, n, block}, rows_of_vh = {n, count, first.vh_block};
+  JAXMG_RETURN_IF_ERROR(
+      part_of_u ? rows_of_u.Scatter(
+                      device, whole.u,
+                      OfAll(problems, [](const Problem& problem) { return problem.wanted.u; }))
+                : all.Return(device));
+  return rows_of_vh.Scatter(
+      device, whole.vh, OfAll(problems, [](const Problem& problem) { return problem.wanted.vh; }));
+}
+
 #define JAXMG_INSTANTIATE(T)                                                   \
   template struct WholeSvdSpace<T>;                                            \
   template Status WholeSvdRoutine(const RankContext&, const Operand<T>&, bool, \
-                                  const SingularVectors<T>&);
+                                  const SingularVectors<T>&);                  \
+  template Status WholeSvdForAll(const RankContext&, const std::vector<WholeSvdProblem<T>>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -7,6 +7,8 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_WHOLE_SVD_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_WHOLE_SVD_H_
 
+#include <vector>
+
 #include "xla_ffi/engine/svd/gesvd_vectors.h"
 
 namespace jaxmg {
@@ -28,6 +30,18 @@ inline bool IsWholeSvd(int64_t n, const Tuning& tuning) { return n <= tuning.who
 template <typename T>
 Status WholeSvdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                        const SingularVectors<T>& wanted);
+
+// What a rank has of a call.
+template <typename T>
+struct WholeSvdProblem {
+  Operand<T> operand;
+  bool vectors;
+  SingularVectors<T> wanted;
+};
+
+// The same by one rank for all ranks of its process (for_all.h).
+template <typename T>
+Status WholeSvdForAll(const RankContext& alone, const std::vector<WholeSvdProblem<T>>& problems);
 
 }  // namespace jaxmg
 

@@ -1,0 +1,142 @@
+// Calls that the last rank to arrive does for all (comm/rendezvous.h).
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/testing.h"
+#include "xla_ffi/comm/rendezvous.h"
+
+namespace jaxmg::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The limit of waits that succeed at once.
+constexpr Seconds kLimit(10);
+
+// A rank of a call that the last one does for all: `part` is what it brings.
+Status DoForAll(int64_t run, int rank, int ranks, const int* part, Seconds limit,
+                const std::function<Status(const std::vector<const void*>&)>& work) {
+  const RendezvousKey key = {{run, nullptr}, 0};
+  std::shared_ptr<MeetingForAll> meeting;
+  bool last = false;
+  JAXMG_RETURN_IF_ERROR(ArriveForAll(key, "potrs", rank, ranks, part, &meeting, &last));
+  return last ? WorkForAll(*meeting, work) : AwaitWork(key, "potrs", rank, {limit}, *meeting);
+}
+
+TEST(TheLastRankWorksForAll) {
+  constexpr int kRanks = 4, kRounds = 50;
+  std::atomic<int> worked{0}, done{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int round = 0; round < kRounds; ++round) {
+        int part = 100 * round + rank;
+        const Status status =
+            DoForAll(3000, rank, kRanks, &part, kLimit, [&](const std::vector<const void*>& parts) {
+              for (int other = 0; other < kRanks; ++other) {
+                int* theirs = static_cast<int*>(const_cast<void*>(parts[other]));
+                EXPECT(*theirs == 100 * round + other) << *theirs;
+                *theirs = -round;
+              }
+              ++worked;
+              return Status::Ok();
+            });
+        EXPECT(status.ok()) << status.message();
+        // Everything is done when the call is over, for every rank.
+        EXPECT(part == -round) << part;
+        ++done;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(worked == kRounds) << worked.load();
+  EXPECT(done == kRanks * kRounds) << done.load();
+}
+
+TEST(ARankThatIsAloneNeverWaitsForOthers) {
+  int part = 0;
+  EXPECT(DoForAll(3001, 0, 1, &part, milliseconds(1), [&](const auto& parts) {
+           return parts[0] == &part ? Status::Ok() : Error(Code::kInternal, "another part");
+         }).ok());
+}
+
+TEST(AnErrorOfTheRankThatWorksIsThatOfAll) {
+  std::vector<Status> statuses(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      int part = 0;
+      statuses[rank] = DoForAll(3002, rank, 3, &part, kLimit,
+                                [](const auto&) -> Status { throw std::bad_alloc(); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) {
+    EXPECT(status.code() == Code::kResourceExhausted) << status.message();
+  }
+}
+
+TEST(ARankThatDoesNotArriveIsNamedAndNobodyWorks) {
+  std::atomic<int> worked{0};
+  std::vector<Status> statuses(3);
+  auto arrive = [&](int rank, Seconds limit) {
+    int part = 0;
+    statuses[rank] = DoForAll(3003, rank, 3, &part, limit, [&](const auto&) {
+      ++worked;
+      return Status::Ok();
+    });
+  };
+  std::thread first(arrive, 0, milliseconds(100)), second(arrive, 2, kLimit);
+  first.join();
+  second.join();
+  arrive(1, kLimit);  // too late
+  for (const Status& status : statuses) {
+    EXPECT(status.code() == Code::kDeadlineExceeded) << status.message();
+    EXPECT(std::string(status.message()).find("missing: 1") != std::string::npos);
+  }
+  EXPECT(worked == 0) << worked.load();
+}
+
+// The limit is for ranks that don't arrive: work may take longer. So does a failure of the call
+// that comes while one rank works.
+TEST(WorkMayTakeLongerThanTheLimit) {
+  std::vector<Status> statuses(2);
+  std::atomic<bool> over{false};
+  auto work = [&](const std::vector<const void*>&) {
+    FailCall(CallKey{3004, nullptr}, Error(Code::kCancelled, "interrupted"));
+    std::this_thread::sleep_for(milliseconds(150));
+    over = true;
+    return Status::Ok();
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      int part = 0;
+      statuses[rank] = DoForAll(3004, rank, 2, &part, milliseconds(50), work);
+      EXPECT(over);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+}
+
+TEST(AFailureOfACallEndsTheWaitForItsLastRank) {
+  Status status;
+  std::thread waiting([&] {
+    int part = 0;
+    status = DoForAll(3005, 0, 2, &part, kLimit, [](const auto&) { return Status::Ok(); });
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  FailCall(CallKey{3005, nullptr}, Error(Code::kCancelled, "interrupted"));
+  waiting.join();
+  EXPECT(status.code() == Code::kCancelled) << status.message();
+}
+
+}  // namespace
+}  // namespace jaxmg::testing

@@ -60,7 +60,7 @@ inline Tuning HostTuning() {
   tuning.resident_bytes = int64_t{1} << 20;
   tuning.small_on_one = true;
   if (WholeMatricesSetting()) {
-    tuning.whole_solve_order = 4096;
+    tuning.whole_solve_order = 256;
     tuning.whole_svd_order = 4096;
     tuning.whole_qr_columns = 2048;
     tuning.whole_qr_elements = int64_t{1} << 17;

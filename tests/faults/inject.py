@@ -53,6 +53,10 @@ COUNTS = ("injected", "errors", "survived", "wrong", "hangs", "aborts", "left be
 _BLAS_GAVE_UP = "OpenBLAS error: Memory allocation still failed"
 # The plugin keeps what the last failures were, no more of them than this: growth beyond is a leak.
 _KEPT = 64
+# What a child says between its answers: the limit is for a call, not for the check of its result,
+# which takes seconds for a large matrix, and many times as long on a busy machine.
+_CALLED, _CHECKED = "called", "checked"
+_CHECK_LIMIT = 240
 _ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
 
 
@@ -63,6 +67,8 @@ class Child:
         sys.path.insert(0, str(_ROOT / "tests/python"))  # cases.py, which routine_calls.py needs
         from jaxmg._call import plugins
 
+        self.answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # some of what goes wrong is printed to stdout
         self.name, self.shim = name, ctypes.CDLL(shim)
         self.shim.failing_counted.restype = ctypes.c_size_t
         self.shim.failing_disarm.restype = self.shim.failing_live.restype = ctypes.c_int64
@@ -175,20 +181,20 @@ class Child:
             return f"wrong: {type(error).__name__}: {error}"
         finally:
             after_call()
+        self.say(_CALLED)
         try:
             self.problem.check(result)
         except AssertionError as error:
             return f"wrong: {' '.join(str(error).split())}"
+        finally:
+            self.say(_CHECKED)
         return "right"
 
+    def say(self, answer):
+        print(json.dumps(answer), file=self.answers, flush=True)
+
     def serve(self):
-        answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # some of what goes wrong is printed to stdout
-
-        def say(answer):
-            print(json.dumps(answer), file=answers, flush=True)
-
-        say(
+        self.say(
             {
                 "library": self.library,
                 "points": [(point, *calls) for point, calls in self.calls.items()],
@@ -196,7 +202,7 @@ class Child:
         )
         for line in sys.stdin:
             order, arguments = json.loads(line)
-            say(getattr(self, order)(*arguments))
+            self.say(getattr(self, order)(*arguments))
 
 
 class Driver:
@@ -218,20 +224,36 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            text=True,
         )
+        self.unread = b""
         return self.answer(120)
 
     def answer(self, limit):
-        """The child's next line, or "hang" or "abort"."""
-        if not select.select([self.child.stdout], [], [], limit)[0]:
-            return "hang"
-        line = self.child.stdout.readline()
-        return json.loads(line) if line else "abort"
+        """The child's next answer, or "hang" or "abort"."""
+        wait = limit
+        while True:
+            line = self.line(wait)
+            said = json.loads(line) if line else "abort" if line is not None else "hang"
+            if said not in (_CALLED, _CHECKED):
+                return said
+            wait = max(limit, _CHECK_LIMIT) if said == _CALLED else limit
+
+    def line(self, limit):
+        """The child's next line, empty at its end, or None if there is none in time."""
+        pipe = self.child.stdout.fileno()
+        while b"\n" not in self.unread:
+            if not select.select([pipe], [], [], limit)[0]:
+                return None
+            piece = os.read(pipe, 1 << 16)
+            if not piece:
+                return b""
+            self.unread += piece
+        line, _, self.unread = self.unread.partition(b"\n")
+        return line
 
     def ask(self, order, *arguments, limit=None):
         self.before = os.fstat(self.log.fileno()).st_size
-        self.child.stdin.write(json.dumps((order, arguments)) + "\n")
+        self.child.stdin.write(json.dumps((order, arguments)).encode() + b"\n")
         self.child.stdin.flush()
         return self.answer(limit or self.options.limit)
 

@@ -1,6 +1,7 @@
 // What one rank does for all ranks of its process: the bits of one rank, on every rank.
 #include "xla_ffi/engine/core/for_all.h"
 
+#include <algorithm>
 #include <complex>
 #include <cstdint>
 #include <cstring>
@@ -130,12 +131,15 @@ TEST(AnInverseReturnsToItsBlocksAndLeavesThePadding) {
   constexpr int64_t n = 7, block = 2;
   constexpr int ranks = 4;
   const auto a = Numbers<double>(n * n, 3);
-  auto run = [&](int64_t rows, int count) {
-    auto blocks = InBlocks(a, n, rows, count);
+  auto run = [&](int64_t rows, int count, bool in_place) {
+    const auto sources = InBlocks(a, n, rows, count);
+    auto blocks = sources;
     std::vector<int32_t> status(count, 99);
     std::vector<Operand<double>> operands;
     for (int rank = 0; rank < count; ++rank) {
+      if (!in_place) std::fill(blocks[rank].begin(), blocks[rank].end(), NaN<double>());
       operands.push_back({n, n, rows, 0, blocks[rank].data(), &status[rank]});
+      operands[rank].source = in_place ? nullptr : sources[rank].data();
     }
     const auto device = NewHostDevice();
     SoloCommunicator solo;
@@ -143,9 +147,10 @@ TEST(AnInverseReturnsToItsBlocksAndLeavesThePadding) {
     for (int32_t each : status) EXPECT(each == 0) << each;
     return blocks;
   };
-  const auto one = run(n, 1)[0];
-  const auto all = run(block, ranks);
-  EXPECT(all == InBlocks(one, n, block, ranks));
+  const auto one = run(n, 1, true)[0];
+  for (bool in_place : {true, false}) {
+    EXPECT(run(block, ranks, in_place) == InBlocks(one, n, block, ranks)) << in_place;
+  }
 }
 
 TEST(QrGivesEveryRankItsRowsOfQAndR) {

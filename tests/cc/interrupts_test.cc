@@ -115,7 +115,8 @@ TEST(AProgramIsInterruptedAtItsNextCall) {
     call.Join(group);
     next.Join(other);
     EXPECT(group->Failure().message() == kText) << group->Failure().message();
-    EXPECT(!other->failed());
+    EXPECT(call.Interruption().message() == kText) << call.Interruption().message();
+    EXPECT(!other->failed() && next.Interruption().ok());
   }
 }
 
@@ -149,6 +150,7 @@ TEST(ASignalEndsTheCallsThatBeganBeforeIt) {
   next.Join(later);
   EXPECT(Soon([&] { return group->failed(); }));
   EXPECT(group->Failure().code() == Code::kCancelled);
+  EXPECT(call.Interruption().code() == Code::kCancelled && next.Interruption().ok());
   EXPECT(group->Failure().message() == kText) << group->Failure().message();
   InterruptCalls(signals +
                  1);  // once more, in case the watcher has not come to the end of the list

@@ -26,7 +26,10 @@ Status DoForAll(int64_t run, int rank, int ranks, const int* part, Seconds limit
   std::shared_ptr<MeetingForAll> meeting;
   bool last = false;
   JAXMG_RETURN_IF_ERROR(ArriveForAll(key, "potrs", rank, ranks, part, &meeting, &last));
-  return last ? WorkForAll(*meeting, work) : AwaitWork(key, "potrs", rank, {limit}, *meeting);
+  if (!last) return AwaitWork(key, "potrs", rank, {limit}, *meeting);
+  const Status outcome = Guarded([&] { return work(PartsOf(*meeting)); });
+  FinishForAll(*meeting, outcome);
+  return outcome;
 }
 
 TEST(TheLastRankWorksForAll) {
@@ -124,6 +127,23 @@ TEST(WorkMayTakeLongerThanTheLimit) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+}
+
+TEST(ARankThatWorksWithOthersMeetsNoneThatWorksForAll) {
+  Status together;
+  std::thread waiting([&] {
+    std::shared_ptr<InProcessGroup> group;
+    const RendezvousKey key = {{3006, nullptr}, 0};
+    together = JoinRendezvous(key, "potrs", 0, 2, {kLimit}, 0, &group);
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  int part = 0;
+  const Status for_all =
+      DoForAll(3006, 1, 2, &part, milliseconds(50), [](const auto&) { return Status::Ok(); });
+  waiting.join();
+  for (const Status& status : {together, for_all}) {
+    EXPECT(status.code() == Code::kDeadlineExceeded) << status.message();
+  }
 }
 
 TEST(AFailureOfACallEndsTheWaitForItsLastRank) {

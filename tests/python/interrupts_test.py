@@ -31,6 +31,13 @@ def potrs(a, b):
 def many(a, b):  # longer than any machine needs for one call
     return jax.lax.fori_loop(0, 10**6, lambda i, x: potrs(a, b + x), 0 * b)
 @jax.jit
+def small(a, b):  # each by one CPU device for all
+    def step(i, x):
+        return jaxmg.potrs(a, b + x, mesh=mesh, matrix_specs=P("r", None))
+    return jax.lax.fori_loop(0, 10**7, step, 0 * b)
+def singular_values(a, b):  # LAPACK's routine can't be stopped
+    return jaxmg.linalg.svdvals(a, mesh=mesh, matrix_specs=P("r", None))
+@jax.jit
 def eigenvalues(a, b):
     return jaxmg.syevd(a, mesh=mesh)[0]
 def handler():  # that of the system, which a call replaces when it begins
@@ -120,6 +127,14 @@ def _first_gpu():
 def test_ctrl_c_ends_a_jitted_loop(wait, devices):
     program = _INTERRUPTED.format(n=500, call="many", wait=_WAITS[wait])
     result = _run(program, devices)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "right\n"
+
+
+@pytest.mark.skipif(_ON_GPUS, reason="of CPU devices")
+@pytest.mark.parametrize("n, call", [(64, "small"), (1400, "singular_values")])
+def test_ctrl_c_ends_what_one_device_does_for_all(n, call):
+    result = _run(_INTERRUPTED.format(n=n, call=call, wait=_WAITS["jax.block_until_ready"]))
     assert result.returncode == 0, result.stderr
     assert result.stdout == "right\n"
 

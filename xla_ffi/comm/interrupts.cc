@@ -104,6 +104,11 @@ void CallUnderWay::Join(const std::shared_ptr<InProcessGroup>& group) noexcept {
   if (!interrupted_.ok()) group->Abort(interrupted_);
 }
 
+Status CallUnderWay::Interruption() const noexcept {
+  auto lock = TheCalls().monitor.Lock();
+  return interrupted_;
+}
+
 void CallUnderWay::AwaitOwnSignal(const Status& outcome) noexcept {
   if (outcome.code() != Code::kCancelled) return;
   Calls& calls = TheCalls();

@@ -40,6 +40,9 @@ class CallUnderWay {
   // The ranks of the call have met in `group`.
   void Join(const std::shared_ptr<InProcessGroup>& group) noexcept;
 
+  // The error of the call if it was interrupted, else Ok.
+  Status Interruption() const noexcept;
+
   // Called with the outcome of the call. If another process was interrupted, waits a moment for the
   // signal here: a launcher, or a terminal, sends it to all processes of a job.
   void AwaitOwnSignal(const Status& outcome) noexcept;

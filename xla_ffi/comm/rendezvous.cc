@@ -15,7 +15,8 @@ namespace jaxmg {
 
 // The state of one rendezvous that is not complete.
 struct Rendezvous {
-  explicit Rendezvous(int size) : present(size, false) {}
+  Rendezvous(int size, bool for_all) : for_all(for_all), present(size, false) {}
+  const bool for_all;  // whether this is a MeetingForAll, and not a MeetingOfGroup
   std::vector<bool> present;
   int arrival_count = 0;
   Status failure;
@@ -26,13 +27,15 @@ struct Rendezvous {
 
 // Of ranks that work together.
 struct MeetingOfGroup : Rendezvous {
+  static constexpr bool kForAll = false;
   explicit MeetingOfGroup(int size)
-      : Rendezvous(size), group(std::make_shared<InProcessGroup>(size)) {}
+      : Rendezvous(size, kForAll), group(std::make_shared<InProcessGroup>(size)) {}
   std::shared_ptr<InProcessGroup> group;
 };
 
 struct MeetingForAll : Rendezvous {
-  explicit MeetingForAll(int size) : Rendezvous(size), parts(size) {}
+  static constexpr bool kForAll = true;
+  explicit MeetingForAll(int size) : Rendezvous(size, kForAll), parts(size) {}
   std::vector<const void*> parts;
   bool worked = false;
   Status outcome;
@@ -107,13 +110,13 @@ Status Arrive(Table& table, const RendezvousKey& key, const char* what, int rank
   }
   std::deque<std::shared_ptr<Rendezvous>>& queue = table.open[key];
   auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& candidate) {
-    return candidate->size() == size && !candidate->present[rank];
+    return candidate->for_all == Meeting::kForAll && candidate->size() == size &&
+           !candidate->present[rank];
   });
   if (found == queue.end()) {
     queue.push_back(std::make_shared<Meeting>(size));
     found = queue.end() - 1;
   }
-  // A key is that of one call, whose ranks all meet in the same way.
   *meeting = std::static_pointer_cast<Meeting>(*found);
   (*found)->present[rank] = true;
   if (++(*found)->arrival_count == size) {
@@ -187,15 +190,16 @@ Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int si
   });
 }
 
-Status WorkForAll(MeetingForAll& meeting,
-                  const std::function<Status(const std::vector<const void*>&)>& work) noexcept {
-  const Status outcome = Guarded([&] { return work(meeting.parts); });
+const std::vector<const void*>& PartsOf(const MeetingForAll& meeting) noexcept {
+  return meeting.parts;
+}
+
+void FinishForAll(MeetingForAll& meeting, const Status& outcome) noexcept {
   Table& table = TheTable();
   auto lock = table.monitor.Lock();
   meeting.outcome = outcome;
   meeting.worked = true;
   table.monitor.Notify();
-  return outcome;
 }
 
 Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,

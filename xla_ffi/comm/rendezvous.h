@@ -3,7 +3,6 @@
 #define JAXMG_XLA_FFI_COMM_RENDEZVOUS_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -47,23 +46,26 @@ Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int 
 // Ranks of one process share their memory. The last rank to arrive may work for all of them, which
 // then wake once, when everything is done:
 //
-//   ArriveForAll ─┬─ last: WorkForAll
+//   ArriveForAll ─┬─ last: works with PartsOf, FinishForAll
 //                 └─ others: AwaitWork
 
 // The arrivals of one such call.
 struct MeetingForAll;
 
 // A rank's arrival, and what it has for the rank that works: `part` must be valid until AwaitWork
-// or WorkForAll returns. Waits for nobody. The last one, and only that, gets *last = true.
+// returns or FinishForAll has been called. Waits for nobody. The last one, and only that, gets
+// *last = true; it must call FinishForAll, and nothing can fail the call before.
 Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int size,
                     const void* part, std::shared_ptr<MeetingForAll>* meeting, bool* last) noexcept;
 
-// Calls work(parts), with the parts by rank, and returns its status, which the others get, too.
-Status WorkForAll(MeetingForAll& meeting,
-                  const std::function<Status(const std::vector<const void*>&)>& work) noexcept;
+// What the ranks have for the last one, by rank.
+const std::vector<const void*>& PartsOf(const MeetingForAll& meeting) noexcept;
+
+// Wakes the other ranks, which get this status. Allocates no memory.
+void FinishForAll(MeetingForAll& meeting, const Status& outcome) noexcept;
 
 // Waits until the last rank has arrived, as JoinRendezvous does, and then without limit until it
-// has worked. Returns the same status on all ranks.
+// has worked. Returns the status that FinishForAll gets.
 Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
                  MeetingForAll& meeting) noexcept;
 

@@ -65,16 +65,21 @@ Status WorkAsLast(const PendingRank& pending) noexcept {
   const CallSite& site = pending.site;
   std::unique_ptr<Device> device;
   CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
-  const Status status =
-      WorkForAll(*pending.meeting, [&](const std::vector<const void*>& parts) -> Status {
-        device = NewHostDevice();
-        const BlasThreadShare threads(1);
-        SoloCommunicator solo;
-        return pending.for_all({*device, solo}, parts);
-      });
+  // The others can no longer be interrupted, only all ranks together.
+  Status status = call.Interruption();
+  if (status.ok()) {
+    status = Guarded([&] {
+      device = NewHostDevice();
+      const BlasThreadShare threads(1);
+      SoloCommunicator solo;
+      return pending.for_all({*device, solo}, PartsOf(*pending.meeting));
+    });
+  }
+  if (status.ok()) status = call.Interruption();
   if (device != nullptr) {
     AppendTimeline(site.routine, site.key.run, site.key.call_site, kRoot, *device);
   }
+  FinishForAll(*pending.meeting, status);
   return status;
 }
 
@@ -85,6 +90,17 @@ Status AwaitLast(const PendingRank& pending) noexcept {
                                   {RendezvousTimeout()}, *pending.meeting);
   call.AwaitOwnSignal(status);
   return status;
+}
+
+Status Arrive(PendingRank* pending) noexcept {
+  const CallSite& site = pending->site;
+  return ArriveForAll(KeyOf(site), site.routine, site.coordinates[0], site.ranks,
+                      pending->part.get(), &pending->meeting, &pending->last);
+}
+
+Status RunOrAwait(const PendingRank& pending) noexcept {
+  if (pending.meeting == nullptr) return RunRank(pending.site, pending.program);
+  return pending.last ? WorkAsLast(pending) : AwaitLast(pending);
 }
 
 void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& status) noexcept {
@@ -109,36 +125,35 @@ CallOutcome LaunchAlone(const Platform&, const DeviceProgram& program) {
   return {Guarded([&] { return program(*NewHostDevice()); })};
 }
 
-void Arrive(PendingRank* pending) noexcept {
-  if (!pending->refusal.ok() || pending->for_all == nullptr) return;
-  const CallSite& site = pending->site;
-  pending->refusal = ArriveForAll(KeyOf(site), site.routine, site.coordinates[0], site.ranks,
-                                  pending->part.get(), &pending->meeting, &pending->last);
-}
-
 bool RunsHere(const PendingRank& pending) noexcept {
-  return !pending.refusal.ok() || pending.last ||
-         (pending.site.ranks == 1 && !pending.site.spans_processes);
+  return !pending.refusal.ok() || (pending.site.ranks == 1 && !pending.site.spans_processes);
 }
 
 Status RunHere(PendingRank pending) noexcept {
   if (!pending.refusal.ok()) return pending.refusal;
   const DefaultFloatingPoint mode;
-  return pending.last ? WorkAsLast(pending) : RunRank(pending.site, pending.program);
+  return RunRank(pending.site, pending.program);
 }
 
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {
-  const auto rank = [api, future](PendingRank& own) {
-    const DefaultFloatingPoint mode;
-    const Status status = own.meeting != nullptr ? AwaitLast(own) : RunRank(own.site, own.program);
-    own = {};
-    Complete(api, future, status);
-  };
+  if (pending.for_all != nullptr) {
+    const Status arrived = Arrive(&pending);
+    if (!arrived.ok()) return Complete(api, future, arrived);
+  }
   const Status started = Guarded([&] {
-    std::thread([rank, pending]() mutable { rank(pending); }).detach();
+    std::thread([api, future, own = pending]() mutable {
+      const DefaultFloatingPoint mode;  // in which XLA goes on with the program, too
+      const Status status = RunOrAwait(own);
+      own = {};
+      Complete(api, future, status);
+    }).detach();
     return Status::Ok();
   });
   if (started.ok()) return;
+  if (pending.last) {  // it waits for nobody
+    const DefaultFloatingPoint mode;
+    return Complete(api, future, RunOrAwait(pending));
+  }
   const CallSite& site = pending.site;
   const Status status = Guarded([&] {
     return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",

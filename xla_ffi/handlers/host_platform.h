@@ -3,7 +3,8 @@
 // Each of several ranks runs on its own thread, and the handler returns at once. XLA runs the
 // devices of a process on a pool of threads, which may be smaller than the number of devices, so
 // ranks that wait for each other on XLA's threads could deadlock. If one rank does a call for all,
-// the last one to arrive does, on XLA's thread: it has nobody to wait for.
+// the last one to arrive does. XLA goes on with the program on the rank's thread, without flushing
+// denormals to zero as its own threads do.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
@@ -72,8 +73,6 @@ inline PlatformResult Refuse(const Status& status) { return {status}; }
 // Runs a program that needs no other rank, and so can't keep one of XLA's threads waiting.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 
-// Arrives at a call that one rank does for all. Waits for nobody.
-void Arrive(PendingRank* pending) noexcept;
 // Whether the call is over when RunHere returns: it is invalid, or has no other rank to wait for.
 bool RunsHere(const PendingRank& pending) noexcept;
 // Runs the rank on this thread, and returns the error.
@@ -98,13 +97,12 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
 };
 
 // Creates the future before the thread, because nothing may fail once the thread has begun to write
-// results.
+// results, or another rank may have begun to do so for this one.
 template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,
                                                               XLA_FFI_ExecutionContext*,
                                                               jaxmg::PendingRank pending) noexcept {
-    jaxmg::Arrive(&pending);
     if (jaxmg::RunsHere(pending)) {
       const jaxmg::Status status = jaxmg::RunHere(std::move(pending));
       return status.ok() ? nullptr : jaxmg::ToFfiError(api, status);

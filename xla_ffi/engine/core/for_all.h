@@ -25,6 +25,10 @@ template <typename T>
 struct BlocksOfAll {
   int64_t rows, columns, block;
 
+  int64_t first(size_t rank) const { return std::min(static_cast<int64_t>(rank) * block, columns); }
+  // Without padding.
+  int64_t count(size_t rank) const { return std::min(block, columns - first(rank)); }
+
   Status Gather(Device& device, const std::vector<const T*>& parts, T* whole) const {
     return Copy(parts, [&](const T* part, int64_t first, int64_t count) {
       return device.Copy(Stream::kMain, Block(whole + first * rows, rows, rows, count),
@@ -43,9 +47,7 @@ struct BlocksOfAll {
   Status Copy(const Parts& parts, const F& copy) const {
     if (rows == 0) return Status::Ok();
     for (size_t rank = 0; rank < parts.size(); ++rank) {
-      const int64_t first = std::min(static_cast<int64_t>(rank) * block, columns);
-      const int64_t count = std::min(block, columns - first);
-      if (count > 0) JAXMG_RETURN_IF_ERROR(copy(parts[rank], first, count));
+      if (count(rank) > 0) JAXMG_RETURN_IF_ERROR(copy(parts[rank], first(rank), count(rank)));
     }
     return Status::Ok();
   }
@@ -101,8 +103,14 @@ class OperandOfAll {
     });
     return rows().Gather(device, sources, whole_.a);
   }
-  // Copies the matrix, which has results, to the ranks' blocks.
+  // Copies the matrix, which has results, to the ranks' blocks; what pads these stays what it was.
   Status Return(Device& device) const {
+    for (size_t rank = 0; rank < operands_.size(); ++rank) {
+      const Operand<T>& each = operands_[rank];
+      const int64_t begin = rows().count(rank) * each.n, end = each.block * each.n;
+      if (each.source == nullptr) continue;
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, each.source + begin, each.a + begin, end - begin));
+    }
     return rows().Scatter(device, whole_.a,
                           OfAll(operands_, [](const Operand<T>& operand) { return operand.a; }));
   }

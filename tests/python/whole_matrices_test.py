@@ -114,6 +114,7 @@ def test_several_devices_give_the_bits_of_one(name, dtype):
 
 
 @pytest.mark.core("potrs")
+@cases.one_process("each records its own ranks")
 @pytest.mark.parametrize("name", ["potrs", "gesv"])
 def test_a_width_of_tiles_is_for_all_ranks(name, tmp_path, monkeypatch):
     """Whoever asks for tiles gets them."""

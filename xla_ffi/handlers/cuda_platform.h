@@ -31,7 +31,7 @@ PlatformResult Launch(const Platform& platform, const CallSite& site, const Rank
 // A GPU's ranks always work together.
 template <typename Part, typename Fits>
 PlatformResult LaunchForAll(const Platform& platform, const CallSite& site,
-                            const RankProgram& program, const Fits&, const Part&,
+                            const RankProgram& program, bool, const Fits&, const Part&,
                             Status (*)(const RankContext&, const std::vector<Part>&)) {
   return Launch(platform, site, program);
 }

@@ -68,7 +68,7 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
     return LaunchForAll<SolveOfAll<T, GeneralSolution<T>>>(
-        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program,
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program, true,
         [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); },
         {operand, solution}, &GesvForAll<T>);
   });

@@ -84,7 +84,7 @@ PlatformResult Gesvd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
       return kSolvers<T>[backend].solve(context, operand, attributes.vectors, wanted);
     };
     return LaunchForAll<WholeSvdProblem<T>>(
-        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program,
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program, false,
         [&](const Tuning& tuning) { return IsWholeSvd(n, tuning); },
         {operand, attributes.vectors, wanted}, &WholeSvdForAll<T>);
   });

@@ -32,7 +32,7 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
     const Operand<T> operand = OperandOf<T>(a, *inverse, status->typed_data(), n, n, attributes);
     auto program = [=](const RankContext& context) { return GetriRoutine<T>(context, operand); };
     return LaunchForAll<Operand<T>>(
-        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program,
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program, true,
         [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); }, operand,
         [](const RankContext& alone, const std::vector<Operand<T>>& operands) {
           return InPlaceForAll<T>(alone, operands, &GetriRoutine<T>);

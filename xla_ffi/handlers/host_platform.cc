@@ -20,6 +20,9 @@ namespace {
 // them may compute for hours while the others wait (syevd).
 constexpr WaitPolicy kNoTimeLimit = {std::chrono::hours(24 * 365)};
 
+// As many ranks as leave each of them one BLAS thread.
+constexpr int kOneEach = 1 << 20;
+
 Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
                   std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
   const WaitPolicy patience = {RendezvousTimeout()};
@@ -29,7 +32,7 @@ Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
                         patience, 0, group);
 }
 
-Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
+Status RunRank(const CallSite& site, const RankProgram& program, bool one_thread) noexcept {
   const RankCoordinates coordinates = {site.coordinates[0], site.coordinates[1]};
   std::unique_ptr<Device> device;
   // Declared after the device, of which its group has events.
@@ -50,7 +53,7 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
     return joined;
   }
   call.Join(group);
-  const BlasThreadShare threads(sharing);
+  const BlasThreadShare threads(one_thread ? kOneEach : sharing);
   const Status status = RunInGroup(group, coordinates.rank, device.get(), kNoTimeLimit,
                                    [&](Communicator& comm) { return program({*device, comm}); });
   AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
@@ -70,7 +73,7 @@ Status WorkAsLast(const PendingRank& pending) noexcept {
   if (status.ok()) {
     status = Guarded([&] {
       device = NewHostDevice();
-      const BlasThreadShare threads(1);
+      const BlasThreadShare threads(pending.one_thread ? kOneEach : 1);
       SoloCommunicator solo;
       return pending.for_all({*device, solo}, PartsOf(*pending.meeting));
     });
@@ -99,7 +102,7 @@ Status Arrive(PendingRank* pending) noexcept {
 }
 
 Status RunOrAwait(const PendingRank& pending) noexcept {
-  if (pending.meeting == nullptr) return RunRank(pending.site, pending.program);
+  if (pending.meeting == nullptr) return RunRank(pending.site, pending.program, pending.one_thread);
   return pending.last ? WorkAsLast(pending) : AwaitLast(pending);
 }
 
@@ -132,7 +135,7 @@ bool RunsHere(const PendingRank& pending) noexcept {
 Status RunHere(PendingRank pending) noexcept {
   if (!pending.refusal.ok()) return pending.refusal;
   const DefaultFloatingPoint mode;
-  return RunRank(pending.site, pending.program);
+  return RunRank(pending.site, pending.program, pending.one_thread);
 }
 
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {

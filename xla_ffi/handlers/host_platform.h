@@ -42,6 +42,9 @@ struct PendingRank {
   std::shared_ptr<const void> part = nullptr;
   std::shared_ptr<MeetingForAll> meeting = nullptr;
   bool last = false;
+  // Whether BLAS has one thread: for a small matrix more of them cost more than they save, and a
+  // busy machine keeps those that wait for each other waiting.
+  bool one_thread = false;
 };
 
 using PlatformResult = PendingRank;
@@ -50,13 +53,16 @@ inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram 
   return {Status::Ok(), site, std::move(program)};
 }
 // The same for a call that the last rank to arrive does for all if they are in one process and
-// fits(tuning) is true.
+// fits(tuning) is true. `one_thread`: of BLAS, also for a single rank, which so gives the same
+// bits.
 template <typename Part, typename Fits>
 PlatformResult LaunchForAll(const Platform& platform, const CallSite& site, RankProgram program,
-                            const Fits& fits, const Part& part,
+                            bool one_thread, const Fits& fits, const Part& part,
                             Status (*work)(const RankContext&, const std::vector<Part>&)) {
   PendingRank pending = Launch(platform, site, std::move(program));
-  if (site.ranks == 1 || site.spans_processes || !fits(HostTuning())) return pending;
+  if (site.spans_processes || !fits(HostTuning())) return pending;
+  pending.one_thread = one_thread;
+  if (site.ranks == 1) return pending;
   pending.program = nullptr;
   pending.part = std::make_shared<const Part>(part);
   pending.for_all = [work](const RankContext& alone, const std::vector<const void*>& parts) {

@@ -49,7 +49,7 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
       return kSolvers<T>[backend].solve(context, operand);
     };
     return LaunchForAll<Operand<T>>(
-        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program,
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n), program, true,
         [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); }, operand,
         [](const RankContext& alone, const std::vector<Operand<T>>& operands) {
           return InPlaceForAll<T>(alone, operands, &PotriRoutine<T>);

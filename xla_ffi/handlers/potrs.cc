@@ -68,7 +68,7 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
     return LaunchForAll<SolveOfAll<T, Solution<T>>>(
-        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program,
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program, true,
         [&](const Tuning& tuning) { return SolvesForAll<T>(n, attributes.tile, tuning); },
         {operand, solution}, &PotrsForAll<T>);
   });

@@ -73,7 +73,7 @@ PlatformResult TallQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
       return IsWholeQr(problem.sizes, static_cast<int>(attributes.ranks), tuning);
     };
     return LaunchForAll<TallQrProblem<T>>(
-        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program, whole,
+        platform, SiteOf(kName, platform, coordinates, a, attributes, n, &b), program, false, whole,
         problem, &WholeQrForAll<T>);
   });
 }

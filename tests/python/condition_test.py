@@ -74,6 +74,7 @@ def test_other_norms_are_by_the_inverse(p):
     np.testing.assert_allclose(found, np.linalg.cond(matrix, p), rtol=1e-12)
 
 
+@pytest.mark.extended
 def test_singular_and_not_finite():
     mesh, matrix = cases.line(2), cases.general("well", 6, "float64")
     norm = np.linalg.norm(matrix, 1)

@@ -149,6 +149,7 @@ def by_stages(monkeypatch):
     return taken
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.breadth)])
 def test_batches_by_stages(by_stages, dtype):
     mesh = cases.line(1)

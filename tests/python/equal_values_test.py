@@ -213,6 +213,7 @@ def test_log_determinants_of_order_two_do_not_overflow():
     np.testing.assert_allclose(log, np.log(2) + 2 * np.log(np.abs(scale)), rtol=1e-15)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "dtype, batch",
     cases.broad(

@@ -107,6 +107,7 @@ def test_as_accurate_as_plain_products(routine, dtype, ranks):
         assert found[_F16] != found["highest"]
 
 
+@pytest.mark.core("both", "huge")
 @pytest.mark.parametrize(
     "routine, dtype, scales",
     cases.broad(

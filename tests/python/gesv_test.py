@@ -40,6 +40,7 @@ def test_all_orders(n, ranks, dtype, kind):
     assert sign.dtype == dtype and logdet.dtype == np.finfo(dtype).dtype
 
 
+@pytest.mark.core("complex64")
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_singular(dtype):
     """The status is LAPACK's info, and no error is raised."""

@@ -99,6 +99,7 @@ def test_arithmetic_on_leaves(kind):
     np.testing.assert_allclose(spent.solve(_B), x, rtol=1e-12)
 
 
+@pytest.mark.core("CholeskyFactor")
 @pytest.mark.parametrize("kind", _MAKERS)
 def test_a_checkpoint_finds_another_tree(kind):
     """By the paths of its leaves, whatever becomes of their shapes."""

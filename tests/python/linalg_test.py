@@ -200,6 +200,7 @@ def test_a_look_at_the_matrix_takes_little_memory():
     assert memory(linalg.solve) <= memory(jaxmg.gesv) + 2 * rows + 8 * 64 * n
 
 
+@pytest.mark.core("cholesky")
 @pytest.mark.parametrize(
     "name, n",
     cases.broad(

@@ -116,7 +116,7 @@ _COMPILED = {
 }
 
 
-@pytest.mark.core("expm", "solve")
+@pytest.mark.core("solve")
 @pytest.mark.parametrize("name", _COMPILED)
 def test_compiled_programs_are_small(name):
     function, most, *shapes = _COMPILED[name]

@@ -81,6 +81,7 @@ def test_a_batch_of_products(left, right):
     np.testing.assert_allclose(plain, _op(x, left) @ _op(y[0], right), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.core("shape1", "shape2")
 @pytest.mark.parametrize("shape", [(3, 4, 4), (2, 3, 7), (2, 7, 3), (0, 3, 3), (2, 0, 3)])
 def test_polynomials_of_singular_values(shape):
     for dtype in (*cases.DTYPES, "bfloat16", "float16"):

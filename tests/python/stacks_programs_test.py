@@ -148,6 +148,7 @@ _TREES = {
 }
 
 
+@pytest.mark.core("exact", "newton")
 @pytest.mark.parametrize("name", _TREES)
 def test_trees_have_no_product_of_xla(ways_of_gpus, name):
     rows = 256 if name in ("root", "newton", "iteration") else 512

@@ -109,6 +109,7 @@ def test_lu_by_the_plugin(n, dtype):
     np.testing.assert_allclose(log, expected[1], atol=100 * n * cases.eps(dtype))
 
 
+@pytest.mark.extended
 def test_lu_by_the_plugin_of_singular_matrices_and_nan():
     a = np.ones((3, 3, 3))
     a[1] += np.eye(3)

@@ -216,6 +216,7 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices, way):
     assert rank == np.linalg.matrix_rank(a, rtol=3e-5)
 
 
+@pytest.mark.core("complex64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_a_library_leaves_of_small_matrices_is_corrected(dtype):
     """Singular vectors that are orthonormal to a hundred times rounding alone, as on GPUs."""

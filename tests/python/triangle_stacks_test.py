@@ -26,6 +26,7 @@ def _only(triangle_of, a):
     return jnp.where(triangle_of(jnp.ones(a.shape[-2:])) == 0, jnp.nan, a)
 
 
+@pytest.mark.core("5")
 @pytest.mark.parametrize(
     "n, dtype, upper",
     cases.broad(
@@ -227,7 +228,7 @@ _ROUTINES = {
 }  # fmt: skip
 
 
-@pytest.mark.core("cho_factor", "lu_factor", "linalg.inv")
+@pytest.mark.core("lu_factor")
 @pytest.mark.parametrize(
     "name, dtype",
     cases.broad(
@@ -244,6 +245,7 @@ def test_batches_of_routines_call_the_plugin(name, dtype, by_the_plugin):
     stack_cases.check(found, expected(np.asarray(a), np.asarray(b)), dtype, 10)
 
 
+@pytest.mark.core("cholesky")
 @pytest.mark.parametrize(
     "ranks, kind, name",
     cases.broad(

@@ -118,6 +118,15 @@ def entered(mesh):
     return _set_mesh(mesh) if trace_state_clean() else use_abstract_mesh(mesh.abstract_mesh)
 
 
+def entered_by(array):
+    """`entered` for the mesh whose explicit axes ``array`` is on, if it is on any: JAX refuses an
+    operation on it in the context of another one."""
+    sharding = jax.typeof(array).sharding
+    if not sharding.mesh.explicit_axes:
+        return contextlib.nullcontext()
+    return entered(getattr(array, "sharding", sharding).mesh)
+
+
 @contextlib.contextmanager
 def default_promotion():
     """A context, and a decorator, in which dtypes and ranks are promoted by JAX's defaults, for

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import backends, blocks, ffi, layouts
+from jaxmg._factors import scaling
 from jaxmg._routines import shares
 from jaxmg._transform import batching, products
 
@@ -129,11 +130,7 @@ def exponent_of(a):
 
 def times_power(a, exponent):
     """``a`` times 2 to this power, which may be out of range itself."""
-    half = exponent // 2
-    one = jnp.ones((), jnp.finfo(a.dtype).dtype)
-    for part in (half, exponent - half):
-        a = a * jnp.ldexp(one, part).astype(a.dtype)
-    return a
+    return scaling.multiplied(a, exponent)  # JAX 0.12 can't batch jnp.ldexp on explicit axes
 
 
 def _noise(x):

@@ -101,7 +101,8 @@ def call_local(routine, arrays, arguments, rule):
     the status has shape (1,) too, as in JAXMg 1.4.1."""
     if not layouts.manual_axes():
         *results, status = transform(routine, arrays, arguments, rule)
-        return *results, status.reshape(1)
+        with _compat.entered_by(status):
+            return *results, status.reshape(1)
     arguments = execute.resolve_local(routine, arrays, arguments)
     if arrays[0].size == 0:
         return execute.local_empty(routine, arrays, arguments)

@@ -33,7 +33,12 @@ _CASES = [
 ]
 # Of these the core; what earlier versions had wrong is extended.
 _CORE = [("cond-1", 4, "batch"), ("norm-None", 2, "batches"), ("solve_triangular", 2, "batch")]
-_EXTENDED = [("eigh", 4, "inner"), ("qr-r-tall", 2, "batch"), ("rcond", 2, "batches")]
+_EXTENDED = [
+    ("eigh", 4, "inner"),
+    ("orth-tall", 4, "batch"),
+    ("qr-r-tall", 2, "batch"),
+    ("rcond", 2, "batches"),
+]
 _DERIVATIVES = [
     ("norm-None", 2, "batches"),
     ("polar-tall", 4, "single"),

@@ -230,7 +230,11 @@ def test_refined_calls_take_what_is_planned(
     a, b = cases.shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
     programs = cases.watch_programs(monkeypatch)
     jax.block_until_ready(_refined(routine, a, b, mesh, donate))
-    found = programs[-1].memory_analysis()
+    # Another one makes the zeros that say what a factor's leaves are for.
+    found = max(
+        (program.memory_analysis() for program in programs),
+        key=lambda analysis: analysis.argument_size_in_bytes,
+    )
     measured = (
         found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
         - found.alias_size_in_bytes + _native_bytes(routine, n, dtype, ranks, nrhs)

@@ -128,6 +128,18 @@ def test_context_of_another_size_under_jit():
         jax.jit(lambda a: jaxmg.potri(a, 3, mesh, P("r")))(a)
 
 
+@pytest.mark.extended
+def test_a_shardmap_form_in_the_context_of_another_explicit_mesh():
+    """Outside of shard_map, where its status has shape (1,)."""
+    mesh, other = (cases.line(n, axis, AxisType.Explicit) for n, axis in ((2, "r"), (4, "S")))
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
+    with cases.context(other):
+        _, x, status = jaxmg.potrs_shardmap_ctx(a, np.ones(_N), 3, mesh, P("r", None))
+    cases.check_potrs(matrix, x, np.ones(_N))
+    assert status.shape == (1,) and status[0] == 0
+
+
 def _two_axes(kind):
     return Mesh(np.array(cases.devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import types
 
+import cases
 import jax
 import pytest
 from processes import run
@@ -186,8 +187,15 @@ print("right")
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("handler", ["lambda number, frame: got.append(number)", "signal.SIG_IGN"])
-@pytest.mark.parametrize("when", ["before", "during"])
+@pytest.mark.parametrize(
+    "when, handler",
+    [
+        ("before", "lambda number, frame: got.append(number)"),
+        ("during", "signal.SIG_IGN"),
+        cases.breadth("before", "signal.SIG_IGN"),
+        cases.breadth("during", "lambda number, frame: got.append(number)"),
+    ],
+)
 def test_other_handlers_are_left_alone(handler, when):
     if _ON_GPUS and when == "during":
         pytest.skip("JAX returns from a program with a loop on GPUs when it has ended")

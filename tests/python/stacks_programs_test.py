@@ -195,7 +195,11 @@ def test_results_are_as_the_functions_say(shape):
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "name, dtype",
-    [("newton-schulz", "complex64"), ("polar-express", "float64"), ("bfloat16", "float32")],
+    [
+        cases.breadth("newton-schulz", "complex64"),
+        cases.breadth("polar-express", "float64"),
+        ("bfloat16", "float32"),
+    ],
 )
 def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype):
     """Values and gradients are those of products by XLA; values in bfloat16 are those of float64,

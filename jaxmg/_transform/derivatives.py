@@ -35,7 +35,9 @@ def differentiable(function, rule, *arrays) -> typing.Any:
         return function(*arrays)
     values = [arrays[i] for i in moving]
     arrays = batching.without(arrays, moving)
-    run = jax.custom_jvp(lambda *values: function(*batching.put(arrays, moving, values)))
+    run = jax.custom_jvp(
+        lambda *values: jax.tree.map(_in_front, function(*batching.put(arrays, moving, values)))
+    )
     # JAX traces the rule of a function in a jit later, when it has left a vmap around that.
     mapped = _compat.mapped_axes()
 
@@ -48,10 +50,29 @@ def differentiable(function, rule, *arrays) -> typing.Any:
                 batching.put(arrays, moving, primals),
                 batching.put([None] * len(arrays), moving, tangents),
             )
-            return results, jax.tree.map(_placed_like, moved, results, is_leaf=_is_still)
+            moved = jax.tree.map(_placed_like, moved, results, is_leaf=_is_still)
+            return jax.tree.map(_in_front, (results, moved), is_leaf=_is_still)
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run(*values)
+
+
+def _in_front(x):
+    """Returns ``x``, with its batch as the leading dimension under ``vmap``. In a jit JAX takes for
+    granted that the batch of a rule's results is where that of the function's results is, and
+    transposes them otherwise (0.6.2 to 0.12.0.1; findings/jax_custom_jvp_batch_dimension.sh)."""
+    return _front.bind(x) if isinstance(x, Tracer) else x
+
+
+_front = Primitive("jaxmg_front")
+_front.def_impl(lambda x: x)
+_front.def_abstract_eval(lambda x: x)
+mlir.register_lowering(_front, lambda context, x: [x])
+jax_batching.primitive_batchers[_front] = lambda arrays, dimensions: (
+    _front.bind(jnp.moveaxis(arrays[0], dimensions[0], 0)),
+    0,
+)
+ad.deflinear2(_front, lambda cotangent, x: [_front.bind(cotangent)])
 
 
 def _placed_like(tangent, result):

@@ -646,3 +646,34 @@ def test_explicit_axes(name, lie, way):
     elif name in ("potrs", "cho_solve"):
         (x,) = jax.tree.leaves(found)
         assert x.sharding.spec[1] == (of_b[1] if len(of_b) > 1 else None)
+
+
+@pytest.mark.parametrize(
+    "name, outside",
+    cases.broad(
+        [(name, outside) for name in ("potrs", "gesv", "solve") for outside in (False, True)],
+        lambda name, outside: (name, outside) == ("gesv", False),
+    ),
+)
+def test_derivatives_of_a_jit_in_a_batch_of_batches(name, outside):
+    """The rule goes through one batch after the other, and so has the other one behind it."""
+    function = {"potrs": jaxmg.potrs, "gesv": jaxmg.gesv, "solve": jaxmg.linalg.solve}[name]
+    mesh, b = cases.line(2), jnp.arange(1.0, 5)
+    a = np.stack([cases.positive_definite("well", 4, "float64") + k * np.eye(4) for k in range(4)])
+    a, moved = a.reshape(2, 2, 4, 4), cases.normal(cases.rng(1), (2, 2, 4, 4), "float64")
+    moved = moved + moved.swapaxes(-1, -2)
+
+    def one(a):
+        return function(a, b, mesh=mesh)
+
+    def mapped(a):
+        return jax.vmap(jax.vmap(one if outside else jax.jit(one)))(a)
+
+    x = np.linalg.solve(a, np.tile(b[:, None], (2, 2, 1, 1)))
+    tangent = -np.linalg.solve(a, moved @ x)[..., 0]
+    found = jax.jvp(jax.jit(mapped) if outside else mapped, (a,), (moved,))
+    np.testing.assert_allclose(found[0], x[..., 0], rtol=1e-12)
+    np.testing.assert_allclose(found[1], tangent, rtol=1e-10, atol=1e-14)
+    weights = cases.normal(cases.rng(2), (2, 2, 4), "float64")
+    gradient = jax.grad(lambda a: jnp.vdot(weights, mapped(a)))(jnp.asarray(a))
+    np.testing.assert_allclose(jnp.vdot(gradient, moved), np.vdot(weights, tangent), rtol=1e-10)

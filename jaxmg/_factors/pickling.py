@@ -96,7 +96,7 @@ class Pickled(portable.Portable):
         for leaf, spec in state["specs"].items():
             if jax.dtypes.canonicalize_dtype(dtype := values[leaf].dtype) != dtype:
                 raise ValueError(
-                    f"{name}: this pickle holds {dtype}, of which JAX would make single precision. "
+                    f"{name}: this pickle holds {dtype}, which JAX would load in single precision. "
                     "Switch its 64-bit mode on first, with "
                     "jax.config.update('jax_enable_x64', True) or the environment variable "
                     "JAX_ENABLE_X64=1"

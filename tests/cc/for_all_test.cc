@@ -5,9 +5,9 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <vector>
 
+#include "tests/cc/distributed.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
@@ -32,14 +32,6 @@ std::vector<std::vector<T>> InBlocks(const std::vector<T>& a, int64_t n, int64_t
 }
 
 template <typename T>
-std::vector<T> Numbers(int64_t count, int seed) {
-  std::mt19937_64 random(seed);
-  std::vector<T> numbers(count);
-  for (T& x : numbers) x = Random<T>(random);
-  return numbers;
-}
-
-template <typename T>
 struct Results {
   std::vector<T> x, sign;
   std::vector<Real<T>> log_abs;
@@ -54,7 +46,7 @@ Results<T> Solve(const std::vector<T>& a, int64_t n, int64_t nrhs, int ranks, bo
   auto blocks = InBlocks(a, n, block, ranks);
   const auto before = blocks;
   auto work = blocks;
-  std::vector<std::vector<T>> b(ranks, Numbers<T>(n * nrhs, 1)), x(ranks, b[0]);
+  std::vector<std::vector<T>> b(ranks, RandomMatrix<T>(n * nrhs, 1)), x(ranks, b[0]);
   if (different >= 0) b[different].back() += T(1);
   Results<T> results = {
       {}, std::vector<T>(ranks), std::vector<Real<T>>(ranks), std::vector<int32_t>(ranks, 99)};
@@ -81,7 +73,7 @@ Results<T> Solve(const std::vector<T>& a, int64_t n, int64_t nrhs, int ranks, bo
 template <typename T>
 void SolvesWithTheBitsOfOneRank() {
   for (int64_t n : {1, 5, 12, 40}) {
-    const auto a = Numbers<T>(n * n, 2);
+    const auto a = RandomMatrix<T>(n * n, 2);
     const Results<T> one = Solve(a, n, 2, 1, true);
     EXPECT(one.status[0] == 0);
     for (int ranks : {2, 4, 8}) {
@@ -104,7 +96,7 @@ TEST(SolvesWithTheBitsOfOneRankInAllDtypes) {
 }
 
 TEST(DifferentRightHandSidesAreAStatus) {
-  const auto a = Numbers<double>(49, 2);
+  const auto a = RandomMatrix<double>(49, 2);
   for (int different : {0, 1, 3}) {
     const auto checked = Solve(a, 7, 2, 4, true, different);
     for (double x : checked.x) EXPECT(x != x);
@@ -120,7 +112,7 @@ TEST(DifferentRightHandSidesAreAStatus) {
 }
 
 TEST(AMatrixThatIsNotFiniteHasItsStatusOnAllRanks) {
-  auto a = Numbers<double>(49, 2);
+  auto a = RandomMatrix<double>(49, 2);
   a[48] = NaN<double>();
   const auto results = Solve(a, 7, 1, 4, true);
   for (double x : results.x) EXPECT(x != x);
@@ -130,7 +122,7 @@ TEST(AMatrixThatIsNotFiniteHasItsStatusOnAllRanks) {
 TEST(AnInverseReturnsToItsBlocksAndLeavesThePadding) {
   constexpr int64_t n = 7, block = 2;
   constexpr int ranks = 4;
-  const auto a = Numbers<double>(n * n, 3);
+  const auto a = RandomMatrix<double>(n * n, 3);
   auto run = [&](int64_t rows, int count, bool in_place) {
     const auto sources = InBlocks(a, n, rows, count);
     auto blocks = sources;
@@ -156,7 +148,7 @@ TEST(AnInverseReturnsToItsBlocksAndLeavesThePadding) {
 TEST(QrGivesEveryRankItsRowsOfQAndR) {
   constexpr int64_t n = 5, block = 2;
   constexpr int ranks = 3;  // 6 rows
-  const auto a = Numbers<double>(6 * n, 4);
+  const auto a = RandomMatrix<double>(6 * n, 4);
   auto run = [&](int64_t rows, int count, std::vector<std::vector<double>>* r) {
     auto blocks = InBlocks(a, n, rows, count);
     std::vector<std::vector<double>> q(count, std::vector<double>(rows * n));
@@ -188,7 +180,7 @@ TEST(QrGivesEveryRankItsRowsOfQAndR) {
 
 TEST(SvdGivesEveryRankItsRowsAndAllValues) {
   constexpr int64_t n = 7;
-  const auto a = Numbers<double>(n * n, 5);
+  const auto a = RandomMatrix<double>(n * n, 5);
   for (const Subset subset : {Subset{0, n}, Subset{1, 4}}) {
     const int64_t count = subset.count();
     auto run = [&](int ranks, std::vector<std::vector<double>>* values,

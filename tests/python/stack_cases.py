@@ -64,5 +64,5 @@ def _primitives(jaxpr):
 def counts(function, *operands):
     """(operations, products of XLA's, concatenations) of a program."""
     names = list(_primitives(jax.make_jaxpr(function)(*operands).jaxpr))
-    names = [name for name in names if name != "jaxmg_front"]  # of which nothing is compiled
+    names = [name for name in names if name != "jaxmg_front"]  # XLA compiles nothing for it
     return len(names), names.count("dot_general"), names.count("concatenate")

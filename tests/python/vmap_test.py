@@ -656,7 +656,7 @@ def test_explicit_axes(name, lie, way):
     ),
 )
 def test_derivatives_of_a_jit_in_a_batch_of_batches(name, outside):
-    """The rule goes through one batch after the other, and so has the other one behind it."""
+    """The rule scans over one batch, which leaves the other batch in the second dimension."""
     function = {"potrs": jaxmg.potrs, "gesv": jaxmg.gesv, "solve": jaxmg.linalg.solve}[name]
     mesh, b = cases.line(2), jnp.arange(1.0, 5)
     a = np.stack([cases.positive_definite("well", 4, "float64") + k * np.eye(4) for k in range(4)])

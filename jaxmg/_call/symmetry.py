@@ -10,58 +10,91 @@ from jaxmg._call import blocks, checks, ffi, layouts, programs
 from jaxmg._factors import scaling
 from jaxmg._transform import products
 
-# The number of elements that are multiplied at a time if products need memory.
-_PIECE = 2**14
-
-
-def nan_unless_hermitian(a, layout):
-    """Returns ``a`` (n, n) if it is Hermitian, else NaN, with NaN as its derivative."""
+def nan_unless_hermitian(a, layout, largest=None):
+    """Returns ``a`` (n, n) if it is Hermitian, else NaN, with NaN as its derivative; see
+    `is_hermitian`."""
     if not a.size:
         return a
+    if largest is not None:
+        factor = jnp.where(is_hermitian(a, layout, largest), 1, jnp.nan)
+        return scaling.times(a, factor.astype(largest.dtype))
     # In a batch, explicit axes must shard all operands of a selection alike.
-    hermitian = jnp.broadcast_to(is_hermitian(a, layout), a.shape)
+    hermitian = jnp.broadcast_to(is_hermitian(a, layout, largest), a.shape)
     hermitian = layouts.constrain_like(hermitian, a)
     # A constant NaN would have the derivative 0.
     return jnp.where(hermitian, a, a * jnp.where(hermitian, 1, jnp.nan).astype(a.dtype))
 
 
-def is_hermitian(a, layout):
+def is_hermitian(a, layout, largest=None):
     """Whether ``a`` (n, n), n > 0, differs from its adjoint by no more than rounding, a scalar.
 
     Compares the products of both with one vector, in one pass over each rank's rows; a comparison
-    of entries would need an exchange of all ranks with all. Differences below 10 n eps times the
+    of entries would need an exchange of all ranks with all. Differences below 20 n eps times the
     largest entry count as rounding, because they are below the solver's backward error.
+
+    Args:
+        largest: the largest magnitude of ``a``, near 1. None: ``a`` may be of any size.
     """
-    layout = layout.by_rows
-    rows = blocks.split_rows(jax.lax.stop_gradient(a), layout)
-    compare = ffi.over_ranks(
-        layout,
-        lambda coordinates, rows: _is_hermitian(coordinates.reshape(2)[0], rows, layout),
-        (layout.row_spec,),
-        jax.sharding.PartitionSpec(),
-        plain=True,
-    )
-    return compare(rows)
+    a = jax.lax.stop_gradient(a)
+    if largest is None:
+        largest = scaling.largest(a)
+        down, _ = scaling.powers_of(largest)
+        a, largest = (scaling.times_scale(x, down) for x in (a, largest))
+    return _largest_flaw(a, layout, True, False) <= _rounding(a, largest)
 
 
-def has_positive_diagonal(a, layout):
-    """Whether the diagonal of ``a`` (n, n), n > 0, is positive, a scalar."""
+def may_be_definite(a, layout, largest, is_hermitian):
+    """Whether ``a`` (n, n), n > 0, has a positive diagonal and is Hermitian, a scalar.
+
+    Args:
+        largest: the largest magnitude of ``a``, near 1.
+        is_hermitian: whether that is known.
+    """
+    flaw = _largest_flaw(jax.lax.stop_gradient(a), layout, not is_hermitian, True)
+    return flaw <= _rounding(a, largest)
+
+
+def _rounding(a, largest):
+    """The largest difference of products that counts as rounding."""
+    return largest * (20 * len(a) * jnp.finfo(a.dtype).eps)
+
+
+def _largest_flaw(a, layout, compares, needs_positive):
+    """The largest difference between the products of a matrix and of its adjoint with one vector,
+    if ``compares``; infinity if the diagonal isn't positive and ``needs_positive``."""
     layout = layout.by_rows
 
     def local(coordinates, rows):
-        count, n = rows.shape
-        row = coordinates.reshape(2)[0] * count + jnp.arange(count)[:, None]
-        if count * layout.ranks == n:
-            positive = jnp.all(jnp.take_along_axis(rows, row, 1).real > 0)
-        else:  # there are rows of padding
-            diagonal = jnp.take_along_axis(rows, jnp.minimum(row, n - 1), 1).real
-            positive = jnp.all((diagonal > 0) | (row >= n))
-        return jax.lax.pmin(positive.astype(jnp.int32), layout.rows) if layout.rows else positive
+        rank = coordinates.reshape(2)[0]
+        flaw = _differences(rank, rows, layout) if compares else None
+        if needs_positive:
+            flaw = _infinite_unless_positive(rank, rows, layout, flaw)
+        return scaling.largest_of_ranks(flaw, layout.rows)
 
     compare = ffi.over_ranks(
         layout, local, (layout.row_spec,), jax.sharding.PartitionSpec(), plain=True
     )
-    return compare(blocks.split_rows(jax.lax.stop_gradient(a), layout)) > 0
+    return compare(blocks.split_rows(a, layout))
+
+
+def _infinite_unless_positive(rank, rows, layout, flaw):
+    """``flaw`` of each row, or 0, if the diagonal's entry is positive, else infinity."""
+    count, n = rows.shape
+    flat = rows.reshape(-1)
+    padded = count * layout.ranks > n
+    if padded:  # the last rank's diagonal ends within its rows
+        flat = jax.lax.pad(flat, jnp.zeros((), rows.dtype), [(0, count * layout.ranks - n, 0)])
+    flat = _slice(flat, rank * count, (count - 1) * (n + 1) + 1)
+    diagonal = jax.lax.slice(flat, (0,), flat.shape, (n + 1,)).real
+    positive = diagonal > 0
+    if padded:
+        positive |= rank * count + jax.lax.iota(jnp.int32, count) >= n
+    flaw = jnp.zeros_like(diagonal) if flaw is None else flaw
+    return jax.lax.select(positive, flaw, jnp.full_like(diagonal, jnp.inf))
+
+
+def _slice(array, start, size):
+    return jax.lax.dynamic_slice(array, (start,), (size,), allow_negative_indices=False)
 
 
 def check(caller, name, a, arrays, arguments, triangle="upper"):
@@ -116,63 +149,26 @@ def _program(call, a):
     return (~jnp.isnan(a[0, 0]),)
 
 
-def _is_hermitian(rank, rows, layout):
+def _differences(rank, rows, layout):
+    """The largest part of each row's difference between the products of a matrix and its adjoint
+    with one vector."""
     count, n = rows.shape
-    dtype = jnp.finfo(rows.dtype).dtype
-    largest = scaling.largest_of_ranks(rows, layout.rows)
-    exponent = scaling.exponent_of(largest)
-    # Products with the probe are near 1, so that none overflows or underflows.
-    limit = scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
-    shift = scaling.clamped(-exponent, -limit, limit)
-    probe = _probe(count * layout.ranks, dtype) * scaling.power(shift, dtype)
-    probe = probe.astype(rows.dtype)
-    own = jax.lax.dynamic_slice_in_dim(probe, rank * count, count)
-    probe = probe[:n]
-
-    def row_products(rows, own):
-        return products.dot(rows, probe, 1, 0), products.dot(own, rows, 0, 0)
-
-    def row_products_of_small(rows, own):
-        """For XLA's CPU code, which flushes denormals to 0. In pieces, without a second matrix."""
-        height = min(max(_PIECE // n, 1), count)
-
-        def piece(i, sums):
-            start = jnp.minimum(i * height, count - height)
-            part, weights = (
-                jax.lax.dynamic_slice_in_dim(array, start, height) for array in (rows, own)
-            )
-            # The last piece overlaps the previous one.
-            fresh = start + jnp.arange(height) >= i * height
-            weights = jnp.where(fresh, weights, 0)
-            part = scaling.raised(part, jnp.int32(_raise(dtype)))
-            along, across = row_products(part, weights)
-            return jax.lax.dynamic_update_slice_in_dim(sums[0], along, start, 0), sums[1] + across
-
-        zeros = (jnp.zeros((count,), rows.dtype), jnp.zeros((n,), rows.dtype))
-        return jax.lax.fori_loop(0, -(-count // height), piece, zeros)
-
-    if layout.platform == "cpu":
-        small = exponent < _raise(dtype) - limit
-        along, across = jax.lax.cond(small, row_products_of_small, row_products, rows, own)
-        shift = jnp.where(small, shift + _raise(dtype), shift)
-    else:
-        along, across = row_products(rows, own)
-    across = jnp.pad(across, (0, count * layout.ranks - n))
-    across = products.reduce_scatter(across, layout).conj()
+    probe = _probe(count * layout.ranks, rows.dtype)
+    own = _slice(probe, rank * count, count)
+    along, across = products.dot(rows, probe[:n], 1, 0), products.dot(own, rows, 0, 0)
+    if count * layout.ranks > n:
+        across = jnp.pad(across, (0, count * layout.ranks - n))
     # Padding rows are zeros, and so are absent columns.
-    apart = scaling.largest_of_ranks(jnp.abs(along - across), layout.rows)
-    return apart <= 10 * n * jnp.finfo(dtype).eps * scaling.raised(largest, shift)
-
-
-def _raise(dtype):
-    """Returns the exponent of a power of 2 that makes all entries normal, if denormal entries
-    matter. Beside large entries they are rounding."""
-    return 2 * jnp.finfo(dtype).nmant
+    apart = along - products.reduce_scatter(across, layout).conj()
+    if jnp.iscomplexobj(apart):
+        return jnp.maximum(jnp.abs(apart.real), jnp.abs(apart.imag))
+    return apart
 
 
 def _probe(count, dtype):
-    """Returns pseudorandom numbers of both signs, so that differences don't cancel: D. E. Knuth's
-    multiplicative hashing ("The Art of Computer Programming", volume 3, section 6.4)."""
-    hashed = jax.lax.iota(jnp.uint32, count) * jnp.uint32(2654435769)
-    fraction = (hashed >> 9).astype(dtype) / 2**23
-    return jnp.where(fraction < 0.5, fraction - 1, fraction)
+    """Returns pseudorandom numbers of both signs, of magnitudes from 1 to 2, so that differences
+    don't cancel: D. E. Knuth's multiplicative hashing ("The Art of Computer Programming", volume 3,
+    section 6.4)."""
+    hashed = jax.lax.iota(jnp.int32, count) * jnp.int32(2654435769 - 2**32)
+    real = hashed.astype(jnp.finfo(dtype).dtype)
+    return (real * 2.0**-31 + jax.lax.sign(real)).astype(dtype)

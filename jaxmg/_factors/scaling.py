@@ -82,15 +82,21 @@ def magnitude(x):
 
 def largest(x, axis=None, keepdims=False):
     """The largest magnitude, of complex numbers that of a part; NaN where there is one."""
-    dtype = jnp.finfo(x.dtype).dtype
-    return _Format(dtype).number(jnp.max(magnitude(x), axis=axis, initial=0, keepdims=keepdims))
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(each % x.ndim for each in axes)
+    # Fewer operations than `magnitude`. Of that a comparison with 0 stays one of integers on CPUs.
+    parts = (x.real, x.imag) if _is_complex(x) else (x,)
+    bits = (_Format(part.dtype).bits(jax.lax.abs(part)) for part in parts)
+    bits = jax.lax.reduce_max(functools.reduce(jnp.maximum, bits), axes)
+    bits = jnp.expand_dims(bits, axes) if keepdims else bits
+    return _Format(jnp.finfo(x.dtype).dtype).number(bits)
 
 
 def largest_of_ranks(x, axes, axis=None):
     """`largest` of the values of all ranks, inside a shard_map over these axes of the mesh. A
     maximum of floating-point numbers loses a NaN there on CPU devices."""
     dtype = jnp.finfo(x.dtype).dtype
-    found = jnp.max(magnitude(x), axis=axis, initial=0)
+    found = _Format(dtype).bits(largest(x, axis))
     return _Format(dtype).number(jax.lax.pmax(found, axes) if axes else found)
 
 
@@ -114,7 +120,41 @@ def scaled(x, axis=None):
     return multiplied(x, -exponent_of(x, axis, keepdims=True))
 
 
-def homogeneous(function, *degrees, reads=None):
+def powers_of(largest, even=False):
+    """(2^-e, 2^e) of the exponents e of these numbers, |x| = f 2^e with 1 <= f < 2; both are normal
+    whatever x is.
+
+    Args:
+        even: whether e is even, and 1 <= f < 4.
+    """
+    format_ = _Format(largest.dtype)
+    least, most = format_.first_normal, format_.power_bits(format_.bias - (not even))
+    bits = jax.lax.clamp(least, format_.bits(largest), most)
+    if even:  # an odd number with the bias
+        bits = (bits - least) | least
+    bits = bits & ~format_.digit_mask
+    return format_.number(format_.power_bits(format_.bias) - bits), format_.number(bits)
+
+
+def exponent_of_power(power):
+    """e of 2^e, int32."""
+    format_ = _Format(power.dtype)
+    return (format_.bits(power) >> format_.digits).astype(jnp.int32) - format_.bias
+
+
+def scale_of(x, axis=None, keepdims=False):
+    """`powers_of` the largest magnitude along these axes. They have no derivative."""
+    return powers_of(largest(jax.lax.stop_gradient(x), axis, keepdims))
+
+
+def times(x, power):
+    """x times real numbers, which broadcast against it."""
+    if _is_complex(x):  # of which infinity times a complex number is NaN
+        return jax.lax.complex(x.real * power, x.imag * power)
+    return x * power
+
+
+def homogeneous(function, *degrees, reads=None, columns=False, passes_largest=False):
     """Computes a homogeneous ``function(a, *others, **options)`` on scaled matrices (..., m, n).
 
     Each matrix is multiplied by the power of two that brings its largest entry to [1, 2), and each
@@ -124,25 +164,124 @@ def homogeneous(function, *degrees, reads=None):
         degrees: of the results. A single result has the degree that isn't 0. With halves the
             exponents are even, and the largest entries in [1, 4).
         reads: of ``a`` and the options, what the function reads of ``a``; None: everything.
+        columns: whether the results are linear in the columns of the next array, (..., m) or (...,
+            m, k), which CPU devices scale too: products with small entries are denormal.
+        passes_largest: whether the function takes the largest entries of what it reads, (...), as
+            ``largest``.
     """
-    step = 1 if all(degree == int(degree) for degree in degrees) else 2
-    # A branch would take another copy of a result.
-    back = multiplied if _compat.COMPILES_EXCHANGES else times_power
+    even = any(degree != int(degree) for degree in degrees)
 
     @functools.wraps(function)
     def scaled_function(a, *others, **options):
-        exponent = exponent_of(a if reads is None else reads(a, **options), (-2, -1))
-        exponent = exponent if step == 1 else exponent >> 1
-        results = function(_lifted(a, -step * exponent[..., None, None]), *others, **options)
+        read = a if reads is None else reads(a, **options)
+        size = largest(jax.lax.stop_gradient(read), (-2, -1))
+        down, up = powers_of(size, even)
+        named = {"largest": times_scale(size, down)} if passes_largest else {}
+        of_columns = None
+        if columns:
+            b, *others = others
+            of_columns = _scale_of_columns(b, -1 if b.ndim < a.ndim else -2)
+            others = times_scale(b, of_columns[0]), *others
+        results = function(times_scale(a, over(down, 2)), *others, **options, **named)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
-        values = [
-            back(x, int(step * degree) * over(exponent, x.ndim - a.ndim + 2)) if degree else x
-            for x, degree in zip(leaves, of_each, strict=True)
-        ]
+        values = []
+        for x, degree in zip(leaves, of_each, strict=True):
+            power = over(_power(down, up, degree), x.ndim - a.ndim + 2)
+            if of_columns is not None:
+                values.append(_times_both(x, power, of_columns[1]))
+            else:
+                values.append(_times_all(x, power, max(1, round(abs(degree)))) if degree else x)
         return jax.tree.unflatten(tree, values)
 
     return scaled_function
+
+
+def _power(down, up, degree):
+    """2^(e d) of the degree d, or for |d| > 1 that of its sign."""
+    power = up if degree > 0 else down
+    if degree == int(degree):
+        return power
+    format_ = _Format(power.dtype)
+    bits = (format_.bits(power) + format_.power_bits(0)) >> 1
+    return format_.number(bits)
+
+
+def _times_all(x, power, count):
+    for _ in range(count):
+        x = times(x, power)
+    return x
+
+
+def _scale_of_columns(b, axis):
+    """`scale_of` each column on CPU devices, else ones."""
+
+    def ones(b):
+        one = jnp.ones_like(largest(b, axis, keepdims=True))
+        return one, one
+
+    b = jax.lax.stop_gradient(b)
+    return jax.lax.platform_dependent(
+        b, cpu=lambda b: scale_of(b, axis, keepdims=True), default=ones
+    )
+
+
+def _times_both(x, p, q):
+    """x p q for powers of two, where only the result has to be in the range."""
+    return jax.lax.platform_dependent(
+        x, p, q, cpu=_times_both_on_cpu, default=lambda x, p, q: times(x, p)
+    )
+
+
+@jax.custom_jvp
+def _times_both_on_cpu(x, p, q):
+    if _is_complex(x):
+        parts = (_times_both_on_cpu(part, p, q) for part in (x.real, x.imag))
+        return jax.lax.complex(*parts)
+    p, q = _halves(p, q)
+    x = x * p
+    # XLA's code gives 0 for denormals. Their bits are those of 1 + |x| / tiny behind those of 1.
+    format_, tiny = _Format(x.dtype), jnp.finfo(x.dtype).tiny
+    small = x * (jnp.minimum(q, 1) * (1 / tiny))
+    bits = format_.bits(small + jax.lax.sign(small)) - format_.power_bits(0)
+    result = x * q
+    return jnp.where((result == 0) & (small != 0), format_.number(bits), result)
+
+
+@_times_both_on_cpu.defjvp
+def _times_both_on_cpu_jvp(primals, tangents):
+    p, q = _halves(*primals[1:])
+    return _times_both_on_cpu(*primals), times(times(tangents[0], p), q)
+
+
+def _halves(p, q):
+    """Two powers of two of about the same size, whose product is that of these two."""
+    format_ = _Format(p.dtype)
+    both = format_.bits(p) + format_.bits(q)
+    half = (both >> 1) & ~format_.digit_mask
+    return format_.number(half), format_.number(both - half)
+
+
+def times_scale(x, power):
+    """x times real powers of two, which broadcast against it: of denormal numbers, too, where the
+    result is normal."""
+    return jax.lax.platform_dependent(x, power, cpu=_times_scale_on_cpu, default=times)
+
+
+@jax.custom_jvp
+def _times_scale_on_cpu(x, power):
+    """XLA's code for CPUs takes denormals for 0, so that they are equal to 0."""
+    if _is_complex(x):
+        return jax.lax.complex(*(_times_scale_on_cpu(part, power) for part in (x.real, x.imag)))
+    format_ = _Format(x.dtype)
+    one = format_.number(format_.bits(x) | format_.power_bits(0))  # of denormals 1 + |x| / tiny
+    small = one - jax.lax.sign(one)
+    return jnp.where(x == 0, small * (power * jnp.finfo(x.dtype).tiny), x * power)
+
+
+@_times_scale_on_cpu.defjvp
+def _times_scale_on_cpu_jvp(primals, tangents):
+    return _times_scale_on_cpu(*primals), times(tangents[0], primals[1])
 
 
 def over(exponent, dimensions):
@@ -150,14 +289,17 @@ def over(exponent, dimensions):
     return exponent.reshape(exponent.shape + (1,) * dimensions)
 
 
-def log_det_of_scaled(function, a):
+def log_det_of_scaled(function, a, passes_largest=False):
     """(sign, logarithm) of determinants by ``function``, of matrices (..., n, n) that are scaled if
-    their factors might overflow or underflow."""
-    exponent = exponent_of(a, (-2, -1))
-    far = jnp.abs(exponent) > _Format(jnp.finfo(a.dtype).dtype).bias // 2
-    exponent = jnp.where(far, exponent, 0)
-    sign, log = function(multiplied(a, -exponent[..., None, None]))
-    return sign, log + a.shape[-1] * exponent.astype(log.dtype) * np.log(2).astype(log.dtype)
+    their factors might overflow or underflow. With ``passes_largest`` it takes their largest entry
+    as ``largest``."""
+    size = largest(jax.lax.stop_gradient(a), (-2, -1))
+    down, up = powers_of(size)
+    near = jnp.abs(exponent_of_power(up)) <= _Format(up.dtype).bias // 2
+    down = jnp.where(near, jnp.ones_like(down), down)
+    named = {"largest": times_scale(size, down)} if passes_largest else {}
+    sign, log = function(times_scale(a, over(down, 2)), **named)
+    return sign, log - exponent_of_power(down).astype(log.dtype) * (a.shape[-1] * np.log(2))
 
 
 def exp_times_power(log, exponent):
@@ -169,9 +311,26 @@ def exp_times_power(log, exponent):
     return multiplied(jnp.exp(log - own * log2), own.astype(jnp.int32) + exponent)
 
 
+def in_upper(shape, diagonal=0):
+    """Where the upper triangles of matrices (..., m, n) are, from this diagonal on."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, shape[-2:], i) for i in (0, 1))
+    mask = column >= row + diagonal if diagonal else column >= row
+    return jnp.broadcast_to(mask, shape)
+
+
+def upper(a, diagonal=0):
+    """`jax.numpy.triu` in fewer operations."""
+    return jax.lax.select(in_upper(a.shape, diagonal), a, jnp.zeros_like(a))
+
+
+def lower(a, diagonal=0):
+    """`jax.numpy.tril` in fewer operations."""
+    return jax.lax.select(in_upper(a.shape, diagonal + 1), jnp.zeros_like(a), a)
+
+
 def with_upper_multiplied(a, exponent):
     """Matrices (..., m, n) of which the upper triangles are multiplied by 2^exponent, (...)."""
-    return jnp.tril(a, -1) + jnp.triu(multiplied(a, over(exponent, 2)))
+    return jax.lax.select(in_upper(a.shape), multiplied(a, over(exponent, 2)), a)
 
 
 def multiplied(x, exponent):
@@ -189,27 +348,6 @@ def multiplied(x, exponent):
 def clamped(x, least, most):
     """Integers, at least and at most these."""
     return jax.lax.clamp(x.dtype.type(least), x, x.dtype.type(most))
-
-
-def _lifted(x, exponent):
-    """`multiplied` where numbers or results may be denormal, too."""
-    return jax.lax.platform_dependent(x, exponent, cpu=_lifted_on_cpu, default=multiplied)
-
-
-@jax.custom_jvp
-def _lifted_on_cpu(x, exponent):
-    """XLA's code for CPUs takes denormals for 0. Beside large entries they are rounding."""
-    info = jnp.finfo(x.dtype)
-    if not _compat.COMPILES_EXCHANGES:  # the XLA of JAX 0.6.2 loses more of them, and branches
-        return times_power(x, exponent)
-    far = jnp.any(exponent > -info.minexp - 2 * info.nmant)
-    return jax.lax.cond(far, raised, multiplied, x, exponent)
-
-
-@_lifted_on_cpu.defjvp
-def _lifted_on_cpu_jvp(primals, tangents):
-    x, exponent = primals
-    return _lifted_on_cpu(x, exponent), multiplied(tangents[0], exponent)
 
 
 def _is_complex(x):

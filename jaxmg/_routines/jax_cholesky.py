@@ -180,11 +180,13 @@ def _factor_stacks(platform, options, a):
 def triangular_factor(call, a):
     read, upper = call.attributes
 
-    def factor(a):
-        return keep_factor.cho_factor(a, **call.layout.where).upper()
+    def factor(a, largest):
+        a = jax_linalg.upper(a, call.layout, read, largest)
+        u = keep_factor.cho_factor(a, **call.layout.where).upper()
+        return u if upper else jax_linalg.adjoint(u, call.layout)
 
-    u = scaling.homogeneous(factor, 0.5, reads=jnp.triu)(jax_linalg.upper(a, call.layout, read))
-    return (u if upper else jax_linalg.adjoint(u, call.layout),)
+    reads = jax_linalg.reads(read)
+    return (scaling.homogeneous(factor, 0.5, reads=reads, passes_largest=True)(a),)
 
 
 @jax_linalg.program()
@@ -193,4 +195,4 @@ def solve_again(call, c, b):
         return CholeskyFactor.from_upper(u, **call.layout.where).solve(b)
 
     u = jax_linalg.upper(c, call.layout, *call.attributes)
-    return (scaling.homogeneous(solve, -2, reads=jnp.triu)(u, b),)
+    return (scaling.homogeneous(solve, -2, reads=scaling.upper)(u, b),)

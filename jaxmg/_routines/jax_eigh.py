@@ -156,15 +156,20 @@ def eigenvalues(call, a):
 
 def eigenpairs_of(a, layout, read):
     """(w, v) of the matrix of which this part is read."""
-    return _scaled(layout, 1, 0)(jax_linalg.upper(a, layout, read))
+    return _scaled(layout, read, 1, 0)(a)
 
 
 def eigenvalues_of(a, layout, read):
     """Its eigenvalues alone."""
-    return _scaled(layout, 1, return_eigenvectors=False)(jax_linalg.upper(a, layout, read))
+    return _scaled(layout, read, 1, return_eigenvectors=False)(a)
 
 
-def _scaled(layout, *degrees, **options) -> Any:
-    """`jaxmg.syevd` of the upper triangle times a power of two."""
-    function = functools.partial(syevd.syevd, **options, **layout.where)
-    return scaling.homogeneous(function, *degrees, reads=jnp.triu)
+def _scaled(layout, read, *degrees, **options) -> Any:
+    """`jaxmg.syevd` of the matrix, of which this part is read, times a power of two."""
+
+    def function(a, largest):
+        a = jax_linalg.upper(a, layout, read, largest)
+        return syevd.syevd(a, **options, **layout.where)
+
+    reads = jax_linalg.reads(read)
+    return scaling.homogeneous(function, *degrees, reads=reads, passes_largest=True)

@@ -17,6 +17,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks, ffi, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._call.layouts import WHOLE
+from jaxmg._factors import scaling
 from jaxmg._routines import shares
 from jaxmg._transform import batching, products, whole
 
@@ -357,10 +358,19 @@ def program(**fields) -> collections.abc.Callable[..., Any]:
     return lambda function: Program(function, **fields)
 
 
-def upper(a, layout, read):
-    """A matrix of which the upper triangle is what the routine has to read."""
+def reads(read):
+    """What of a matrix is read, for `scaling.homogeneous`."""
+    return None if read == HERMITIAN else scaling.lower if read == LOWER else scaling.upper
+
+
+def upper(a, layout, read, largest=None):
+    """A matrix of which the upper triangle is what the routine has to read.
+
+    Args:
+        largest: the largest magnitude of a scaled matrix, near 1.
+    """
     if read == HERMITIAN:
-        return symmetry.nan_unless_hermitian(a, layout)
+        return symmetry.nan_unless_hermitian(a, layout, largest)
     return adjoint(a, layout) if read == LOWER else a
 
 

@@ -285,19 +285,19 @@ def solution(call, a, b):
     read, assumed = call.attributes
     function: Any = functools.partial(_solve_general, call)
     if assumed == "pos":
-        a, function = (
-            jax_linalg.upper(a, call.layout, read),
-            functools.partial(_solve_by_cholesky, call),
-        )
+        function = functools.partial(_solve_by_cholesky, call, read)
     elif assumed in ("her", "sym"):
         a = _whole(call, a, read, assumed == "sym")
-    if assumed in ("", "her") or (assumed == "sym" and not jnp.iscomplexobj(a)):
+    looks = assumed in ("", "her") or (assumed == "sym" and not jnp.iscomplexobj(a))
+    if looks:
         function = _by_structure(call, _solve_definite, _solve_general, bool(assumed))
-    reads = jnp.triu if assumed == "pos" else None
-    return (scaling.homogeneous(function, -1, reads=reads)(a, b),)
+    reads = jax_linalg.reads(read) if assumed == "pos" else None
+    scaled = scaling.homogeneous(function, -1, reads=reads, columns=True, passes_largest=looks)
+    return (scaled(a, b),)
 
 
-def _solve_by_cholesky(call, a, b):
+def _solve_by_cholesky(call, read, a, b):
+    a = jax_linalg.upper(a, call.layout, read)
     return potrs.potrs(a, b, **call.layout.where)
 
 
@@ -316,7 +316,7 @@ def inverse(call, a):
 
 def _inverse(call, a) -> Any:
     function = _by_structure(call, _invert_definite, _invert_general)
-    return scaling.homogeneous(function, -1)(a)
+    return scaling.homogeneous(function, -1, passes_largest=True)(a)
 
 
 def _invert_definite(call, a):
@@ -335,7 +335,7 @@ def _log_det_of_stacks(platform, options, a):
 @jax_linalg.program(of_stacks=_log_det_of_stacks)
 def log_det(call, a):
     function = _by_structure(call, _log_det_definite, _log_det_general)
-    return scaling.log_det_of_scaled(function, a)
+    return scaling.log_det_of_scaled(function, a, passes_largest=True)
 
 
 def _log_det_definite(call, a):
@@ -349,9 +349,11 @@ def _log_det_general(call, a):
 
 @jax_linalg.program(of_stacks=lambda platform, options, a: (determinants.det(platform, a),))
 def determinant(call, a):
-    exponent = scaling.exponent_of(a)
     function = _by_structure(call, _determinant_definite, _determinant_general)
-    return (function(scaling.multiplied(a, -exponent), len(a) * exponent),)
+    size = scaling.largest(jax.lax.stop_gradient(a))
+    down, up = scaling.powers_of(size)
+    exponent = len(a) * scaling.exponent_of_power(up)
+    return (function(scaling.times_scale(a, down), exponent, largest=scaling.times_scale(size, down)),)
 
 
 def _determinant_definite(call, a, exponent):

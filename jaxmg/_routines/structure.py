@@ -33,16 +33,22 @@ class ByStructure(batching.Batchable):
     general: collections.abc.Callable
     known: bool = False
 
-    def of(self, a, *others):
-        """Returns the results, with their derivative rule."""
+    def of(self, a, *others, largest):
+        """Returns the results, with their derivative rule.
+
+        Args:
+            largest: the largest magnitude of ``a``, near 1.
+        """
         return derivatives.differentiable(
             lambda *arrays: batching.batchable(self, *arrays),
-            derivatives.as_composed(self.general),
+            derivatives.as_composed(lambda *arrays: self.general(*arrays[:-1])),
             a,
             *others,
+            jax.lax.stop_gradient(largest),
         )
 
     def __call__(self, *arrays):
+        *arrays, largest = arrays
         if not arrays[0].size:
             return self.general(*arrays)
         # Traced once, for the shapes of its results and for the second branch.
@@ -66,20 +72,19 @@ class ByStructure(batching.Batchable):
             values, status = self.definite(*arrays)
             return self._alike(values, shapes), status
 
-        values, status = jax.lax.cond(self._may_be_definite(arrays[0]), attempt, skip)
+        may_be_definite = symmetry.may_be_definite(arrays[0], self.layout, largest, self.known)
+        values, status = jax.lax.cond(may_be_definite, attempt, skip)
         return jax.lax.cond(status == 0, lambda: values, lambda: self._alike(general(), shapes))
 
     def batched(self, settled, size, marks, *arrays):
+        *arrays, _ = arrays
+        *marks, _ = marks
         moving = [i for i, mark in enumerate(marks) if mark]
 
         def each(*values):
             return self.general(*batching.put(arrays, moving, values))
 
         return jax.vmap(each)(*(arrays[i] for i in moving))
-
-    def _may_be_definite(self, a):
-        positive = symmetry.has_positive_diagonal(a, self.layout)
-        return positive if self.known else positive & symmetry.is_hermitian(a, self.layout)
 
     def _alike(self, values, shapes):
         """Reshards the results of either function like those of `general`, on explicit axes."""

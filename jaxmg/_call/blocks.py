@@ -44,6 +44,18 @@ def height(shape, square):
     return shape[1] if square else shape[0]
 
 
+def diagonal(rank, rows, ranks):
+    """The entries (rows,) of a rank's ``rows`` of a square matrix that are on its diagonal, and
+    others behind its end."""
+    count, n = rows.shape
+    flat = rows.reshape(-1)
+    if count * ranks > n:  # the diagonal ends within the rows of a rank
+        flat = jax.lax.pad(flat, jnp.zeros((), rows.dtype), [(0, count * ranks - n, 0)])
+    start, size = rank * count, (count - 1) * (n + 1) + 1
+    flat = jax.lax.dynamic_slice(flat, (start,), (size,), allow_negative_indices=False)
+    return jax.lax.slice(flat, (0,), flat.shape, (n + 1,))
+
+
 def matrix_shape(block, layout, square):
     """Returns (m, n) of the matrix of which ``block`` is a rank's part, without padding."""
     across = math.prod(layout.mesh.shape[axis] for axis in layout.columns)

@@ -80,21 +80,12 @@ def _largest_flaw(a, layout, compares, needs_positive):
 def _infinite_unless_positive(rank, rows, layout, flaw):
     """``flaw`` of each row, or 0, if the diagonal's entry is positive, else infinity."""
     count, n = rows.shape
-    flat = rows.reshape(-1)
-    padded = count * layout.ranks > n
-    if padded:  # the last rank's diagonal ends within its rows
-        flat = jax.lax.pad(flat, jnp.zeros((), rows.dtype), [(0, count * layout.ranks - n, 0)])
-    flat = _slice(flat, rank * count, (count - 1) * (n + 1) + 1)
-    diagonal = jax.lax.slice(flat, (0,), flat.shape, (n + 1,)).real
+    diagonal = blocks.diagonal(rank, rows, layout.ranks).real
     positive = diagonal > 0
-    if padded:
+    if count * layout.ranks > n:  # there are rows of padding
         positive |= rank * count + jax.lax.iota(jnp.int32, count) >= n
     flaw = jnp.zeros_like(diagonal) if flaw is None else flaw
     return jax.lax.select(positive, flaw, jnp.full_like(diagonal, jnp.inf))
-
-
-def _slice(array, start, size):
-    return jax.lax.dynamic_slice(array, (start,), (size,), allow_negative_indices=False)
 
 
 def check(caller, name, a, arrays, arguments, triangle="upper"):
@@ -154,7 +145,9 @@ def _differences(rank, rows, layout):
     with one vector."""
     count, n = rows.shape
     probe = _probe(count * layout.ranks, rows.dtype)
-    own = _slice(probe, rank * count, count)
+    own = jax.lax.dynamic_slice_in_dim(
+        probe, rank * count, count, allow_negative_indices=False
+    )
     along, across = products.dot(rows, probe[:n], 1, 0), products.dot(own, rows, 0, 0)
     if count * layout.ranks > n:
         across = jnp.pad(across, (0, count * layout.ranks - n))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmg._call import checks, ffi, layouts, record, results
-from jaxmg._factors import refinement
+from jaxmg._call import blocks, checks, ffi, layouts, record, results
+from jaxmg._factors import refinement, scaling
 from jaxmg._transform import derivatives, hermitian
 
 
@@ -26,19 +26,22 @@ def _from_packed(call, coordinates, lu):
 
 def _measure(layout, coordinates, lu):
     """(log(abs(det)), sign, status) of a rank's rows of L U, each of shape (1,)."""
-    rows, n = lu.shape
-    row = coordinates.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
-    diagonal = jnp.take_along_axis(lu, jnp.minimum(row, n - 1), 1)[:, 0]
-    finite = jnp.all(jnp.isfinite(jnp.where(row < n, lu, 0)))[None].astype(lu.dtype)
-    part = jnp.concatenate([diagonal, finite])
+    (rows, n), rank = lu.shape, coordinates.reshape(2)[0]
+    inside = lu
+    if rows * layout.ranks > n:
+        row = jax.lax.broadcasted_iota(jnp.int32, lu.shape, 0) + rank * rows
+        inside = jnp.where(row < n, lu, 0)
+    largest = scaling.largest(inside).astype(lu.dtype)
+    part = jnp.concatenate([blocks.diagonal(rank, lu, layout.ranks), largest[None]])
     if layout.ranks > 1:
         part = ffi.all_gather(part, layout, coordinates)
     parts = part.reshape(layout.ranks, rows + 1)
-    finite, diagonal = jnp.all(parts[:, rows].real > 0), parts[:, :rows].reshape(-1)[:n]
+    finite, diagonal = jnp.all(jnp.isfinite(parts[:, rows])), parts[:, :rows].reshape(-1)[:n]
     sizes = jnp.abs(diagonal)
     zero = sizes == 0
-    status = jnp.where(jnp.any(zero), 1 + jnp.argmax(zero), 0)
-    status = jnp.where(finite, status, -1).astype(jnp.int32)
+    first = jnp.min(jnp.where(zero, jax.lax.iota(jnp.int32, n), n))
+    status = jnp.where(first == n, 0, first + 1)
+    status = jnp.where(finite, status, -1)
     sign = jnp.prod(diagonal / jnp.where(zero, 1, sizes).astype(lu.dtype))
     log_det = jnp.sum(jnp.log(sizes))
     values = (jnp.where(finite, value, jnp.nan)[None] for value in (log_det, sign))

@@ -62,6 +62,14 @@ def lift_denormals(x):
     return jnp.where(small, count, x), small
 
 
+def denormals_over_tiny(x):
+    """Real denormal numbers over the least normal one, which XLA's code for CPUs takes for 0; of
+    other numbers anything."""
+    format_ = _Format(x.dtype)
+    one = format_.number(format_.bits(x) | format_.power_bits(0))  # with |x| / tiny more
+    return one - jax.lax.sign(one)
+
+
 def power(exponent, dtype):
     """2^exponent, which is normal, for int32 exponents."""
     return _Format(dtype).power(exponent)
@@ -273,10 +281,8 @@ def _times_scale_on_cpu(x, power):
     """XLA's code for CPUs takes denormals for 0, so that they are equal to 0."""
     if _is_complex(x):
         return jax.lax.complex(*(_times_scale_on_cpu(part, power) for part in (x.real, x.imag)))
-    format_ = _Format(x.dtype)
-    one = format_.number(format_.bits(x) | format_.power_bits(0))  # of denormals 1 + |x| / tiny
-    small = one - jax.lax.sign(one)
-    return jnp.where(x == 0, small * (power * jnp.finfo(x.dtype).tiny), x * power)
+    small = denormals_over_tiny(x) * (power * jnp.finfo(x.dtype).tiny)
+    return jnp.where(x == 0, small, x * power)
 
 
 @_times_scale_on_cpu.defjvp
@@ -328,9 +334,15 @@ def lower(a, diagonal=0):
     return jax.lax.select(in_upper(a.shape, diagonal + 1), jnp.zeros_like(a), a)
 
 
-def with_upper_multiplied(a, exponent):
-    """Matrices (..., m, n) of which the upper triangles are multiplied by 2^exponent, (...)."""
-    return jax.lax.select(in_upper(a.shape), multiplied(a, over(exponent, 2)), a)
+def unit_lower(a):
+    """The lower triangle of a matrix (m, n) with ones on its diagonal."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
+    return jax.lax.select(column < row, a, (column == row).astype(a.dtype))
+
+
+def with_upper_times(a, power):
+    """Matrices (..., m, n) of which the upper triangles are multiplied by these powers, (...)."""
+    return jax.lax.select(in_upper(a.shape), times(a, over(power, 2)), a)
 
 
 def multiplied(x, exponent):

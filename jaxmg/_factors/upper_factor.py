@@ -1,11 +1,12 @@
 """Makes a kept Cholesky factor of U: the record, what a rank does, and the derivative."""
 
 import functools
-import math
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxmg._call import ffi, record, results
+from jaxmg._call import blocks, ffi, record, results
 from jaxmg._factors import operations, refinement, scaling
 from jaxmg._transform import dispatch, hermitian
 
@@ -25,23 +26,41 @@ def _from_upper(call, coordinates, u):
 
 def _measure(layout, coordinates, u):
     """(log(det(U^H U)), status), each of shape (1,), of a rank's rows of what should be U."""
-    rows, n = u.shape
-    row = coordinates.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
-    column, some = jnp.arange(n), (scaling.magnitude(u) > 0) & (row < n)
-    diagonal = jnp.take_along_axis(u, jnp.minimum(row, n - 1), 1)[:, 0].real
-    sides = [jnp.any(some & side)[None] for side in (row < column, row > column)]
-    part = jnp.concatenate([diagonal, *(side.astype(diagonal.dtype) for side in sides)])
+    (rows, n), rank = u.shape, coordinates.reshape(2)[0]
+    diagonal = blocks.diagonal(rank, u, layout.ranks).real
+    side = _largest_side(layout, rank, u).astype(diagonal.dtype)
+    part = jnp.concatenate([diagonal, side[None]])
     if layout.ranks > 1:
         part = ffi.all_gather(part, layout, coordinates)
-    parts = part.reshape(layout.ranks, rows + 2)
-    above, below = jnp.any(parts[:, rows:] > 0, axis=0)
-    diagonal, denormal = scaling.lift_denormals(parts[:, :rows].reshape(-1)[:n])
-    unit = jnp.where(denormal, scaling.lowest_exponent(diagonal.dtype) * math.log(2), 0)
+    parts = part.reshape(layout.ranks, rows + 1)
+    diagonal = parts[:, :rows].reshape(-1)[:n]
+    # XLA's code for CPUs takes denormals for 0.
+    small = diagonal == 0
+    diagonal = jnp.where(small, scaling.denormals_over_tiny(diagonal), diagonal)
     positive = diagonal > 0
-    status = jnp.where(jnp.all(positive), 0, 1 + jnp.argmin(positive))
-    status = jnp.where(below & ~above, -1, status).astype(jnp.int32)
-    log_det = 2 * jnp.sum(jnp.log(jnp.where(positive, diagonal, 1)) - unit)
-    return jnp.where(status == 0, log_det, jnp.nan)[None], status[None]
+    first = jnp.min(jnp.where(positive, n, jax.lax.iota(jnp.int32, n)))
+    status = jnp.where(first == n, 0, first + 1)
+    status = jnp.where(jnp.max(parts[:, rows]) == _BELOW, -1, status)
+    tiny = float(np.log(jnp.finfo(diagonal.dtype).tiny))
+    logs = jnp.log(jnp.where(positive, diagonal, 1)) + jnp.where(small, tiny, 0)
+    log_det = jnp.where(status == 0, 2 * jnp.sum(logs), jnp.nan)
+    return log_det[None], status[None]
+
+
+# Where entries are that aren't 0, if there are none in a later place of these.
+_DIAGONAL, _BELOW, _ABOVE = range(3)
+
+
+def _largest_side(layout, rank, u):
+    """The last of `_DIAGONAL`, `_BELOW` and `_ABOVE` where there are entries that aren't 0."""
+    rows, n = u.shape
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, u.shape, i) for i in (0, 1))
+    row = row + rank * rows
+    some = scaling.magnitude(u) > 0
+    if rows * layout.ranks > n:
+        some &= row < n
+    side = jnp.where(column > row, _ABOVE, (column < row).astype(jnp.int32) * _BELOW)
+    return jnp.max(jnp.where(some, side, _DIAGONAL))
 
 
 FROM_UPPER = record.Routine(

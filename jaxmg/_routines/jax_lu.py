@@ -252,9 +252,9 @@ def _solve_factored_stacks(platform, options, lu, b, pivots):
 
 def _with_scaled(solve, lu, b, pivots):
     """The solution by factors of which the U is scaled."""
-    exponent = scaling.exponent_of(jnp.triu(lu), (-2, -1))
-    x = solve(scaling.with_upper_multiplied(lu, -exponent), b, pivots)
-    return scaling.multiplied(x, scaling.over(-exponent, x.ndim - lu.ndim + 2))
+    down, _ = scaling.scale_of(scaling.upper(lu), (-2, -1))
+    x = solve(scaling.with_upper_times(lu, down), b, pivots)
+    return scaling.times(x, scaling.over(down, x.ndim - lu.ndim + 2))
 
 
 @jax_linalg.program(of_stacks=_solve_factored_stacks)
@@ -292,8 +292,8 @@ def decomposed(call, a):
     (m, n), layout = call.shape, call.layout
     lu, pivots = packed_lu.packed(a, layout)
     order = jax.lax.linalg.lu_pivots_to_permutation(pivots, m)
-    lower = jnp.tril(lu, -1)[:, :n] + jnp.eye(m, n, dtype=a.dtype)
-    lower, upper = lower[:, : min(m, n)], blocks.join_rows(jnp.triu(lu), layout, min(m, n))
+    lower = scaling.unit_lower(lu)[:, : min(m, n)]
+    upper = blocks.join_rows(scaling.upper(lu), layout, min(m, n))
     if permute_l:
         columns = products.transposed(lower, layout)[:, jnp.argsort(order)]
         return products.transposed(columns, layout), upper
@@ -317,8 +317,10 @@ def _solve_triangle_stacks(platform, options, a, b):
 
 def _of_triangle(solve, lower, unit_diagonal):
     """``solve(a, b)`` on scaled triangles, of which the diagonal is no constant."""
-    reads = jnp.tril if lower else jnp.triu
-    return solve if unit_diagonal else scaling.homogeneous(solve, -1, reads=reads)
+    if unit_diagonal:
+        return solve
+    reads = scaling.lower if lower else scaling.upper
+    return scaling.homogeneous(solve, -1, reads=reads, columns=True)
 
 
 @jax_linalg.program(of_stacks=_solve_triangle_stacks)

@@ -47,9 +47,9 @@ PACKED = record.Routine(
 
 def packed(a, layout):
     """(L and U packed, pivots) of a (m, n) in a trace, as LAPACK's getrf gives them."""
-    exponent = scaling.exponent_of(a)
-    lu, pivots = _of_scaled(scaling.multiplied(a, -exponent), layout)
-    return scaling.with_upper_multiplied(lu, exponent), pivots
+    down, up = scaling.scale_of(a)
+    lu, pivots = _of_scaled(scaling.times_scale(a, down), layout)
+    return scaling.with_upper_times(lu, up), pivots
 
 
 def _of_scaled(a, layout):

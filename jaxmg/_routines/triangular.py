@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxmg._call import checks, ffi, layouts, record, results
 from jaxmg._call.arguments import Arguments
-from jaxmg._factors import cholesky_operations, lu_operations, operations
+from jaxmg._factors import cholesky_operations, lu_operations, operations, scaling
 from jaxmg._transform import derivatives, dispatch, hermitian
 
 
@@ -42,9 +42,11 @@ def solve(a, b, layout, lower, how, unit_diagonal):
 def _triangle(a, lower, unit_diagonal):
     """The triangle of ``a``, zeros beside it."""
     if not unit_diagonal:
-        return jnp.tril(a) if lower else jnp.triu(a)
-    half = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
-    return half + jnp.eye(len(a), dtype=a.dtype)
+        return scaling.lower(a) if lower else scaling.upper(a)
+    if lower:
+        return scaling.unit_lower(a)
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
+    return jax.lax.select(column > row, a, (column == row).astype(a.dtype))
 
 
 @functools.partial(

@@ -155,9 +155,9 @@ det = _of_jax("det")
 @guarded
 def lu(a):
     """(LU, LAPACK's pivots, the permutation of rows)"""
-    exponent = scaling.exponent_of(a, (-2, -1))
-    packed, *order = jax.lax.linalg.lu(scaling.multiplied(a, -exponent[..., None, None]))
-    return scaling.with_upper_multiplied(packed, exponent), *order
+    down, up = scaling.scale_of(a, (-2, -1))
+    packed, *order = jax.lax.linalg.lu(scaling.times_scale(a, scaling.over(down, 2)))
+    return scaling.with_upper_times(packed, up), *order
 
 
 def svdvals(a):

@@ -123,7 +123,7 @@ def _compute(of, a):
     layout = of.on
     table = _DOUBLE if jnp.finfo(a.dtype).eps < 1e-10 else _SINGLE
     rows = hermitian.rows(layout, a)
-    size = norms.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(a)), axis=0))
+    size = scaling.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(a)), axis=0))
     order = sum(size > limit for _, limit in table[:-1])
     powers = _even_powers(layout, rows, order, highest=len(table) - 1)
     squarings = _squarings(layout, rows, size, order, powers, table)
@@ -163,7 +163,7 @@ class _Power:
 
 
 def _log_of_norm(x):
-    return jnp.log2(norms.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(x)), axis=0)))
+    return jnp.log2(scaling.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(x)), axis=0)))
 
 
 def _product(layout, x, y):
@@ -247,7 +247,7 @@ def _log_of_absolute_power(layout, a, count):
         return scaling.multiplied(sums, -exponent), log + exponent
 
     sums, log = jax.lax.fori_loop(0, count, step, (sums, jnp.zeros((), jnp.int32)))
-    return jnp.log2(norms.largest(sums)) + log
+    return jnp.log2(scaling.largest(sums)) + log
 
 
 def _numerator_and_denominator(layout, a, powers, order, orders):

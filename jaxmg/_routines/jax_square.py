@@ -353,7 +353,8 @@ def determinant(call, a):
     size = scaling.largest(jax.lax.stop_gradient(a))
     down, up = scaling.powers_of(size)
     exponent = len(a) * scaling.exponent_of_power(up)
-    return (function(scaling.times_scale(a, down), exponent, largest=scaling.times_scale(size, down)),)
+    a, size = (scaling.times_scale(x, down) for x in (a, size))
+    return (function(a, exponent, largest=size),)
 
 
 def _determinant_definite(call, a, exponent):
@@ -370,19 +371,24 @@ def _determinant_general(call, a, exponent):
 @jax_linalg.program()
 def condition_number(call, a):
     (p,) = call.attributes
-    a = scaling.scaled(a)  # of any power of two the condition is the same
+    # Of any power of two times the matrix the condition is the same.
+    size = scaling.largest(jax.lax.stop_gradient(a))
+    down, _ = scaling.powers_of(size)
+    a = scaling.times_scale(a, down)
     if p in _ESTIMATED:
         function = functools.partial(_estimate_condition, call)
         value: Any = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
     else:
-        value = norms.norm(a, p) * norms.norm(_inverse(call, a), p)
-    return (jnp.where(jnp.isnan(value) & ~jnp.isnan(a).any(), jnp.inf, value),)
+        function = _by_structure(call, _invert_definite, _invert_general)
+        inverse = function(a, largest=scaling.times_scale(size, down))
+        value = norms.norm(a, p, scaled=True) * norms.norm(inverse, p)
+    return (jnp.where(jnp.isnan(value) & ~jnp.isnan(size), jnp.inf, value),)
 
 
 def _estimate_condition(call, a):
     (p,) = call.attributes
     factor = lu_factor.lu_factor(a, **call.layout.where)
-    return norms.norm(a, p) * condition.inverse_norm(factor, p)
+    return norms.norm(a, p, scaled=True) * condition.inverse_norm(factor, p)
 
 
 @jax_linalg.program(is_product=lambda exponent: exponent >= 0)

@@ -16,26 +16,32 @@ from jaxmg._factors import scaling
 _MATRIX_SUMS = (1, -1, jnp.inf, -jnp.inf)
 
 
-def largest(x, axis=None, keepdims=False):
+def largest(x, axis, keepdims=False):
     """The largest of numbers that aren't negative; 0 of none, and NaN where there is one."""
-    return _unless_nan(x, jnp.max(x, axis, keepdims=keepdims, initial=0), axis, keepdims)
+    value = _extreme(x, axis % x.ndim, True)
+    return value if keepdims else jnp.squeeze(value, axis)
 
 
-def smallest(x, axis=None, keepdims=False):
+def smallest(x, axis, keepdims=False):
     """The smallest of numbers that aren't negative; NaN where there is one."""
-    return _unless_nan(x, jnp.min(x, axis, keepdims=keepdims), axis, keepdims)
+    value = _extreme(x, axis % x.ndim, False)
+    return value if keepdims else jnp.squeeze(value, axis)
 
 
-def _unless_nan(x, value, axis, keepdims):
+def _smallest(x, axis, keepdims=False):
     total = jnp.sum(x, axis, keepdims=keepdims)
-    return jnp.where(jnp.isnan(total), total, value)
+    return jnp.where(jnp.isnan(total), total, jnp.min(x, axis, keepdims=keepdims))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 @_compat.default_promotion()
-def norm(x, ord=None, axis=None, keepdims=False):
+def norm(x, ord=None, axis=None, keepdims=False, scaled=False):
     """`jax.numpy.linalg.norm` of inexact numbers, but for the orders that are of singular values
-    of matrices."""
+    of matrices.
+
+    Args:
+        scaled: whether the largest entry is known to be near 1.
+    """
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if not isinstance(ord, str | None):
         if len(axes) == 2 and ord in _MATRIX_SUMS:
@@ -45,7 +51,36 @@ def norm(x, ord=None, axis=None, keepdims=False):
             return extreme(jnp.abs(x), axes[0], keepdims)
         if len(axes) == 1 and ord in (0, 1):
             return jnp.linalg.norm(x, ord, axis, keepdims)
+        if len(axes) == 1 and ord == 2:
+            ord = None
+    if (ord is None and (axis is None or len(axes) < 3)) or (ord == "fro" and len(axes) == 2):
+        value = _root_of_squares(x, axes) if scaled else _of_squares(x, axes)
+        return value if keepdims else jnp.squeeze(value, axes)
+    if isinstance(ord, str | None):
+        return jnp.linalg.norm(x, ord, axis, keepdims)  # raises
     return _of_powers(x, ord, axis, keepdims)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _of_squares(x, axes):
+    """The root of the sum of squares."""
+    down, up = scaling.scale_of(x, axes, keepdims=True)
+    return _root_of_squares(scaling.times_scale(x, down), axes) * up
+
+
+@_of_squares.defjvp
+@_compat.default_promotion()
+def _of_squares_jvp(axes, primals, tangents):
+    """A norm has the derivative of its multiples, so that only its argument is scaled."""
+    (x,), (x_dot,) = primals, tangents
+    scaled = scaling.times_scale(x, scaling.scale_of(x, axes, keepdims=True)[0])
+    moved = jax.jvp(lambda x: _root_of_squares(x, axes), (scaled,), (x_dot,))[1]
+    return _of_squares(x, axes), moved
+
+
+def _root_of_squares(x, axes):
+    squares = x.real * x.real + x.imag * x.imag if jnp.iscomplexobj(x) else x * x
+    return jnp.sqrt(jnp.sum(squares, axes, keepdims=True))
 
 
 def _of_sums(x, ord, row, column, keepdims):
@@ -58,7 +93,7 @@ def _of_sums(x, ord, row, column, keepdims):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _extreme(sums, axis, is_largest):
-    return (largest if is_largest else smallest)(sums, axis, keepdims=True)
+    return (scaling.largest if is_largest else _smallest)(sums, axis, keepdims=True)
 
 
 @_extreme.defjvp
@@ -100,21 +135,17 @@ def _of_powers_jvp(ord, axis, keepdims, primals, tangents):
 
 
 def _scaled(x, ord, axis):
-    """(``x`` over a number, its exponent, its factor from 1 to 2). The number is of sums of squares
-    the power of two below the largest entry, which leaves all digits; else the entry that has most
-    to say, of negative powers the smallest. It is never divided by as a whole: XLA multiplies by a
-    reciprocal, which of the largest numbers is denormal, and then 0."""
+    """(``x`` over a number, its exponent, its factor from 1 to 2). The number is the entry that has
+    most to say, of negative powers the smallest. It is never divided by as a whole: XLA multiplies
+    by a reciprocal, which of the largest numbers is denormal, and then 0."""
     still = jax.lax.stop_gradient(x)
-    squares = ord is None or isinstance(ord, str) or ord == 2
-    if ord is None or isinstance(ord, str) or float(ord) > 0:
+    if float(ord) > 0:
         scale = scaling.largest(still, axis, keepdims=True)
     else:
-        scale = smallest(jnp.abs(still), axis, keepdims=True)
+        scale = _smallest(jnp.abs(still), axis, keepdims=True)
     scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
     exponent = scaling.exponent_of(scale, ())
     x, factor = scaling.multiplied(x, -exponent), scaling.multiplied(scale, -exponent)
-    if squares:
-        return x, exponent, jnp.ones_like(scale)
     if jnp.iscomplexobj(x):
         return jax.lax.complex(x.real / factor, x.imag / factor), exponent, factor
     return x / factor, exponent, factor

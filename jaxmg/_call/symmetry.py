@@ -10,6 +10,7 @@ from jaxmg._call import blocks, checks, ffi, layouts, programs
 from jaxmg._factors import scaling
 from jaxmg._transform import products
 
+
 def nan_unless_hermitian(a, layout, largest=None):
     """Returns ``a`` (n, n) if it is Hermitian, else NaN, with NaN as its derivative; see
     `is_hermitian`."""
@@ -145,9 +146,7 @@ def _differences(rank, rows, layout):
     with one vector."""
     count, n = rows.shape
     probe = _probe(count * layout.ranks, rows.dtype)
-    own = jax.lax.dynamic_slice_in_dim(
-        probe, rank * count, count, allow_negative_indices=False
-    )
+    own = jax.lax.dynamic_slice_in_dim(probe, rank * count, count, allow_negative_indices=False)
     along, across = products.dot(rows, probe[:n], 1, 0), products.dot(own, rows, 0, 0)
     if count * layout.ranks > n:
         across = jnp.pad(across, (0, count * layout.ranks - n))
@@ -162,6 +161,7 @@ def _probe(count, dtype):
     """Returns pseudorandom numbers of both signs, of magnitudes from 1 to 2, so that differences
     don't cancel: D. E. Knuth's multiplicative hashing ("The Art of Computer Programming", volume 3,
     section 6.4)."""
-    hashed = jax.lax.iota(jnp.int32, count) * jnp.int32(2654435769 - 2**32)
+    numbers = jax.lax.iota(jnp.int32, count + 1)[1:]  # of which none is 0
+    hashed = numbers * jnp.int32(2654435769 - 2**32)
     real = hashed.astype(jnp.finfo(dtype).dtype)
     return (real * 2.0**-31 + jax.lax.sign(real)).astype(dtype)

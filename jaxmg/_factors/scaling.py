@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmg import _compat
-
 
 def exponents(x):
     """e of |x| = f 2^e with 1 <= f < 2, int32; 0 of what isn't finite, very low of 0. Of a complex
@@ -123,11 +121,6 @@ def exponent_of_largest(x):
     return jnp.where(usable, jnp.maximum(found, 1 - format_.bias), 0)
 
 
-def scaled(x, axis=None):
-    """``x`` times the power of two that brings its largest entry to [1, 2), along these axes."""
-    return multiplied(x, -exponent_of(x, axis, keepdims=True))
-
-
 def powers_of(largest, even=False):
     """(2^-e, 2^e) of the exponents e of these numbers, |x| = f 2^e with 1 <= f < 2; both are normal
     whatever x is.
@@ -153,6 +146,13 @@ def exponent_of_power(power):
 def scale_of(x, axis=None, keepdims=False):
     """`powers_of` the largest magnitude along these axes. They have no derivative."""
     return powers_of(largest(jax.lax.stop_gradient(x), axis, keepdims))
+
+
+def scaled(x, axis=None, keepdims=True):
+    """(x 2^-e, 2^e) for the exponents e of the largest entries along these axes, which are then in
+    [1, 2)."""
+    down, up = scale_of(x, axis, keepdims=keepdims and axis is not None)
+    return times_scale(x, down), up
 
 
 def times(x, power):
@@ -199,7 +199,8 @@ def homogeneous(function, *degrees, reads=None, columns=False, passes_largest=Fa
             if of_columns is not None:
                 values.append(_times_both(x, power, of_columns[1]))
             else:
-                values.append(_times_all(x, power, max(1, round(abs(degree)))) if degree else x)
+                powers = [power] * max(round(abs(degree)), degree != 0)
+                values.append(times_all(x, *powers))
         return jax.tree.unflatten(tree, values)
 
     return scaled_function
@@ -215,10 +216,9 @@ def _power(down, up, degree):
     return format_.number(bits)
 
 
-def _times_all(x, power, count):
-    for _ in range(count):
-        x = times(x, power)
-    return x
+def times_all(x, *powers):
+    """x times one of these after the other."""
+    return functools.reduce(times, powers, x)
 
 
 def _scale_of_columns(b, axis):
@@ -246,7 +246,7 @@ def _times_both_on_cpu(x, p, q):
     if _is_complex(x):
         parts = (_times_both_on_cpu(part, p, q) for part in (x.real, x.imag))
         return jax.lax.complex(*parts)
-    p, q = _halves(p, q)
+    p, q = halves(p, q)
     x = x * p
     # XLA's code gives 0 for denormals. Their bits are those of 1 + |x| / tiny behind those of 1.
     format_, tiny = _Format(x.dtype), jnp.finfo(x.dtype).tiny
@@ -258,11 +258,11 @@ def _times_both_on_cpu(x, p, q):
 
 @_times_both_on_cpu.defjvp
 def _times_both_on_cpu_jvp(primals, tangents):
-    p, q = _halves(*primals[1:])
+    p, q = halves(*primals[1:])
     return _times_both_on_cpu(*primals), times(times(tangents[0], p), q)
 
 
-def _halves(p, q):
+def halves(p, q):
     """Two powers of two of about the same size, whose product is that of these two."""
     format_ = _Format(p.dtype)
     both = format_.bits(p) + format_.bits(q)
@@ -326,23 +326,23 @@ def in_upper(shape, diagonal=0):
 
 def upper(a, diagonal=0):
     """`jax.numpy.triu` in fewer operations."""
-    return jax.lax.select(in_upper(a.shape, diagonal), a, jnp.zeros_like(a))
+    return jnp.where(in_upper(a.shape, diagonal), a, 0)
 
 
 def lower(a, diagonal=0):
     """`jax.numpy.tril` in fewer operations."""
-    return jax.lax.select(in_upper(a.shape, diagonal + 1), jnp.zeros_like(a), a)
+    return jnp.where(in_upper(a.shape, diagonal + 1), 0, a)
 
 
 def unit_lower(a):
     """The lower triangle of a matrix (m, n) with ones on its diagonal."""
     row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
-    return jax.lax.select(column < row, a, (column == row).astype(a.dtype))
+    return jnp.where(column < row, a, (column == row).astype(a.dtype))
 
 
 def with_upper_times(a, power):
     """Matrices (..., m, n) of which the upper triangles are multiplied by these powers, (...)."""
-    return jax.lax.select(in_upper(a.shape), times(a, over(power, 2)), a)
+    return jnp.where(in_upper(a.shape), times(a, over(power, 2)), a)
 
 
 def multiplied(x, exponent):

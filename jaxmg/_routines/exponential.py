@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from jaxmg._call import layouts
 from jaxmg._factors import scaling
-from jaxmg._routines import exponential_bands, lu_factor, norms
+from jaxmg._routines import exponential_bands, lu_factor
 from jaxmg._transform import batching, derivatives, hermitian, products
 
 # Orders of the approximants, and up to which 1-norm each is accurate to the rounding: table 2.3 of

@@ -149,12 +149,13 @@ def _rule(arguments):
 
     def solve(a, b):
         m, n = a.shape
-        i, j = scaling.exponent_of(a), scaling.exponent_of(b, 0, keepdims=True)
-        factor = geqrf.factor_for(scaling.multiplied(a, -i), arguments, transposed=m < n)
+        down, _ = scaling.scale_of(a)
+        b, up = scaling.scaled(b, 0)
+        factor = geqrf.factor_for(scaling.times_scale(a, down), arguments, transposed=m < n)
 
         def solution():
-            x = factor.solve(scaling.multiplied(b, -j), "N" if m >= n else "T")
-            return scaling.multiplied(x, j - i)
+            x = factor.solve(b, "N" if m >= n else "T")
+            return scaling.times_all(x, *scaling.halves(down, up))
 
         makers = {
             "x": solution,

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
-from jaxmg._routines import polar
 from jaxmg._stacks import library, sections
 
 # Muon's: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024. They
@@ -70,7 +69,7 @@ def _unit(g):
     """g over its Frobenius norm, in at least float32; zeros where g is zero."""
     x = g.astype(jnp.promote_types(g.dtype, jnp.float32))
     # A division by the largest entry would multiply by its inverse, which may be denormal.
-    x, _ = polar.scaled(x)
+    x, _ = scaling.scaled(x)
     norm = jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
     return x / jnp.where(norm == 0, 1, norm)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal, NamedTuple, overload
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 

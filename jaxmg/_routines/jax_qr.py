@@ -205,9 +205,9 @@ class Shapes:
 
 def reduced(call, a) -> tuple[Any, Any]:
     """(Q, R) of any matrix. Columns that are multiplied by powers of two have the same Q."""
-    exponent = scaling.exponent_of(a, axis=0)
-    q, r = _reduced(call, scaling.multiplied(a, -exponent))
-    return q, scaling.multiplied(r, exponent)
+    a, up = scaling.scaled(a, 0)
+    q, r = _reduced(call, a)
+    return q, scaling.times(r, up)
 
 
 def _reduced(call, a) -> tuple[Any, Any]:
@@ -287,11 +287,11 @@ def _complete(call, a):
         return reduced(call, a)
     if not n:
         return jnp.eye(m, dtype=a.dtype), a
-    exponent = scaling.exponent_of(a, axis=0)
-    factor = _factor(call, scaling.multiplied(a, -exponent))
+    a, up = scaling.scaled(a, 0)
+    factor = _factor(call, a)
     units = jnp.concatenate([_units(factor), jnp.ones(m - n, a.dtype)])
-    r = units[:, None] * jnp.triu(factor.packed()[0])
-    return factor.q("complete") * units, scaling.multiplied(r, exponent)
+    r = units[:, None] * scaling.upper(factor.packed()[0])
+    return factor.q("complete") * units, scaling.times(r, up)
 
 
 @jax_linalg.program(any_shape=True)
@@ -309,12 +309,12 @@ def _pivoted(call, a):
     check_fits("qr", m, n, call.layout.ranks)
 
     def value(a):
-        exponent = scaling.exponent_of(a)
-        q, r = reduced(call, scaling.multiplied(a, -exponent))
+        a, up = scaling.scaled(a)
+        q, r = reduced(call, a)
         if not q.shape[1]:
             return q, r, jnp.arange(r.shape[1], dtype=jnp.int32)
         order, inner, r = tall.small(call.layout, _pivoted_triangle, r, library=True)
-        r = scaling.multiplied(r, exponent)
+        r = scaling.times(r, up)
         return tall.times(call.layout, q, inner), r, order
 
     def rule(primals, tangents):

@@ -202,7 +202,7 @@ class OrthogonalIteration:
         a, q = jnp.split(stack, 2, axis=-1 if stack.shape[-1] > stack.shape[-2] else -2)
         if not q.size:
             return q
-        a = scaling.scaled(a, (-2, -1))
+        a, _ = scaling.scaled(a, (-2, -1))
         for _ in range(self.steps):
             q, r = ways.reduced_qr(platform, ways.multiply(platform, a, q))
             diagonal = jnp.diagonal(r, axis1=-2, axis2=-1).real

@@ -19,7 +19,6 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import backends, blocks, ffi, layouts
-from jaxmg._factors import scaling
 from jaxmg._routines import shares
 from jaxmg._transform import batching, products
 
@@ -112,25 +111,6 @@ def _by_rows(x, layout):
         return x
     fits = len(x) % layout.ranks == 0
     return layouts.constrain(x, layout, layout.by_rows.row_spec if fits else P())
-
-
-def scaled(a):
-    """(``a`` times a power of two by which its largest entry is between 1/2 and 1, the exponent
-    that undoes it)"""
-    exponent = exponent_of(a)
-    return times_power(a, -exponent), exponent
-
-
-def exponent_of(a):
-    """The exponent of the power of two that is above the largest entry of ``a`` and next to it."""
-    parts = (a.real, a.imag) if jnp.iscomplexobj(a) else (a,)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part), initial=0) for part in parts]))
-    return jnp.frexp(largest)[1]
-
-
-def times_power(a, exponent):
-    """``a`` times 2 to this power, which may be out of range itself."""
-    return scaling.multiplied(a, exponent)  # JAX 0.12 can't batch jnp.ldexp on explicit axes
 
 
 def _noise(x):

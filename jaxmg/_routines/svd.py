@@ -96,13 +96,13 @@ def values(call, a):
 @jax_linalg.program(
     any_shape=True,
     of_stacks=lambda platform, options, a: (
-        ways.singular_values(platform, scaling.scaled(a, (-2, -1))),
+        ways.singular_values(platform, scaling.scaled(a, (-2, -1))[0]),
     ),
     by="svd",
 )
 def relative_values(call, a):
     """The singular values times a power of two, which don't underflow where A's entries don't."""
-    return (values_of(scaling.scaled(a), call.layout),)
+    return (values_of(scaling.scaled(a)[0], call.layout),)
 
 
 @jax_linalg.program()
@@ -196,14 +196,14 @@ def _decompose_tall(a, layout, subset=None, backend="native"):
         return jnp.zeros((m, 0), a.dtype), jnp.zeros(0, jnp.finfo(a.dtype).dtype), a[:0, :0]
     if m == n > SMALL and backend == "native":
         return decompose_square(a, layout, subset)
-    a, exponent = polar.scaled(a)
+    a, up = scaling.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
     if backend == "native":
         u, s, vh = decompose_square(square, layout, subset)
     else:
         by_library = gesvd.Decomposition(layout, backend, True, "linalg.svd")
         u, s, vh = batching.batchable(by_library, square)
-    return _times(q, u, layout), polar.times_power(s, exponent), vh
+    return _times(q, u, layout), scaling.times(s, up), vh
 
 
 def decompose_square(a, layout, subset=None):
@@ -290,12 +290,12 @@ def _complete(a, layout, backend="native"):
     n = a.shape[1]
     if not n:
         return jnp.eye(len(a), dtype=a.dtype), *_decompose_tall(a, layout)[1:]
-    a, exponent = polar.scaled(a)
+    a, up = scaling.scaled(a)
     factor = geqrf.geqrf(a, **layout.where)
     q = factor.q("complete")
     u, s, vh = _decompose_tall(factor.r, layout, backend=backend)
     u = jnp.concatenate([products.rows_times_rows(q[:, :n], u, layout), q[:, n:]], axis=1)
-    return u, polar.times_power(s, exponent), vh
+    return u, scaling.times(s, up), vh
 
 
 def _triangular(a, layout):
@@ -329,20 +329,20 @@ def values_of(a, layout, backend="native"):
             a, (m, n) = products.transposed(a, layout), (n, m)
         if not n:
             return jnp.zeros(0, jnp.finfo(a.dtype).dtype)
-        a, exponent = polar.scaled(a)
+        a, up = scaling.scaled(a)
         a = _r_alone(a, layout)
         if backend != "native":
             by_library = gesvd.Decomposition(layout, backend, False, "linalg.svdvals")
             s = batching.batchable(by_library, a)[0]
-            return polar.times_power(s, exponent)
+            return scaling.times(s, up)
         if n <= SMALL:
             s = batching.batchable(_Small(layout, vectors=False), a)
-            return polar.times_power(s, exponent)
+            return scaling.times(s, up)
         if n >= LARGE or layout.platform == "cpu":
-            return polar.times_power(gesvd.singular_values(a, layout), exponent)
+            return scaling.times(gesvd.singular_values(a, layout), up)
         _, h = polar.decompose(a, layout)
         w = syevd.syevd(h, return_eigenvectors=False, **layout.where)
-        return polar.times_power(jnp.sort(jnp.abs(w))[::-1], exponent)
+        return scaling.times(jnp.sort(jnp.abs(w))[::-1], up)
 
     def rule(primals, tangents):
         u, s, vh = decompose(primals[0], layout)
@@ -402,12 +402,12 @@ def _polar(a, side, layout, backend="native"):
 def _other_factor(a, u, side, layout):
     """P of the longer side, the Hermitian part of U^H A or A U^H. A is scaled, for terms of tiny
     numbers would be flushed to zero."""
-    a, exponent = polar.scaled(a)
+    a, up = scaling.scaled(a)
     if side == "right":
         p = products.adjoint_times_rows(u, a, layout)
     else:
         p = products.rows_times_adjoint(a, u, layout)
-    return polar.times_power((p + products.adjoint(p, layout)) / 2, exponent)
+    return scaling.times((p + products.adjoint(p, layout)) / 2, up)
 
 
 def _polar_tall(a, layout, backend):
@@ -416,14 +416,14 @@ def _polar_tall(a, layout, backend):
         return jnp.zeros((m, 0), a.dtype), a[:0, :0]
     if m == n > SMALL and backend == "native":
         return polar.decompose(a, layout)
-    a, exponent = polar.scaled(a)
+    a, up = scaling.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
     if n <= SMALL and backend == "native":
         of_values = decompose_square(square, layout)
         u, h = tall.small(layout, _polar_of_svd, *of_values)
     else:
         u, h = polar.decompose(square, layout, backend)
-    return _times(q, u, layout), polar.times_power(h, exponent)
+    return _times(q, u, layout), scaling.times(h, up)
 
 
 def _polar_of_svd(u, s, vh):

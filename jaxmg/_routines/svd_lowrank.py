@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, layouts
+from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, polar, svd, tall, tall_qr
 from jaxmg._transform import batching, derivatives
 
@@ -57,30 +58,30 @@ class _LowRank(batching.Batchable):
         layout = self.layout
         width = omega.shape[1] - PROBES
         omega = blocks.replicate(omega, layout)
-        probes, power = omega[:, width:], polar.exponent_of(a)
-        q, w, r, images = self._subspaces(a, power, omega[:, :width], probes)
+        probes, (down, up) = omega[:, width:], scaling.scale_of(a)
+        q, w, r, images = self._subspaces(a, down, omega[:, :width], probes)
         # A is about Q R^H W^H, times 2 to this power.
-        r, exponent = polar.scaled(blocks.replicate(r.conj().T, layout))
+        r, scale = scaling.scaled(blocks.replicate(r.conj().T, layout))
         u, s, vh = (
             x[:, : self.k] if i == 0 else x[: self.k]
             for i, x in enumerate(svd.decompose_square(r, layout))
         )
         u = tall.times(layout, q, blocks.replicate(u, layout))
-        s = polar.times_power(s, exponent)
+        s = s * scale
         vh = tall.small(
             layout, lambda vh, w: tall_qr.dot(vh, w.conj().T), blocks.replicate(vh, layout), w
         )
         error = self._error(u, s, vh, probes, images)
-        return u, polar.times_power(s, power), vh, polar.times_power(error, power)
+        return u, s * up, vh, error * up
 
     def _subspaces(self, a, power, w, probes):
-        """(Q, W, R, A times the probes) with A^H Q = W R, of A times 2^-power."""
+        """(Q, W, R, A times the probes) with A^H Q = W R, of A times this power of two."""
         layout, width, dtype = self.layout, w.shape[1], a.dtype
-        before = -(power // 2)
+        before, behind = scaling.halves(power, jnp.ones_like(power))
 
         def scaled_product(product, a, x):
-            y = product(layout, a, polar.times_power(x, before))
-            return polar.times_power(y, -power - before)
+            y = product(layout, a, scaling.times(x, before))
+            return scaling.times(y, behind)
 
         def step(_, state):
             w, *_ = state

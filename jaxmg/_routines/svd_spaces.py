@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import blocks
 from jaxmg._factors import scaling
-from jaxmg._routines import jax_linalg, norms, polar, svd
+from jaxmg._routines import jax_linalg, norms, svd
 from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import derivatives, products
 
@@ -59,7 +59,7 @@ def _condition_stacks(platform, options, a):
 @jax_linalg.program(any_shape=True, of_stacks=_condition_stacks)
 def condition(call, a):
     """The condition number by singular values."""
-    s = svd.values_of(scaling.scaled(a), call.layout)
+    s = svd.values_of(scaling.scaled(a)[0], call.layout)
     return (_condition(s, jnp.isnan(a).any(), *call.attributes),)
 
 
@@ -84,14 +84,14 @@ def norm(call, a):
 @jax_linalg.program(any_shape=True)
 def range_basis(call, a):
     """(the left singular vectors of which singular values count, among zeros; their number)"""
-    return _of_range(scaling.scaled(a), _cut(a, *call.attributes), call.layout)
+    return _of_range(scaling.scaled(a)[0], _cut(a, *call.attributes), call.layout)
 
 
 @jax_linalg.program(any_shape=True)
 def null_basis(call, a):
     """(all right singular vectors, with zeros for those of which singular values count; the number
     of these)"""
-    return _of_null_space(scaling.scaled(a), _cut(a, *call.attributes), call.layout)
+    return _of_null_space(scaling.scaled(a)[0], _cut(a, *call.attributes), call.layout)
 
 
 def _cut(a, rtol, rank):
@@ -215,7 +215,7 @@ def _of_null_space(a, cut, layout):
         if m < n:
             v, s, _ = svd._complete(svd._adjoint(a, layout), layout)
         else:
-            a, _ = polar.scaled(a)
+            a, _ = scaling.scaled(a)
             _, s, vh = svd._decompose_tall(svd._r_alone(a, layout), layout)
             v = products.adjoint(vh, layout)
         rank = jnp.sum(cut.counts(s), dtype=jnp.int32)

@@ -46,7 +46,7 @@ def _triangle(a, lower, unit_diagonal):
     if lower:
         return scaling.unit_lower(a)
     row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
-    return jax.lax.select(column > row, a, (column == row).astype(a.dtype))
+    return jnp.where(column > row, a, (column == row).astype(a.dtype))
 
 
 @functools.partial(

@@ -77,14 +77,10 @@ def _by_polynomial(a):
 
 def _by_lu(platform, a):
     """By logarithms, so that only the result has to be in the range."""
-    scaled, exponent = _scaled(a)
-    sign, log = _slogdet(platform, scaled)
-    return sign * scaling.exp_times_power(log, a.shape[-1] * exponent).astype(a.dtype)
-
-
-def _scaled(a):
-    exponent = scaling.exponent_of(a, (-2, -1))
-    return scaling.multiplied(a, -scaling.over(exponent, 2)), exponent
+    a, up = scaling.scaled(a, (-2, -1))
+    sign, log = _slogdet(platform, a)
+    exponent = a.shape[-1] * scaling.exponent_of_power(up[..., 0, 0])
+    return sign * scaling.exp_times_power(log, exponent).astype(a.dtype)
 
 
 @det.defjvp
@@ -108,9 +104,10 @@ def _slope(platform, value, a, a_dot):
     factorization, so that their errors cancel where A is nearly singular."""
     if a.shape[-1] <= 3:
         return jax.jvp(_by_polynomial, (a,), (a_dot,))[1]
-    scaled, exponent = _scaled(a)
+    down, _ = scaling.scale_of(a, (-2, -1))
+    scaled = scaling.times_scale(a, scaling.over(down, 2))
     trace = choice.function(_TRACE, platform, "lu", a)(scaled, a_dot)
-    return value * scaling.multiplied(trace, -exponent)
+    return value * scaling.times(trace, down)
 
 
 def _trace_by_jax(a, a_dot):

@@ -116,16 +116,17 @@ def _call_jax(name):
     return lambda *arrays, **options: getattr(jnp.linalg, name)(*arrays, **options)
 
 
-def _of_jax(name, reads=None, degrees=()):
+def _of_jax(name, reads=None, degrees=(), columns=False):
     """The function of `jax.numpy.linalg` of this name, guarded.
 
     Args:
         degrees: of the results, if they are homogeneous. The matrices are then scaled: LAPACK
             scales by other numbers than powers of two, and not in every routine.
+        columns: see `scaling.homogeneous`.
     """
     function = _call_jax(name)
     if degrees:
-        function = scaling.homogeneous(function, *degrees, reads=reads)
+        function = scaling.homogeneous(function, *degrees, reads=reads, columns=columns)
     return guarded(function, reads)
 
 
@@ -147,7 +148,7 @@ eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
 qr = _of_jax("qr", degrees=(0, 1))
 inv = _of_jax("inv", degrees=(-1,))
-solve = _of_jax("solve", degrees=(-1,))
+solve = _of_jax("solve", degrees=(-1,), columns=True)
 slogdet = _of_jax("slogdet")
 det = _of_jax("det")
 

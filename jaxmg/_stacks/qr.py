@@ -70,6 +70,6 @@ upper_by_lapack = _differentiable_upper(reduced_by_lapack)
 def _by_plugin(a, with_q):
     """Columns are scaled by powers of two, so that squares of entries neither overflow nor vanish;
     Q stays the same."""
-    exponent = scaling.exponent_of(a, -2, keepdims=True)
-    q, r = native.factor_qr(scaling.multiplied(a, -exponent), with_q)
-    return q, scaling.multiplied(r, exponent)
+    a, up = scaling.scaled(a, -2)
+    q, r = native.factor_qr(a, with_q)
+    return q, scaling.times(r, up)

@@ -36,9 +36,9 @@ _CHOLESKY: _Ways = {
 
 def _qr_by_jax(a):
     """LAPACK's Q of huge complex numbers isn't orthogonal."""
-    exponent = scaling.exponent_of(a, -2, keepdims=True)
-    q, r = library.qr(scaling.multiplied(a, -exponent))
-    return q, scaling.multiplied(r, exponent)
+    a, up = scaling.scaled(a, -2)
+    q, r = library.qr(a)
+    return q, scaling.times(r, up)
 
 
 def _r_by_jax(a):
@@ -66,9 +66,9 @@ _INV: _Ways = {
 _SOLVE: _Ways = {
     JAX: library.solve,
     TURNS: lambda a, b: jax.lax.map(lambda one: library.solve(*one), (a, b)),
-    "plugin": scaling.homogeneous(lu.solve_by_plugin, -1),
-    "lapack": scaling.homogeneous(lu.solve_by_lapack, -1),
-    "small": scaling.homogeneous(lu.solve_small, -1),
+    "plugin": scaling.homogeneous(lu.solve_by_plugin, -1, columns=True),
+    "lapack": scaling.homogeneous(lu.solve_by_lapack, -1, columns=True),
+    "small": scaling.homogeneous(lu.solve_small, -1, columns=True),
 }
 
 

@@ -12,8 +12,8 @@ guarded: their steps are the same for all entries, so they return, with NaN.
 
 | function | called for |
 |---|---|
-| `svd`, `svdvals` | `linalg.svd`, `svdvals`, `polar`, `cond`, `norm`, `matrix_rank`, `pinv`, `orth` and `null_space` of small matrices and of batches, the R of `lstsq`, `tree.svd`, `tree.orthogonalize(method="exact")` |
-| `eigh`, `eigvalsh`, `eigh_lower`, `eigh_of_scaled` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
+| `svd`, `svdvals`, `svd_of_scaled` | `linalg.svd`, `svdvals`, `polar`, `cond`, `norm`, `matrix_rank`, `pinv`, `orth` and `null_space` of small matrices and of batches, the R of `lstsq`, `tree.svd`, `tree.orthogonalize(method="exact")` |
+| `eigh`, `eigvalsh`, `eigh_lower`, `eigh_of_scaled`, `eigvalsh_of_scaled` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
 | `qr` | `linalg.qr` of batches, with pivots the R of single matrices, the rows of each rank where CholeskyQR2 fails, `tree.qr` |
 | `lu` | `lu`, `lu_factor`, `gesv`, `getri` of batches, and what consists of them: `expm`, `inv`, `solve`, `cond` |
 | `inv`, `solve`, `slogdet`, `det`, `pinv` | the functions of `linalg` of these names, of batches; `tree.inv` |
@@ -140,6 +140,9 @@ def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
     return jnp.triu(a) if UPLO == "U" else jnp.tril(a)
 
 
+# Of matrices whose entries are near 1.
+svd_of_scaled = _of_jax("svd")
+eigvalsh_of_scaled = _of_jax("eigvalsh", _read_by_eigh)
 # `jaxmg._routines.of_stacks` calls these by name, too.
 svd = _of_jax("svd", degrees=(0, 1, 0))
 cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)

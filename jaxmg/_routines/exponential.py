@@ -21,6 +21,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmg._call import layouts
 from jaxmg._factors import scaling
@@ -124,14 +125,13 @@ def _compute(of, a):
     table = _DOUBLE if jnp.finfo(a.dtype).eps < 1e-10 else _SINGLE
     rows = hermitian.rows(layout, a)
     size = scaling.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(a)), axis=0))
-    order = sum(size > limit for _, limit in table[:-1])
-    powers = _even_powers(layout, rows, order, highest=len(table) - 1)
-    squarings = _squarings(layout, rows, size, order, powers, table)
-    fails = ~(squarings <= of.squarings)
-    squarings = jnp.where(fails, 0, squarings).astype(jnp.int32)
-    scaled = scaling.multiplied(rows, -squarings)
-    powers = [x.times(-k * squarings) for k, x in zip((2, 4, 6), powers, strict=True)]
-    p, q = _numerator_and_denominator(layout, scaled, powers, order, [m for m, _ in table])
+    limits = np.array([limit for _, limit in table[:-1]], size.dtype)
+    order = _in_memory(jnp.sum(size > limits, dtype=jnp.int32))
+    powers = _powers(layout, rows, order, highest=len(table) - 1)
+    squarings = _squarings(layout, rows, size, order, powers[1:], table, of.squarings)
+    fails = squarings < 0
+    squarings = jnp.maximum(squarings, 0)
+    p, q = _numerator_and_denominator(layout, powers, squarings, order, [m for m, _ in table])
     factor = lu_factor.lu_factor(
         hermitian.with_padding(layout, q, a.shape[0]),
         **layout.by_rows.where,
@@ -143,7 +143,8 @@ def _compute(of, a):
 
     result = exact(factor._divide_rows(p), -squarings)
     result = jax.lax.fori_loop(0, squarings, square, result)
-    return hermitian.with_padding(layout, jnp.where(fails, jnp.nan, result), a.shape[0])
+    result = scaling.times(result, jnp.where(fails, jnp.nan, 1).astype(size.dtype))
+    return hermitian.with_padding(layout, result, a.shape[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,13 +154,15 @@ class _Power:
     mantissa: jax.Array
     exponent: jax.Array
 
-    def times(self, exponent):
-        """The matrix 2^exponent."""
-        return scaling.multiplied(self.mantissa, self.exponent + exponent)
-
     def log_of_norm(self):
         """log2 of its 1-norm."""
         return _log_of_norm(self.mantissa) + self.exponent
+
+
+def _normalized(x, exponent):
+    """x 2^exponent as a `_Power`."""
+    x, up = scaling.scaled(x)
+    return _Power(x, scaling.exponent_of_power(up) + exponent)
 
 
 def _log_of_norm(x):
@@ -168,18 +171,21 @@ def _log_of_norm(x):
 
 def _product(layout, x, y):
     value = hermitian.times(layout, x.mantissa, y.mantissa)
-    exponent = scaling.exponent_of(value)
-    return _Power(scaling.multiplied(value, -exponent), x.exponent + y.exponent + exponent)
+    return _normalized(value, x.exponent + y.exponent)
 
 
-def _even_powers(layout, a, order, highest):
-    """A^2, A^4 and A^6; zeros for those that this order doesn't need."""
-    exponent = scaling.exponent_of(a)
-    one = _Power(scaling.multiplied(a, -exponent), exponent)
+def _powers(layout, a, order, highest):
+    """A, A^2, A^4 and A^6; zeros for those that this order doesn't need."""
+    one = _normalized(a, 0)
     second = _product(layout, one, one)
     fourth = _product_if(order >= min(1, highest), layout, second, second)
     sixth = _product_if(order >= min(2, highest), layout, fourth, second)
-    return second, fourth, sixth
+    return one, second, fourth, sixth
+
+
+def _in_memory(integers):
+    """The same, of which XLA has results instead of computing them again where they are read."""
+    return jax.lax.optimization_barrier(integers)
 
 
 def _product_if(needed, layout, x, y):
@@ -194,31 +200,36 @@ def _product_if(needed, layout, x, y):
     return _Power(*jax.lax.cond(needed, product, zero, *pairs))
 
 
-def _squarings(layout, a, size, order, powers, table):
-    """How often the result of A 2^-s is squared, of the highest order; 0 of a lower one.
+def _squarings(layout, a, size, order, powers, table, most):
+    """How often the result of A 2^-s is squared, int32, of the highest order; 0 of a lower one, and
+    -1 if it is more than ``most``."""
+    function = functools.partial(_squarings_of_highest, layout, table=table, most=most)
+    pairs = [(jax.lax.stop_gradient(x.mantissa), x.exponent) for x in powers[1:]]
+    is_highest = order == len(table) - 1
+    never = lambda *_: jnp.where(jnp.isnan(size), -1, 0).astype(jnp.int32)  # noqa: E731
+    return jax.lax.cond(is_highest, function, never, jax.lax.stop_gradient(a), size, *pairs)
 
-    By the norms of powers, which may be far smaller than the powers of the norm where entries
+
+def _squarings_of_highest(layout, a, size, fourth, sixth, *, table, most):
+    """By the norms of powers, which may be far smaller than the powers of the norm where entries
     differ in size; so that no more digits are lost than needed (A. H. Al-Mohy, N. J. Higham, SIAM
     J. Matrix Anal. Appl. 31, 2009). Never more than by the norm.
     """
     m, limit = table[-1]
     by_norm = jnp.maximum(jnp.ceil(jnp.log2(size / limit)), 0)
-    _, fourth, sixth = powers
+    fourth, sixth = _Power(*fourth), _Power(*sixth)
     d4, d6 = fourth.log_of_norm() / 4, sixth.log_of_norm() / 6
     least = _squarings_for(jnp.maximum(d4, d6), table)
 
-    def with_higher_powers(fourth, sixth):
-        fourth, sixth = _Power(*fourth), _Power(*sixth)
+    def with_higher_powers():
         d8 = _product(layout, fourth, fourth).log_of_norm() / 8
         d10 = _product(layout, fourth, sixth).log_of_norm() / 10
         eta = jnp.minimum(jnp.maximum(d6, d8), jnp.maximum(d8, d10))
         return jnp.minimum(_squarings_for(eta, table), least)
 
-    pairs = [(jax.lax.stop_gradient(x.mantissa), x.exponent) for x in (fourth, sixth)]
-    far = (order == len(table) - 1) & (least > _MANY)
-    least = jax.lax.cond(far, with_higher_powers, lambda *_: least, *pairs)
+    least = jax.lax.cond(least > _MANY, with_higher_powers, lambda: least)
     # The first term of the backward error is that of |A|, to the power of 2 m + 1.
-    needed = (order == len(table) - 1) & (least < by_norm)
+    needed = least < by_norm
     power = _log_of_absolute_power(layout, a, jnp.where(needed, 2 * m + 1, 0))
     f = math.factorial
     error = -math.log2(f(2 * m) // (f(m) * f(m)) * f(2 * m + 1)) + power - jnp.log2(size)
@@ -226,7 +237,7 @@ def _squarings(layout, a, size, order, powers, table):
     more = jnp.ceil((error - 2 * m * least - unit) / (2 * m))
     by_powers = least + jnp.maximum(more, 0)
     found = jnp.where(needed & (by_powers < by_norm), by_powers, by_norm)
-    return jnp.where(size <= table[-2][1], 0, found)  # not of NaN
+    return jnp.where(found <= most, found, -1).astype(jnp.int32)
 
 
 def _squarings_for(log_of_eta, table):
@@ -243,20 +254,25 @@ def _log_of_absolute_power(layout, a, count):
     def step(_, state):
         sums, log = state
         sums = hermitian.general_adjoint_product(layout, absolute, sums)
-        exponent = scaling.exponent_of(sums)
-        return scaling.multiplied(sums, -exponent), log + exponent
+        sums, up = scaling.scaled(sums)
+        return sums, log + scaling.exponent_of_power(up)
 
     sums, log = jax.lax.fori_loop(0, count, step, (sums, jnp.zeros((), jnp.int32)))
     return jnp.log2(scaling.largest(sums)) + log
 
 
-def _numerator_and_denominator(layout, a, powers, order, orders):
-    """p(A) and q(A) by rows, by A's even powers, of the order with this index among ``orders``.
+def _numerator_and_denominator(layout, powers, squarings, order, orders):
+    """p and q of A 2^-s by rows, by powers of A, of the order with this index among ``orders``.
     Products that the order doesn't need aren't computed."""
-    eye = jnp.eye(len(a), a.shape[1], dtype=a.dtype)
-    rows = [_coefficients(m, max(orders)) for m in orders]
-    c = [jnp.asarray(column, a.dtype)[order] for column in zip(*rows, strict=True)]
+    a, a2, a4, a6 = (x.mantissa for x in powers)
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
+    eye = (row == column).astype(a.dtype)
+    factors = _factors(powers, squarings, order, orders)
     last = len(orders) - 1
+
+    def combined(start, *matrices):
+        terms = (scaling.times(x, factors[start + i]) for i, x in enumerate(matrices))
+        return functools.reduce(jnp.add, terms)
 
     def times(x, y, lowest):
         """x y, where the order is at least this one of ``orders``."""
@@ -268,22 +284,48 @@ def _numerator_and_denominator(layout, a, powers, order, orders):
             y,
         )
 
-    a2, a4, a6 = powers
-    odd = c[1] * eye + c[3] * a2 + c[5] * a4 + c[7] * a6
-    even = eye + c[2] * a2 + c[4] * a4 + c[6] * a6
+    odd, even = combined(1, eye, a2, a4, a6), combined(5, eye, a2, a4, a6)
     if max(orders) > 7:
         # Order 9 has one more power; order 13 has two products of sums with A^6.
-        highest = order == last
-        sum_of_odd = jnp.where(highest, c[13] * a6 + c[11] * a4 + c[9] * a2, a2)
-        sum_of_even = c[12] * a6 + c[10] * a4 + c[8] * a2
-        first = times(a6, sum_of_odd, 3)
-        second = times(a6, sum_of_even, 4)
-        nine = order == 3
-        odd += jnp.where(highest, 1, jnp.where(nine, c[9], 0)).astype(a.dtype) * first
-        even += jnp.where(highest, 1, 0).astype(a.dtype) * second
-        even += jnp.where(nine, c[8], 0).astype(a.dtype) * first
-    odd = hermitian.times(layout, a, odd)
+        first = times(a6, combined(9, a2, a4, a6), 3)
+        second = times(a6, combined(12, a2, a4, a6), 4)
+        odd, even = odd + combined(15, first), even + combined(16, first, second)
+    odd = combined(0, hermitian.times(layout, a, odd))
     return even + odd, even - odd
+
+
+# Which of I, A, A^2, A^4 and A^6 the factors of `_row` are of.
+_POWERS = (1, 0, 2, 3, 4, 0, 2, 3, 4, 2, 3, 4, 2, 3, 4, 4, 4, 4)
+
+
+def _factors(powers, squarings, order, orders):
+    """Those of `_row`, times the powers of two that the mantissas of A 2^-s lack."""
+    dtype = jnp.finfo(powers[0].mantissa.dtype).dtype
+    rows = [_row(m, max(orders)) for m in orders]
+    table, which = np.array(rows, dtype), np.array(_POWERS[: len(rows[0])])
+    factors = jax.lax.dynamic_slice_in_dim(table, order, 1, allow_negative_indices=False)[0]
+    exponents = jnp.stack([squarings, *(x.exponent for x in powers)])
+    of_each = np.eye(5, dtype=np.int32)
+    of_each[0] = 0, -1, -2, -4, -6
+    exponents = jnp.dot(exponents, of_each[:, which])
+    # A is at most near 1 here, and what is far below doesn't count beside I.
+    exponents = jnp.maximum(exponents, int(jnp.finfo(dtype).minexp))
+    factors = factors * scaling.power(exponents, dtype)
+    bits = _in_memory(jax.lax.bitcast_convert_type(factors, f"int{jnp.finfo(dtype).bits}"))
+    return jax.lax.bitcast_convert_type(bits, dtype)
+
+
+def _row(order, highest):
+    """The factors of `_numerator_and_denominator`: of A; of I, A^2, A^4, A^6 in the odd part over A
+    and in the even one; of A^2, A^4, A^6 in the two sums that are multiplied with A^6; of the first
+    product in the odd part over A, and of both in the even one."""
+    c = _coefficients(order, 13)
+    lowest = [1, *c[1:8:2], *c[0:8:2]]
+    if highest <= 7:
+        return lowest
+    if order == 13:
+        return [*lowest, *c[9:14:2], *c[8:13:2], 1, 0, 1]
+    return [*lowest, 1, 0, 0, *c[8:13:2], c[9], c[8], 0]
 
 
 def _coefficients(order, highest):

@@ -24,14 +24,10 @@ def make(layout, rows):
     bands, others = _bands(layout, jax.lax.stop_gradient(rows))
 
     def value(x, k, bands, others):
-        d, above, below = scaling.multiplied(bands, k)
-        exact = jnp.stack(
-            [
-                jnp.exp(d),
-                above * _divided_difference(jnp.roll(d, 1), d),
-                below * _divided_difference(jnp.roll(d, -1), d),
-            ]
-        )
+        bands = scaling.multiplied(bands, k)
+        d, beside = bands[0], bands[1:]
+        neighbors = jnp.stack([jnp.roll(d, 1), jnp.roll(d, -1)])
+        exact = jnp.concatenate([jnp.exp(d)[None], beside * _divided_difference(neighbors, d)])
 
         def local(rank, x, exact, others):
             row, column = hermitian._indices(rank, x)

@@ -197,13 +197,19 @@ def _decompose_tall(a, layout, subset=None, backend="native"):
     if m == n > SMALL and backend == "native":
         return decompose_square(a, layout, subset)
     a, up = scaling.scaled(a)
-    q, square = _triangular(a, layout) if m > n else (None, a)
+    u, s, vh = _decompose_scaled(a, layout, subset, backend)
+    return u, s * up, vh
+
+
+def _decompose_scaled(a, layout, subset, backend):
+    """`_decompose_tall` of a matrix whose entries are near 1."""
+    q, square = _triangular(a, layout) if len(a) > a.shape[1] else (None, a)
     if backend == "native":
         u, s, vh = decompose_square(square, layout, subset)
     else:
         by_library = gesvd.Decomposition(layout, backend, True, "linalg.svd")
         u, s, vh = batching.batchable(by_library, square)
-    return _times(q, u, layout), scaling.times(s, up), vh
+    return _times(q, u, layout), s, vh
 
 
 def decompose_square(a, layout, subset=None):
@@ -293,7 +299,7 @@ def _complete(a, layout, backend="native"):
     a, up = scaling.scaled(a)
     factor = geqrf.geqrf(a, **layout.where)
     q = factor.q("complete")
-    u, s, vh = _decompose_tall(factor.r, layout, backend=backend)
+    u, s, vh = _decompose_scaled(factor.r, layout, None, backend)
     u = jnp.concatenate([products.rows_times_rows(q[:, :n], u, layout), q[:, n:]], axis=1)
     return u, scaling.times(s, up), vh
 

@@ -57,7 +57,8 @@ class _LowRank(batching.Batchable):
         a, omega = arrays
         layout = self.layout
         width = omega.shape[1] - PROBES
-        omega = blocks.replicate(omega, layout)
+        # Else XLA makes the numbers once for each of its two parts.
+        omega = jax.lax.optimization_barrier(blocks.replicate(omega, layout))
         probes, (down, up) = omega[:, width:], scaling.scale_of(a)
         q, w, r, images = self._subspaces(a, down, omega[:, :width], probes)
         # A is about Q R^H W^H, times 2 to this power.

@@ -29,8 +29,8 @@ def _cholesky_by_jax(a):
 
 _CHOLESKY: _Ways = {
     JAX: _cholesky_by_jax,
-    "plugin": scaling.homogeneous(definite.factor_by_plugin, 0.5),
-    "lapack": scaling.homogeneous(definite.factor_by_lapack, 0.5),
+    "plugin": scaling.homogeneous(definite.factor_by_plugin, 0.5, reads=scaling.lower),
+    "lapack": scaling.homogeneous(definite.factor_by_lapack, 0.5, reads=scaling.lower),
 }
 
 

@@ -190,7 +190,7 @@ def test_singular_values_of_well_conditioned_matrices_by_eigenvalues(monkeypatch
         r = r * np.sign(np.diagonal(r))[:, None]
         assert bool(tall_qr.is_moderate(r, np.linalg.inv(r))) != by_svd
         exact = np.linalg.svd(r, compute_uv=False)
-        found = jax_lstsq._singular_values(jnp.asarray(r))
+        found = jax_lstsq._singular_values(jnp.asarray(r), "gpu")
         np.testing.assert_allclose(found, exact, rtol=0, atol=5e-15)
 
 

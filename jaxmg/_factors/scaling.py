@@ -39,14 +39,6 @@ def times_power(x, exponent):
     return jnp.where(jnp.isfinite(x) & (fraction != 0), result, x)
 
 
-def raised(x, exponent):
-    """x 2^exponent of denormal numbers, too, where the result is normal; else it may be 0."""
-    if _is_complex(x):
-        return jax.lax.complex(raised(x.real, exponent), raised(x.imag, exponent))
-    value, small = lift_denormals(x)
-    return multiplied(value, exponent - jnp.where(small, _Format(x.dtype).lowest, 0))
-
-
 def lift_denormals(x):
     """(x where it is normal, and the multiple of the least denormal that it is elsewhere; where it
     is denormal or 0); of a real x."""

@@ -414,24 +414,21 @@ def _product(layout, x, y):
     """X Y of matrices by rows. Products of entries, of which one may vanish beside the others, are
     those of scaled matrices, as are those of the derivative."""
 
-    def scaled(x):
-        exponent = scaling.exponent_of(x)
-        return scaling.multiplied(x, -exponent), exponent
-
     def times(x, y):
-        (x, left), (y, right) = scaled(x), scaled(y)
-        return scaling.multiplied(products.rows_times_rows(x, y, layout), left + right)
+        (x, left), (y, right) = scaling.scaled(x), scaling.scaled(y)
+        value = products.rows_times_rows(x, y, layout)
+        return scaling.times_all(value, *scaling.halves(left, right))
 
     def rule(primals, tangents):
-        (x, left), (y, right) = map(scaled, primals)
+        (x, left), (y, right) = map(scaling.scaled, primals)
         x_dot, y_dot = tangents
         parts = []
         if x_dot is not None:
             moved = products.rows_times_rows(x_dot, y, layout)
-            parts.append(scaling.multiplied(moved, right))
+            parts.append(scaling.times(moved, right))
         if y_dot is not None:
             moved = products.rows_times_rows(x, y_dot, layout)
-            parts.append(scaling.multiplied(moved, left))
+            parts.append(scaling.times(moved, left))
         return _product(layout, *primals), derivatives.sum_of(*parts)
 
     return derivatives.differentiable(times, rule, x, y)

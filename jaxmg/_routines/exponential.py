@@ -307,7 +307,7 @@ def _factors(powers, squarings, order, orders):
     exponents = jnp.stack([squarings, *(x.exponent for x in powers)])
     of_each = np.eye(5, dtype=np.int32)
     of_each[0] = 0, -1, -2, -4, -6
-    exponents = jnp.dot(exponents, of_each[:, which])
+    exponents = jnp.sum(exponents[:, None] * of_each[:, which], axis=0, dtype=jnp.int32)
     # A is at most near 1 here, and what is far below doesn't count beside I.
     exponents = jnp.maximum(exponents, int(jnp.finfo(dtype).minexp))
     factors = factors * scaling.power(exponents, dtype)

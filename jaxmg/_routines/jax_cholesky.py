@@ -182,11 +182,11 @@ def triangular_factor(call, a):
 
     def factor(a, largest):
         a = jax_linalg.upper(a, call.layout, read, largest)
-        u = keep_factor.cho_factor(a, **call.layout.where).upper()
-        return u if upper else jax_linalg.adjoint(u, call.layout)
+        return keep_factor.cho_factor(a, **call.layout.where).upper()
 
     reads = jax_linalg.reads(read)
-    return (scaling.homogeneous(factor, 0.5, reads=reads, passes_largest=True)(a),)
+    u = scaling.homogeneous(factor, 0.5, reads=reads, passes_largest=True)(a)
+    return (u if upper else jax_linalg.adjoint(u, call.layout),)
 
 
 @jax_linalg.program()

@@ -213,7 +213,8 @@ def _by_singular_values(call, of, a, b, damp, rcond):
     static, moving = (cutoff, None) if rcond is None else (0.0, cutoff)
     cut = svd_spaces.Cut(static)
     down, up = scaling.scale_of(matrix)
-    columns, of_b = scaling.scaled(columns, 0)
+    # Of a part that it computes again for each element XLA takes a product apart, into two passes.
+    columns, of_b = jax.lax.optimization_barrier(scaling.scaled(columns, 0))
     x, s, rank = _of_least_norm(
         scaling.times_scale(matrix, down), columns, moving, cut, call.layout
     )

@@ -98,6 +98,36 @@ def test_solutions_of_any_scale(ranks, dtype, solver):
         cases.check_potrs(matrix, _times_power(np.asarray(x), of_a - of_b), b)
 
 
+_ONE_OR_MORE = {
+    "solve": jaxmg.linalg.solve,
+    "solve_triangular": jaxmg.linalg.solve_triangular,
+}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "dtype, ranks, name, n, batch",
+    cases.broad(
+        itertools.product(cases.DTYPES, (1, 4), _ONE_OR_MORE, (20, _N), (False, True)),
+        lambda dtype, ranks, name, n, batch: (dtype, ranks, batch) in (
+            ("float32", 1, False), ("float64", 4, True), ("complex64", 1, True),
+        ),
+    ),
+)  # fmt: skip
+def test_small_matrices_and_right_hand_sides(dtype, ranks, name, n, batch):
+    """All entries are normal, and products of them are not."""
+    exponent = np.finfo(dtype).minexp + 3
+    matrix = 2 * cases.positive_definite("well", n, dtype)
+    matrix = np.triu(matrix) if name == "solve_triangular" else matrix
+    b = cases.normal(cases.rng(1), (n, 2), dtype)
+    arrays = [_times_power(x, exponent) for x in (matrix, b)]
+    if batch:
+        arrays = [np.stack(3 * [x]) for x in arrays]
+    found = np.asarray(_ONE_OR_MORE[name](*arrays, mesh=cases.line(ranks)))
+    for x in found if batch else [found]:
+        cases.check_potrs(matrix, x, b)
+
+
 # One real dtype and one complex, of both precisions.
 _TWO_DTYPES = pytest.mark.parametrize(
     "dtype",

@@ -113,16 +113,22 @@ def exponent_of_largest(x):
     return jnp.where(usable, jnp.maximum(found, 1 - format_.bias), 0)
 
 
-def powers_of(largest, even=False):
+def powers_of(largest, even=False, only_finite=False):
     """(2^-e, 2^e) of the exponents e of these numbers, |x| = f 2^e with 1 <= f < 2; both are normal
     whatever x is.
 
     Args:
         even: whether e is even, and 1 <= f < 4.
+        only_finite: whether e is 0 of numbers that aren't finite. Else what is beside them in a
+            matrix vanishes.
     """
     format_ = _Format(largest.dtype)
     least, most = format_.first_normal, format_.power_bits(format_.bias - (not even))
-    bits = jax.lax.clamp(least, format_.bits(largest), most)
+    bits = format_.bits(largest)
+    if only_finite:
+        one, infinite = format_.power_bits(0), format_.power_bits(format_.bias + 1)
+        bits = jnp.where(bits < infinite, bits, one)
+    bits = jax.lax.clamp(least, bits, most)
     if even:  # an odd number with the bias
         bits = (bits - least) | least
     bits = bits & ~format_.digit_mask
@@ -135,15 +141,16 @@ def exponent_of_power(power):
     return (format_.bits(power) >> format_.digits).astype(jnp.int32) - format_.bias
 
 
-def scale_of(x, axis=None, keepdims=False):
+def scale_of(x, axis=None, keepdims=False, only_finite=False):
     """`powers_of` the largest magnitude along these axes. They have no derivative."""
-    return powers_of(largest(jax.lax.stop_gradient(x), axis, keepdims))
+    size = largest(jax.lax.stop_gradient(x), axis, keepdims)
+    return powers_of(size, only_finite=only_finite)
 
 
-def scaled(x, axis=None, keepdims=True):
+def scaled(x, axis=None, only_finite=False):
     """(x 2^-e, 2^e) for the exponents e of the largest entries along these axes, which are then in
     [1, 2)."""
-    down, up = scale_of(x, axis, keepdims=keepdims and axis is not None)
+    down, up = scale_of(x, axis, axis is not None, only_finite)
     return times_scale(x, down), up
 
 
@@ -154,7 +161,9 @@ def times(x, power):
     return x * power
 
 
-def homogeneous(function, *degrees, reads=None, columns=False, passes_largest=False):
+def homogeneous(
+    function, *degrees, reads=None, columns=False, passes_largest=False, only_finite=False
+):
     """Computes a homogeneous ``function(a, *others, **options)`` on scaled matrices (..., m, n).
 
     Each matrix is multiplied by the power of two that brings its largest entry to [1, 2), and each
@@ -168,6 +177,8 @@ def homogeneous(function, *degrees, reads=None, columns=False, passes_largest=Fa
             m, k), which CPU devices scale too: products with small entries are denormal.
         passes_largest: whether the function takes the largest entries of what it reads, (...), as
             ``largest``.
+        only_finite: whether matrices with entries that aren't finite keep their scale, because
+            other results are finite then.
     """
     even = any(degree != int(degree) for degree in degrees)
 
@@ -175,7 +186,7 @@ def homogeneous(function, *degrees, reads=None, columns=False, passes_largest=Fa
     def scaled_function(a, *others, **options):
         read = a if reads is None else reads(a, **options)
         size = largest(jax.lax.stop_gradient(read), (-2, -1))
-        down, up = powers_of(size, even)
+        down, up = powers_of(size, even, only_finite)
         named = {"largest": times_scale(size, down)} if passes_largest else {}
         of_columns = None
         if columns:
@@ -222,7 +233,7 @@ def _scale_of_columns(b, axis):
 
     b = jax.lax.stop_gradient(b)
     return jax.lax.platform_dependent(
-        b, cpu=lambda b: scale_of(b, axis, keepdims=True), default=ones
+        b, cpu=lambda b: powers_of(largest(b, axis, True), only_finite=True), default=ones
     )
 
 

@@ -195,4 +195,4 @@ def solve_again(call, c, b):
         return CholeskyFactor.from_upper(u, **call.layout.where).solve(b)
 
     u = jax_linalg.upper(c, call.layout, *call.attributes)
-    return (scaling.homogeneous(solve, -2, reads=scaling.upper)(u, b),)
+    return (scaling.homogeneous(solve, -2, reads=scaling.upper, only_finite=True)(u, b),)

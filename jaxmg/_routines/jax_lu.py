@@ -320,7 +320,7 @@ def _of_triangle(solve, lower, unit_diagonal):
     if unit_diagonal:
         return solve
     reads = scaling.lower if lower else scaling.upper
-    return scaling.homogeneous(solve, -1, reads=reads, columns=True)
+    return scaling.homogeneous(solve, -1, reads=reads, columns=True, only_finite=True)
 
 
 @jax_linalg.program(of_stacks=_solve_triangle_stacks)

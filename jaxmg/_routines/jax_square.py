@@ -414,13 +414,15 @@ def _product(layout, x, y):
     """X Y of matrices by rows. Products of entries, of which one may vanish beside the others, are
     those of scaled matrices, as are those of the derivative."""
 
+    scaled = functools.partial(scaling.scaled, only_finite=True)
+
     def times(x, y):
-        (x, left), (y, right) = scaling.scaled(x), scaling.scaled(y)
+        (x, left), (y, right) = scaled(x), scaled(y)
         value = products.rows_times_rows(x, y, layout)
         return scaling.times_all(value, *scaling.halves(left, right))
 
     def rule(primals, tangents):
-        (x, left), (y, right) = map(scaling.scaled, primals)
+        (x, left), (y, right) = map(scaled, primals)
         x_dot, y_dot = tangents
         parts = []
         if x_dot is not None:

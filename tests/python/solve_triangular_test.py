@@ -175,3 +175,25 @@ def test_batches(ranks, lower):
         jax.grad(lambda a, f=f: jnp.sum(jax.vmap(f)(a, b) ** 2))(matrices) for f in (ours, theirs)
     )
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_leaves_the_unknowns_below_alone(bad, ranks):
+    """In the matrix or in b, of one matrix and of a batch."""
+    matrix, b = _problem(_N, "float64")
+    expected = scipy.linalg.solve_triangular(matrix, b)
+    for i, j in ((2, 5), (2, None)):
+        a, right = matrix.copy(), b.copy()
+        if j is None:
+            right[i] = bad
+        else:
+            a[i, j] = bad
+        for stacked in (False, True):
+            arrays = (a[None], right[None]) if stacked else (a, right)
+            x = np.asarray(linalg.solve_triangular(*arrays, mesh=cases.line(ranks))).reshape(
+                b.shape
+            )
+            np.testing.assert_allclose(x[i + 1 :], expected[i + 1 :], rtol=1e-13)
+            assert not np.isfinite(x[: i + 1]).any()

@@ -97,8 +97,9 @@ def test_programs_are_small(name, kind):
 
 # How many instructions XLA makes of a program for four CPU devices, and what has more: `solve` and
 # `cond` choose between two routines by a check, and CPU devices scale right-hand sides, too; `det`
-# has its result scaled; `cho_solve` checks U; loops of iterations are in estimated condition numbers; `svd` with all of Q
-# changes the layout; svd_lowrank makes random numbers, of 260 instructions; expm has 14 products.
+# has its result scaled; `cho_solve` checks U; estimated condition numbers have loops of iterations;
+# `svd` with all of Q changes the layout; svd_lowrank makes random numbers, of 260 instructions, and
+# expm has 14 products.
 _MOST_COMPILED = 300
 _LARGER_COMPILED = {
     "cho_solve": 315,

@@ -65,7 +65,7 @@ class Function:
         if choice.choose(platform, "cholesky", stack) == choice.JAX:
             return self(stack)
         lower = ways.cholesky(
-            platform, (stack + _adjoint(stack)) / 2 if symmetrize_input else stack
+            platform, stack + (_adjoint(stack) - stack) / 2 if symmetrize_input else stack
         )
         return _adjoint(lower) if upper else lower
 

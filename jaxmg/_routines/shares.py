@@ -25,7 +25,8 @@ def hermitian(a, triangle):
         largest = jnp.abs(still).max((-2, -1), keepdims=True, initial=0)
         good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
         a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
-        return (a + _adjoint(a)) / 2
+        # A sum may overflow, and XLA would merge a division with the power that scales this.
+        return a + (_adjoint(a) - a) / 2
     return whole(a, upper=triangle == "upper")
 
 

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmg._call import layouts
+
 
 def exponents(x):
     """e of |x| = f 2^e with 1 <= f < 2, int32; 0 of what isn't finite, very low of 0. Of a complex
@@ -320,32 +322,33 @@ def exp_times_power(log, exponent):
     return multiplied(jnp.exp(log - own * log2), own.astype(jnp.int32) + exponent)
 
 
-def in_upper(shape, diagonal=0):
+def in_upper(a, diagonal=0):
     """Where the upper triangles of matrices (..., m, n) are, from this diagonal on."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, shape[-2:], i) for i in (0, 1))
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape[-2:], i) for i in (0, 1))
     mask = column >= row + diagonal if diagonal else column >= row
-    return jnp.broadcast_to(mask, shape)
+    mask = jnp.broadcast_to(mask, a.shape)
+    # A selection's operands are sharded alike on explicit axes.
+    return mask if layouts.explicit_spec(a) is None else layouts.constrain_like(mask, a)
 
 
 def upper(a, diagonal=0):
     """`jax.numpy.triu` in fewer operations."""
-    return jnp.where(in_upper(a.shape, diagonal), a, 0)
+    return jnp.where(in_upper(a, diagonal), a, 0)
 
 
 def lower(a, diagonal=0):
     """`jax.numpy.tril` in fewer operations."""
-    return jnp.where(in_upper(a.shape, diagonal + 1), 0, a)
+    return jnp.where(in_upper(a, diagonal + 1), 0, a)
 
 
 def unit_lower(a):
     """The lower triangle of a matrix (m, n) with ones on its diagonal."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
-    return jnp.where(column < row, a, (column == row).astype(a.dtype))
+    return lower(a, -1) + jnp.eye(*a.shape, dtype=a.dtype)
 
 
 def with_upper_times(a, power):
     """Matrices (..., m, n) of which the upper triangles are multiplied by these powers, (...)."""
-    return jnp.where(in_upper(a.shape), times(a, over(power, 2)), a)
+    return jnp.where(in_upper(a), times(a, over(power, 2)), a)
 
 
 def multiplied(x, exponent):

@@ -45,8 +45,7 @@ def _triangle(a, lower, unit_diagonal):
         return scaling.lower(a) if lower else scaling.upper(a)
     if lower:
         return scaling.unit_lower(a)
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape, i) for i in (0, 1))
-    return jnp.where(column > row, a, (column == row).astype(a.dtype))
+    return scaling.upper(a, 1) + jnp.eye(len(a), dtype=a.dtype)
 
 
 @functools.partial(

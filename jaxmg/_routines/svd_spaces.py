@@ -11,23 +11,33 @@ from jaxmg import _compat
 from jaxmg._call import blocks
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, norms, svd
-from jaxmg._stacks import library, sections, ways
+from jaxmg._stacks import sections, ways
 from jaxmg._transform import derivatives, products
 
 
-@jax_linalg.program(
-    any_shape=True, of_stacks=lambda platform, options, a: (library.pinv(a, rtol=options[0]),)
-)
+def _pseudoinverses(platform, options, a):
+    """`pseudoinverse` of each matrix of a stack."""
+    rtol = jnp.full(len(a), _cutoff(a, *options), jnp.finfo(a.dtype).dtype)
+    return _above_stacks(platform, (), a, rtol[:, None, None])
+
+
+def _cutoff(a, rtol):
+    return 10 * max(a.shape[-2:]) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
+
+
+@jax_linalg.program(any_shape=True, of_stacks=_pseudoinverses)
 def pseudoinverse(call, a):
-    (rtol,) = call.attributes
-    rtol = 10 * max(call.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
+    rtol = _cutoff(a, *call.attributes)
     inverse = functools.partial(pseudoinverse_of, cut=Cut(rtol), layout=call.layout)
     return (scaling.homogeneous(inverse, -1)(a),)
 
 
 def _above_stacks(platform, options, a, rtol):
     """`pseudoinverse_above` of each matrix of a stack."""
-    return (scaling.homogeneous(_of_stack, -1)(a, rtol[:, 0, 0].real),)
+    if not a.size:
+        return (jnp.swapaxes(a, -1, -2),)
+    function = functools.partial(_of_stack, platform)
+    return (scaling.homogeneous(function, -1)(a, rtol[:, 0, 0].real),)
 
 
 @jax_linalg.program(any_shape=True, of_stacks=_above_stacks)
@@ -163,21 +173,22 @@ def _tangent(times_one, a, a_dot, p, p_adjoint, a_dot_adjoint):
     return p_dot - times(p, a_dot, p)
 
 
-@jax.custom_jvp
-def _of_stack(a, rtol):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _of_stack(platform, a, rtol):
     """The Moore-Penrose inverses of a (count, m, n) with ``rtol`` (count,)."""
-    u, s, vh = library.svd(a, full_matrices=False)
+    u, s, vh = ways.svd(platform, a)
     counts = s > rtol[:, None] * s[:, :1]
     inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)[:, None, :].astype(a.dtype)
-    return sections.multiply(sections.adjoint(vh) * inverse, sections.adjoint(u))
+    return ways.multiply(platform, sections.adjoint(vh) * inverse, sections.adjoint(u))
 
 
 @_of_stack.defjvp
 @_compat.default_promotion()
-def _(primals, tangents):
+def _(platform, primals, tangents):
     (a, rtol), (a_dot, _) = primals, tangents
-    p = _of_stack(a, rtol)
-    return p, _tangent(sections.multiply, a, a_dot, p, sections.adjoint(p), sections.adjoint(a_dot))
+    times = functools.partial(ways.multiply, platform)
+    p = _of_stack(platform, a, rtol)
+    return p, _tangent(times, a, a_dot, p, sections.adjoint(p), sections.adjoint(a_dot))
 
 
 def _of_range(a, cut, layout):

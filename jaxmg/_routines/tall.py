@@ -48,7 +48,7 @@ def qr(a, layout):
         if jnp.iscomplexobj(h):  # R's diagonal stays real
             skew += jnp.diag(1j * jnp.diagonal(h).imag)
         q_dot = w - times(layout, q, h - skew)
-        return (q, r), (layouts.constrain_like(q_dot, q), tall_qr.dot(h - skew, r))
+        return (q, r), (layouts.constrain_like(q_dot, q), product(layout, h - skew, r))
 
     def value(a):
         return batching.batchable(_Factor(layout.by_rows), a)[:2]
@@ -136,7 +136,14 @@ def right_solve(layout, x, r):
 
 def times(layout, x, w):
     """X W by rows, of x (m, n) and w (n, k)."""
-    return over_ranks(layout, lambda x, w: tall_qr.dot(x, w), (x,), (w,), x.shape[0])
+    dot = functools.partial(tall_qr.dot, layout=layout)
+    return over_ranks(layout, dot, (x,), (w,), x.shape[0])
+
+
+def product(layout, x, y):
+    """X Y of small matrices, by every rank for itself."""
+    dot = functools.partial(tall_qr.dot, layout=layout)
+    return dot(x, y) if layout.is_whole else over_ranks(layout, dot, (), (x, y))
 
 
 def adjoint_product(layout, x, y):
@@ -146,7 +153,11 @@ def adjoint_product(layout, x, y):
 
 def residual(layout, a, b, x):
     """B - A X by rows, of a (m, n), b (m, k) and x (n, k)."""
-    return over_ranks(layout, lambda a, b, x: b - tall_qr.dot(a, x), (a, b), (x,), a.shape[0])
+
+    def local(a, b, x):
+        return b - tall_qr.dot(a, x, layout)
+
+    return over_ranks(layout, local, (a, b), (x,), a.shape[0])
 
 
 def small(layout, function, *arrays, library=False):

@@ -87,7 +87,7 @@ def inverse_of_upper(r):
 
 def adjoint_product(layout, x, y):
     """X^H Y of what the ranks have rows of, the same on all of them."""
-    return sum_over_ranks(layout, products.dot(x.conj(), y, 0, 0))
+    return sum_over_ranks(layout, products.dot(x.conj(), y, 0, 0, layout))
 
 
 def sum_over_ranks(layout, value):
@@ -95,8 +95,9 @@ def sum_over_ranks(layout, value):
     return jax.lax.psum(value, layout.rows) if layout.ranks > 1 else value
 
 
-def dot(x, y):
-    return products.dot(x, y, 1, 0)
+def dot(x, y, layout=None):
+    """X Y; with a ``layout`` in its `shard_map`."""
+    return products.dot(x, y, 1, 0, layout)
 
 
 def pivot_order(r):

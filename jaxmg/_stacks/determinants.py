@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
-from jaxmg._stacks import choice, library, lu, native, polar_svd, sections
+from jaxmg._stacks import choice, library, lu, native, sections, ways
 
 
 @_compat.default_promotion()
@@ -93,7 +93,10 @@ def _(platform, primals, tangents):
     regular = jnp.where(singular, jnp.eye(a.shape[-1], dtype=a.dtype), a)
     slope = _slope(platform, value, regular, a_dot)
     adjugate = jax.lax.cond(
-        jnp.any(singular), _adjugates, lambda a: jnp.zeros_like(a), jnp.where(singular, a, 1)
+        jnp.any(singular),
+        functools.partial(_adjugates, platform),
+        jnp.zeros_like,
+        jnp.where(singular, a, 1),
     )
     by_cofactors = jnp.sum(jnp.swapaxes(adjugate, -1, -2) * a_dot, axis=(-2, -1))
     return value, jnp.where(singular[..., 0, 0], by_cofactors, slope)
@@ -128,14 +131,15 @@ def _trace_by_plugin(a, a_dot):
 _TRACE = {choice.JAX: _trace_by_jax, "plugin": _trace_by_plugin}
 
 
-def _adjugates(a):
+def _adjugates(platform, a):
     """det(U V^H) V D U^H, D_ii = the product of the other singular values (G. W. Stewart, Linear
     Algebra Appl. 283, 1998)."""
-    u, s, vh = polar_svd.decompose_by_jax(a)
-    sign = library.slogdet(sections.multiply(u, vh))[0]
+    u, s, vh = ways.svd(platform, a)
+    multiply = functools.partial(ways.multiply, platform)
+    sign = _slogdet(platform, multiply(u, vh))[0]
     ones = jnp.ones_like(s[..., :1])
     before = jnp.cumprod(jnp.concatenate([ones, s[..., :-1]], -1), -1)
     after = jnp.cumprod(jnp.concatenate([ones, s[..., :0:-1]], -1), -1)[..., ::-1]
     others = (before * after).astype(a.dtype)
     v = sections.adjoint(vh) * others[..., None, :]
-    return sign[..., None, None] * sections.multiply(v, sections.adjoint(u))
+    return sign[..., None, None] * multiply(v, sections.adjoint(u))

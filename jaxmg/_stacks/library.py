@@ -16,7 +16,7 @@ guarded: their steps are the same for all entries, so they return, with NaN.
 | `eigh`, `eigvalsh`, `eigh_lower`, `eigh_of_scaled`, `eigvalsh_of_scaled` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
 | `qr` | `linalg.qr` of batches, with pivots the R of single matrices, the rows of each rank where CholeskyQR2 fails, `tree.qr` |
 | `lu` | `lu`, `lu_factor`, `gesv`, `getri` of batches, and what consists of them: `expm`, `inv`, `solve`, `cond` |
-| `inv`, `solve`, `slogdet`, `det`, `pinv` | the functions of `linalg` of these names, of batches; `tree.inv` |
+| `inv`, `solve`, `slogdet`, `det` | the functions of `linalg` of these names, of batches; `tree.inv` |
 
 On CPU devices the native code calls LAPACK's potrf, trtri, getrf (for a panel) and syevd or heevd;
 xla_ffi/device/host/solver.h checks the matrix before the last two.
@@ -146,7 +146,6 @@ eigvalsh_of_scaled = _of_jax("eigvalsh", _read_by_eigh)
 # `jaxmg._routines.of_stacks` calls these by name, too.
 svd = _of_jax("svd", degrees=(0, 1, 0))
 cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
-pinv = _of_jax("pinv", degrees=(-1,))
 eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
 qr = _of_jax("qr", degrees=(0, 1))

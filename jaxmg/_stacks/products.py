@@ -18,6 +18,7 @@ from jaxmg import _compat
 
 # The values of the handler's attributes.
 NONE, TRANSPOSE, ADJOINT = range(3)
+DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def multiply(x, y, left=NONE, right=NONE):

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._call import blocks
+from jaxmg._call import blocks, layouts
+from jaxmg._stacks import choice
+from jaxmg._stacks import products as stacked
 
 # A matrix with more columns is multiplied with its adjoint in parts.
 _BLOCK = 1024
@@ -26,7 +28,7 @@ def rows_times_adjoint(x, y, layout, conjugates=True):
 
     def part(x, y, step):
         y = all_gather(_columns(y, step, width), layout)
-        return dot(_columns(x, step, width), y, 1, 1)
+        return dot(_columns(x, step, width), y, 1, 1, layout)
 
     shape = (x.shape[0], layout.ranks * y.shape[0])
     return _steps(part, lambda rows, part, _: rows + part, shape, x, y, layout)
@@ -37,7 +39,7 @@ def rows_times_rows(x, y, layout):
 
     def part(x, y, layout):
         y = all_gather(y, layout)[: x.shape[1]]
-        return dot(x, y, 1, 0)
+        return dot(x, y, 1, 0, layout)
 
     return _by_columns(part, x, y, x.shape[0], layout)
 
@@ -47,7 +49,7 @@ def adjoint_times_rows(x, y, layout, conjugates=True):
     x = _with_columns(x.conj() if conjugates else x, layout.ranks)
 
     def part(x, y, layout):
-        return reduce_scatter(dot(x, y, 0, 0), layout)
+        return reduce_scatter(dot(x, y, 0, 0, layout), layout)
 
     return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
 
@@ -127,8 +129,27 @@ def own_product(x):
     return jnp.concatenate([above, below])
 
 
-def dot(x, y, of_x, of_y):
-    """The product over these dimensions, in the precision of the dtype."""
+def dot(x, y, of_x, of_y, layout=None):
+    """The product of a device's matrices over these dimensions, in the precision of the dtype.
+
+    On GPUs of a ``layout`` the plugin computes it: XLA would time several algorithms for each
+    shape, which takes most of a second. XLA has those of which it decides on which device they are.
+    """
+    if layout is not None and _is_for_plugin(x, y, layout):
+        left = stacked.TRANSPOSE if of_x == 0 else stacked.NONE
+        right = stacked.TRANSPOSE if of_y == 1 else stacked.NONE
+        return stacked.multiply(x, y, left, right)
     return jax.lax.dot_general(
         x, y, (((of_x,), (of_y,)), ((), ())), precision=jax.lax.Precision.HIGHEST
+    )
+
+
+def _is_for_plugin(x, y, layout):
+    is_placed = not layout.is_whole or layout.mesh.size == 1 or layouts.manual_axes()
+    return (
+        bool(is_placed and x.size and y.size)
+        and x.ndim == y.ndim == 2
+        and x.dtype == y.dtype
+        and str(x.dtype) in stacked.DTYPES
+        and choice.multiplies_by_plugin(layout.platform)
     )

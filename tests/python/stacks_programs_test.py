@@ -97,8 +97,9 @@ def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
 # have more.
 _OPERATIONS, _OF_GRADIENT = 150, 230
 _LARGER = {
-    ("polar", True): 420, ("svd", False): 445, ("svd", True): 640, ("svdvals", False): 445,
-    ("svdvals", True): 475,
+    ("det", True): 755, ("eigh", False): 600, ("eigh", True): 770, ("pinv", False): 560,
+    ("pinv", True): 610, ("polar", True): 420, ("svd", False): 445, ("svd", True): 640,
+    ("svdvals", False): 445, ("svdvals", True): 475,
 }  # fmt: skip
 # Those of a tree of three shapes, and of each leaf.
 _OF_A_TREE, _OF_A_LEAF = {"qr": 165, "root": 275, "iteration": 225}, {"qr": 5, "bfloat16": 3}
@@ -113,6 +114,9 @@ _COUNTED = {
     "inv": linalg.inv,
     "solve": lambda a: linalg.solve(a, a),
     "cholesky": linalg.cholesky,
+    "det": linalg.det,
+    "pinv": linalg.pinv,
+    "eigh": lambda a: linalg.eigh(a, symmetrize_input=False),
 }
 
 
@@ -134,6 +138,28 @@ def test_stacks_have_no_product_of_xla(ways_of_gpus, name, gradient):
     assert dots == 0
     most = _OF_GRADIENT if gradient else _OPERATIONS
     assert operations <= _LARGER.get((name, gradient), most), operations
+
+
+_SINGLE = {
+    "eigh": (lambda a: linalg.eigh(a, symmetrize_input=False), (200, 200)),
+    "pinv": (linalg.pinv, (200, 100)),
+    "qr": (linalg.qr, (200, 100)),
+    "qr of wide": (linalg.qr, (100, 200)),
+    "svd": (lambda a: linalg.svd(a, full_matrices=False), (200, 100)),
+}
+
+
+@pytest.mark.parametrize("name", _SINGLE)
+@pytest.mark.parametrize("ranks", [1, cases.breadth(2)])
+def test_derivatives_of_a_matrix_have_no_product_of_xla(ways_of_gpus, name, ranks):
+    function, shape = _SINGLE[name]
+
+    def loss(a):
+        return sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(function(a)))
+
+    with cases.context(cases.line(ranks)):
+        _, dots, _ = stack_cases.counts(jax.grad(loss), jax.ShapeDtypeStruct(shape, "float64"))
+    assert dots == 0
 
 
 _TREES = {

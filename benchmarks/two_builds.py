@@ -1,8 +1,9 @@
-"""Later calls of batches and trees by two builds of jaxmg, which take turns in one run.
+"""Later calls by two builds of jaxmg, which take turns in one run.
 
     two_builds.py OLD NEW [--labels old new] [--case svd:50x300x300:float64 exact:20:float32 ...]
 
-A tree, of which the number of leaves is given, is one of `first_calls.py`.
+A case is a function of matrices, of batches or of trees, for which the number of leaves is given as
+in `first_calls.py`; `grad qr:1000x1000:float64` is a gradient.
 
 OLD and NEW are folders into which a build is installed. A process for each compiles all cases;
 then they take turns, four times, of five calls each, of which the fastest counts. First calls are
@@ -31,6 +32,43 @@ CASES = (
     "exact:20:float32", "roots:20:float32", "roots:200:float32", "newton roots:20:float32",
 )  # fmt: skip
 _TURNS, _CALLS = 4, 5
+_DEFINITE = ("cholesky", "cho_solve", "solve of definite", "sqrtm")
+
+
+def _function(name, mesh):
+    """The function of this name of one operand."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxmg import linalg, tree
+
+    if name.startswith("grad "):
+        value = _function(name.removeprefix("grad "), mesh)
+
+        def loss(a):
+            return sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(value(a)))
+
+        return jax.grad(loss)
+    of = {
+        "svd": lambda a: linalg.svd(a, full_matrices=False, mesh=mesh),
+        "eigh": lambda a: linalg.eigh(a, mesh=mesh),
+        "bfloat16": lambda a: tree.orthogonalize(a, dtype=jnp.bfloat16),
+        "cho_solve": lambda a: linalg.cho_solve((a, False), a[:, 0]),
+        "cond 1": lambda a: linalg.cond(a, 1),
+        "cond fro": lambda a: linalg.cond(a, "fro"),
+        "least_squares": lambda a: linalg.least_squares(a, a[:, 0]),
+        "matrix_power": lambda a: linalg.matrix_power(a, 3),
+        "null_space": lambda a: linalg.null_space(a, rank=a.shape[1] // 2),
+        "orth": lambda a: linalg.orth(a, rank=a.shape[1] // 2),
+        "solve of definite": lambda a: linalg.solve(a, a[:, 0], assume_a="pos"),
+        "solve_triangular": lambda a: linalg.solve_triangular(a, a[:, 0]),
+        "svd_lowrank": lambda a: linalg.svd_lowrank(a, 8),
+    }
+    of |= {name: getattr(linalg, name) for name in _PLAIN}
+    return of[name] if name in of else first_calls.function_of(name, False)
+
+
+_PLAIN = ("cond", "det", "lu", "matrix_rank", "norm", "slogdet", "sqrtm")
 
 
 def parse(case):
@@ -50,8 +88,10 @@ def operand_of(routine, shape, dtype):
     a = random.standard_normal(shape)
     if dtype.startswith("complex"):
         a = a + 1j * random.standard_normal(shape)
+    if routine.removeprefix("grad ") in _DEFINITE:
+        a = a @ a.conj().swapaxes(-1, -2) / shape[-1] + np.eye(shape[-1])
     a = jnp.asarray(a.astype(dtype))
-    return a + jnp.swapaxes(a, 1, 2).conj() if routine == "eigh" else a
+    return a + jnp.swapaxes(a, -1, -2).conj() if routine.endswith("eigh") else a
 
 
 def serve(cases):
@@ -59,19 +99,8 @@ def serve(cases):
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    import jax.numpy as jnp
-
-    from jaxmg import linalg, tree
-
     mesh = jax.make_mesh((1,), ("rank",), devices=jax.devices()[:1])
     contextlib.ExitStack().enter_context(jax.set_mesh(mesh))
-    of = {
-        "svd": lambda a: linalg.svd(a, full_matrices=False, mesh=mesh),
-        "eigh": lambda a: linalg.eigh(a, mesh=mesh),
-        "bfloat16": lambda a: tree.orthogonalize(a, dtype=jnp.bfloat16),
-    }
-    trees = ("orthogonalize", "exact", "roots", "newton roots")
-    of |= {name: first_calls.function_of(name, False) for name in trees}
 
     def seconds(function, a):
         start = time.perf_counter()
@@ -80,7 +109,7 @@ def serve(cases):
 
     calls = []
     for routine, shape, dtype in map(parse, cases):
-        call = jax.jit(of[routine]), operand_of(routine, shape, dtype)
+        call = jax.jit(_function(routine, mesh)), operand_of(routine, shape, dtype)
         calls.append((*call, seconds(*call)))
         seconds(*call)
     print("ready", records.name_of(jax.devices()[:1]), flush=True)

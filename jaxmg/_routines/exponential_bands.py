@@ -24,10 +24,9 @@ def make(layout, rows):
     bands, others = _bands(layout, jax.lax.stop_gradient(rows))
 
     def value(x, k, bands, others):
-        bands = scaling.multiplied(bands, k)
-        d, beside = bands[0], bands[1:]
-        neighbors = jnp.stack([jnp.roll(d, 1), jnp.roll(d, -1)])
-        exact = jnp.concatenate([jnp.exp(d)[None], beside * _divided_difference(neighbors, d)])
+        d, above, below = scaling.multiplied(bands, k)
+        slopes = _divided_difference(jnp.roll(d, 1), d)
+        exact = jnp.stack([jnp.exp(d), above * slopes, below * jnp.roll(slopes, -1)])
 
         def local(rank, x, exact, others):
             row, column = hermitian._indices(rank, x)

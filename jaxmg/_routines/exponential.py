@@ -149,8 +149,14 @@ def _compute(of, a):
     # A caller's limit is of JAX's approximants.
     limit, of_jax = _LIMITS[degree]
     fails = ~(squarings <= of.squarings + math.ceil(math.log2(of_jax / limit)))
-    squarings = jnp.where(fails, 0, squarings).astype(jnp.int32)
-    scaled = [(x.mantissa, x.factor(-k * squarings)) for k, x in powers.items()]
+    # Without barriers XLA computes scalars again wherever they are taken.
+    barrier = jax.lax.optimization_barrier
+    squarings, fails = barrier((jnp.where(fails, 0, squarings).astype(jnp.int32), fails))
+    exponents = jnp.stack([x.exponent - k * squarings for k, x in powers.items()])
+    factors = barrier(
+        scaling.multiplied(jnp.ones(len(powers), powers[1].log_of_norm.dtype), exponents)
+    )
+    scaled = [(x.mantissa, factors[i]) for i, x in enumerate(powers.values())]
     approximate = _of_degree_18 if degree == 18 else _of_degree_12
     exact = exponential_bands.make(layout, rows)
 
@@ -166,23 +172,11 @@ def _compute(of, a):
 
 @dataclasses.dataclass(frozen=True)
 class _Power:
-    """A power of A, ``mantissa`` 2^exponent, of which no entry overflows, and log2 of its 1-norm."""
+    """A power of A: ``mantissa`` 2^exponent, of which no entry overflows; log2 of its 1-norm."""
 
     mantissa: jax.Array
     exponent: jax.Array
     log_of_norm: jax.Array
-
-    def factor(self, exponent):
-        """What the mantissa has to be multiplied by for the matrix 2^exponent, a scalar."""
-        one = jnp.ones((), self.log_of_norm.dtype)
-        return scaling.multiplied(one, self.exponent + exponent)
-
-
-def _power(x, exponent):
-    """x 2^exponent, of which the sums of columns don't overflow."""
-    norm = _norm(x)
-    own = scaling.exponent_of_largest(norm)
-    return _Power(scaling.multiplied(x, -own), exponent + own, jnp.log2(norm) + exponent)
 
 
 def _norm(x):
@@ -192,16 +186,22 @@ def _norm(x):
 
 def _powers(layout, a, degree):
     """A, A^2, A^3 and for degree 18 A^6."""
-    exponent = scaling.exponent_of(a)
-    first = _power(scaling.multiplied(a, -exponent), exponent)
 
-    def product(x, y):
-        return _power(hermitian.times(layout, x.mantissa, y.mantissa), x.exponent + y.exponent)
+    def power(x, y):
+        product = hermitian.times(layout, x.mantissa, y.mantissa)
+        norm = _norm(product)
+        down, up = scaling.powers_of(norm)
+        exponent = x.exponent + y.exponent
+        own = exponent + scaling.exponent_of_power(up)
+        return _Power(scaling.times(product, down), own, jnp.log2(norm) + exponent)
 
-    second = product(first, first)
-    third = product(second, first)
+    down, up = scaling.scale_of(a)
+    mantissa, exponent = scaling.times(a, down), scaling.exponent_of_power(up)
+    first = _Power(mantissa, exponent, jnp.log2(_norm(mantissa)) + exponent)
+    second = power(first, first)
+    third = power(second, first)
     powers = {1: first, 2: second, 3: third}
-    return powers | {6: product(third, third)} if degree == 18 else powers
+    return powers | {6: power(third, third)} if degree == 18 else powers
 
 
 def _squarings(layout, a, powers, degree):
@@ -212,7 +212,8 @@ def _squarings(layout, a, powers, degree):
     size, and then no more digits are lost than needed. Never more than by the norm.
     """
     log_of_limit = math.log2(_LIMITS[degree][0])
-    size, *logs = (power.log_of_norm / k for k, power in powers.items())
+    logs = jnp.stack([power.log_of_norm / k for k, power in powers.items()])
+    size, *logs = jax.lax.optimization_barrier(logs)
     by_norm = jnp.maximum(jnp.ceil(size - log_of_limit), 0)
     alpha = jnp.maximum(logs[0], logs[1])
     if degree == 18:  # of A^19 twelve factors are in A^6, and seven in A^2 and A^3

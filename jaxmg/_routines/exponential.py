@@ -144,19 +144,18 @@ def _compute(of, a):
     layout = of.on
     degree = 18 if jnp.finfo(a.dtype).eps < 1e-10 else 12
     rows = hermitian.rows(layout, a)
-    powers = _powers(layout, rows, degree)
-    squarings = _squarings(layout, rows, powers, degree)
+    squarings = _squarings(layout, rows, degree)
     # A caller's limit is of JAX's approximants.
     limit, of_jax = _LIMITS[degree]
     fails = ~(squarings <= of.squarings + math.ceil(math.log2(of_jax / limit)))
     # Without barriers XLA computes scalars again wherever they are taken.
     barrier = jax.lax.optimization_barrier
     squarings, fails = barrier((jnp.where(fails, 0, squarings).astype(jnp.int32), fails))
-    exponents = jnp.stack([x.exponent - k * squarings for k, x in powers.items()])
-    factors = barrier(
-        scaling.multiplied(jnp.ones(len(powers), powers[1].log_of_norm.dtype), exponents)
-    )
-    scaled = [(x.mantissa, factors[i]) for i, x in enumerate(powers.values())]
+    powers = _powers(layout, rows, degree)
+    exponents = jnp.stack([exponent - k * squarings for k, (exponent, _) in powers.items()])
+    one = jnp.ones(len(powers), jnp.finfo(a.dtype).dtype)
+    factors = barrier(scaling.multiplied(one, exponents))
+    scaled = [(x, factors[i]) for i, (_, x) in enumerate(powers.values())]
     approximate = _of_degree_18 if degree == 18 else _of_degree_12
     exact = exponential_bands.make(layout, rows)
 
@@ -170,78 +169,63 @@ def _compute(of, a):
     return hermitian.with_padding(layout, jnp.where(fails, jnp.nan, result), a.shape[0])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Power:
-    """A power of A: ``mantissa`` 2^exponent, of which no entry overflows; log2 of its 1-norm."""
-
-    mantissa: jax.Array
-    exponent: jax.Array
-    log_of_norm: jax.Array
-
-
-def _norm(x):
-    """The 1-norm."""
-    return scaling.largest(jnp.sum(jnp.abs(jax.lax.stop_gradient(x)), axis=0))
-
-
 def _powers(layout, a, degree):
-    """A, A^2, A^3 and for degree 18 A^6."""
+    """(exponents, matrices) of A, A^2, A^3 and for degree 18 A^6, which are 2^exponent times these:
+    entries of them may overflow."""
 
     def power(x, y):
-        product = hermitian.times(layout, x.mantissa, y.mantissa)
-        norm = _norm(product)
-        down, up = scaling.powers_of(norm)
-        exponent = x.exponent + y.exponent
-        own = exponent + scaling.exponent_of_power(up)
-        return _Power(scaling.times(product, down), own, jnp.log2(norm) + exponent)
+        exponent = x[0] + y[0]
+        own, matrix = scaled(hermitian.times(layout, x[1], y[1]))
+        return exponent + own, matrix
 
-    down, up = scaling.scale_of(a)
-    mantissa, exponent = scaling.times(a, down), scaling.exponent_of_power(up)
-    first = _Power(mantissa, exponent, jnp.log2(_norm(mantissa)) + exponent)
+    def scaled(x):
+        down, up = scaling.scale_of(x)
+        return scaling.exponent_of_power(up), scaling.times(x, down)
+
+    first = scaled(a)
     second = power(first, first)
     third = power(second, first)
     powers = {1: first, 2: second, 3: third}
     return powers | {6: power(third, third)} if degree == 18 else powers
 
 
-def _squarings(layout, a, powers, degree):
+def _squarings(layout, a, degree):
     """How often t(A 2^-s) is squared; NaN or infinite if A isn't finite.
 
-    The backward error is a series of A^k, k > the degree, of which each is a product of the powers
-    that are there. These may be far smaller than the powers of the norm where entries differ in
-    size, and then no more digits are lost than needed. Never more than by the norm.
+    The backward error is a series of A^k, k > the degree. These are at most |A|^k, which may be far
+    smaller than the powers of the norm where entries differ in size, and then no more digits are
+    lost than needed. Never more than by the norm.
     """
     log_of_limit = math.log2(_LIMITS[degree][0])
-    logs = jnp.stack([power.log_of_norm / k for k, power in powers.items()])
-    size, *logs = jax.lax.optimization_barrier(logs)
-    by_norm = jnp.maximum(jnp.ceil(size - log_of_limit), 0)
-    alpha = jnp.maximum(logs[0], logs[1])
-    if degree == 18:  # of A^19 twelve factors are in A^6, and seven in A^2 and A^3
-        alpha = (12 * logs[2] + 7 * alpha) / 19
-    least = jnp.maximum(jnp.ceil(alpha - log_of_limit), 0)
-    # The first term of the backward error is that of |A|, to the power of m + 1.
-    needed = least < by_norm
-    power = _log_of_absolute_power(layout, a, jnp.where(needed, degree + 1, 0))
-    error = power - math.log2(math.factorial(degree + 1)) - size
-    unit = math.log2(float(jnp.finfo(a.dtype).eps)) - 1
-    more = jnp.ceil((error - degree * least - unit) / degree)
-    by_powers = least + jnp.maximum(more, 0)
-    return jnp.where(needed & (by_powers < by_norm), by_powers, by_norm)
-
-
-def _log_of_absolute_power(layout, a, count):
-    """log2 of the 1-norm of |A|^count, by as many products with a vector."""
     absolute = jnp.abs(jax.lax.stop_gradient(a))
-    sums = jnp.ones((a.shape[1], 1), absolute.dtype)
+    sums = jnp.sum(absolute, axis=0)[:, None]
+    largest = scaling.largest(sums)
+    by_norm = jnp.maximum(jnp.ceil(jnp.log2(largest) - log_of_limit), 0)
 
-    def step(_, state):
-        sums, log = state
-        sums = hermitian.general_adjoint_product(layout, absolute, sums)
-        exponent = scaling.exponent_of(sums)
-        return scaling.multiplied(sums, -exponent), log + exponent
+    def step(k, state):
+        sums, log, most = state
+        down, up = scaling.scale_of(sums)
+        sums = hermitian.general_adjoint_product(layout, absolute, scaling.times(sums, down))
+        log += scaling.exponent_of_power(up)
+        root = (jnp.log2(scaling.largest(sums)) + log) / k
+        return sums, log, jnp.where(k > degree, jnp.maximum(most, root), most)
 
-    sums, log = jax.lax.fori_loop(0, count, step, (sums, jnp.zeros((), jnp.int32)))
-    return jnp.log2(scaling.largest(sums)) + log
+    def squarings(most):
+        return jnp.minimum(jnp.maximum(jnp.ceil(most - log_of_limit), 0), by_norm)
+
+    def until(last, first, needed, state):
+        return jax.lax.cond(
+            needed,
+            lambda state: jax.lax.fori_loop(first, last + 1, step, state),
+            lambda x: x,
+            state,
+        )
+
+    # Every power from there on is a product of powers from degree + 1 to 2 degree + 1.
+    state = sums, jnp.zeros((), jnp.int32), jnp.full((), -jnp.inf, largest.dtype)
+    state = until(degree + 1, 2, by_norm > 0, state)
+    state = until(2 * degree + 1, degree + 2, squarings(state[2]) < by_norm, state)
+    return squarings(state[2])
 
 
 def _of_degree_18(times, powers):

@@ -60,6 +60,8 @@ _SINGLE = (
     ),
     (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359),
 )  # fmt: skip
+# log2 of the largest order.
+_LOG_OF_ORDER = 20
 # Up to which norm t is accurate to the rounding, and JAX's Padé approximants.
 _LIMITS = {18: (1.090863719290036, 5.371920351148152), 12: (1.461661507209034, 3.925724783138660)}
 
@@ -148,13 +150,11 @@ def _compute(of, a):
     # A caller's limit is of JAX's approximants.
     limit, of_jax = _LIMITS[degree]
     fails = ~(squarings <= of.squarings + math.ceil(math.log2(of_jax / limit)))
-    # Without barriers XLA computes scalars again wherever they are taken.
-    barrier = jax.lax.optimization_barrier
-    squarings, fails = barrier((jnp.where(fails, 0, squarings).astype(jnp.int32), fails))
+    squarings, fails = _once((jnp.where(fails, 0, squarings).astype(jnp.int32), fails))
     powers = _powers(layout, rows, degree)
     exponents = jnp.stack([exponent - k * squarings for k, (exponent, _) in powers.items()])
     one = jnp.ones(len(powers), jnp.finfo(a.dtype).dtype)
-    factors = barrier(scaling.multiplied(one, exponents))
+    factors = _once(scaling.multiplied(one, exponents))
     scaled = [(x, factors[i]) for i, (_, x) in enumerate(powers.values())]
     approximate = _of_degree_18 if degree == 18 else _of_degree_12
     exact = exponential_bands.make(layout, rows)
@@ -169,20 +169,27 @@ def _compute(of, a):
     return hermitian.with_padding(layout, jnp.where(fails, jnp.nan, result), a.shape[0])
 
 
+def _once(scalars):
+    """The same, which XLA doesn't compute again wherever they are taken."""
+    return jax.lax.optimization_barrier(scalars)
+
+
 def _powers(layout, a, degree):
     """(exponents, matrices) of A, A^2, A^3 and for degree 18 A^6, which are 2^exponent times these:
     entries of them may overflow."""
+    # Up to this exponent of both products don't; and what is small is not made smaller.
+    highest = (jnp.finfo(a.dtype).maxexp - _LOG_OF_ORDER) // 2
 
     def power(x, y):
-        exponent = x[0] + y[0]
-        own, matrix = scaled(hermitian.times(layout, x[1], y[1]))
-        return exponent + own, matrix
+        own, matrix = bounded(hermitian.times(layout, x[1], y[1]))
+        return x[0] + y[0] + own, matrix
 
-    def scaled(x):
-        down, up = scaling.scale_of(x)
+    def bounded(x):
+        largest = scaling.largest(jax.lax.stop_gradient(x))
+        down, up = _once(scaling.powers_of(jnp.maximum(largest * 2.0**-highest, 1)))
         return scaling.exponent_of_power(up), scaling.times(x, down)
 
-    first = scaled(a)
+    first = bounded(a)
     second = power(first, first)
     third = power(second, first)
     powers = {1: first, 2: second, 3: third}

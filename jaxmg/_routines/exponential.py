@@ -166,7 +166,8 @@ def _compute(of, a):
         return exact(x, i - squarings)
 
     result = jax.lax.fori_loop(0, squarings + 1, square, approximate(times, scaled))
-    return hermitian.with_padding(layout, jnp.where(fails, jnp.nan, result), a.shape[0])
+    result = scaling.times(result, jnp.where(fails, jnp.nan, 1).astype(one.dtype))
+    return hermitian.with_padding(layout, result, a.shape[0])
 
 
 def _once(scalars):

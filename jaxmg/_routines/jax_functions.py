@@ -105,11 +105,11 @@ def expm(
     Args:
         A: (n, n).
         upper_triangular: Whether to read only the upper triangle of A. The cost is the same.
-        max_squarings: Largest number of squarings. A needs at most about log2 of its 1-norm, minus
-            2.4 (single precision: minus 2).
+        max_squarings: Largest number of squarings, as JAX counts them: A needs at most about log2
+            of its 1-norm, minus 2.4 (single precision: minus 2).
         assume_a: "her" or "hermitian": A is Hermitian, and the result is computed from its
-            eigenvalues, of any size. None, "gen" or "general": scaling and squaring with Padé
-            approximants.
+            eigenvalues, of any size. None, "gen" or "general": scaling and squaring with a Taylor
+            polynomial.
         mesh, matrix_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
 
     Returns:
@@ -119,10 +119,11 @@ def expm(
     For a triangular A the diagonal and the adjacent one are exact to rounding, and the other
     triangle is zero.
 
-    Cost: 2 to 8 products of 2 n^3 flops over all ranks, one more for each squaring, and a
-    factorization and solve of 8 n^3 / 3 (A. H. Al-Mohy and N. J. Higham, SIAM J. Matrix Anal. Appl.
-    31, 2009). A gradient takes three times as many, and computes the result again. Memory: about
-    ten times A's. With "her" as for `funm`.
+    Cost: 5 products of 2 n^3 flops over all ranks (single precision: 4), and one more for each
+    squaring, of which there are at most 3 more than JAX counts (P. Bader, S. Blanes, F. Casas,
+    Mathematics 7, 2019; A. H. Al-Mohy, N. J. Higham, SIAM J. Matrix Anal. Appl. 31, 2009). A
+    gradient takes three times as many, and computes the result again. Memory: about ten times A's.
+    With "her" as for `funm`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor` or `funm`. An

@@ -330,7 +330,7 @@ class _LeastSquares:
         static, moving = (cutoff, ()) if rcond is None else (None, (cutoff,))
         finish = functools.partial(
             _finish, wide=self.wide, full_rank=self.full_rank, with_normal=with_normal,
-            cutoff=static, platform=self.layout.platform,
+            cutoff=static, layout=self.layout,
         )  # fmt: skip
         x, s, rank, n, z, v = tall.small(self.layout, finish, r, c, *moving)
         if self.wide:
@@ -425,10 +425,11 @@ def _scaled(arrays, i, j):
     return [*scaled, *arrays[3:]]
 
 
-def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, platform):
+def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, layout):
     """(x, s, rank, N, Z, V) by R and Q^H b; of a wide matrix Q^H x, by R and b. On every device. A
     cutoff that is an array comes behind them. Entries of R are near 1."""
     (cutoff,) = moving or (cutoff,)
+    dot = functools.partial(tall_qr.dot, layout=layout)
 
     def by_substitution():
         x = jax.lax.linalg.triangular_solve(
@@ -437,7 +438,7 @@ def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, platform):
         if not with_normal:
             return x, None, None
         inverse = tall_qr.right_solve(jnp.eye(len(r), dtype=r.dtype), r)
-        return x, tall_qr.dot(inverse, inverse.conj().T), jnp.zeros_like(r)
+        return x, dot(inverse, inverse.conj().T), jnp.zeros_like(r)
 
     if full_rank:
         x, n, z = by_substitution()
@@ -446,7 +447,7 @@ def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, platform):
     u: Any
     vh: Any
     u, s, vh = (
-        library.svd_of_scaled(r) if with_normal else (None, _singular_values(r, platform), None)
+        library.svd_of_scaled(r) if with_normal else (None, _singular_values(r, layout), None)
     )
     mask = (s > 0) & (s > jnp.asarray(cutoff, s.dtype) * s[0])
     rank = jnp.sum(mask)
@@ -456,33 +457,31 @@ def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, platform):
         v = right.conj().T
         left, v = (v, left) if wide else (left, v)  # the other way round
         inverse = jnp.where(mask, 1 / jnp.where(mask, s, 1), 0).astype(r.dtype)
-        x = tall_qr.dot(v, inverse[:, None] * tall_qr.dot(left.conj().T, b))
+        x = dot(v, inverse[:, None] * dot(left.conj().T, b))
         if not with_normal:
             return x, None, None
         half = right.conj().T * inverse
         null = right.conj().T * (~mask).astype(r.dtype)
-        return x, tall_qr.dot(half, half.conj().T), tall_qr.dot(null, null.conj().T)
+        return x, dot(half, half.conj().T), dot(null, null.conj().T)
 
     x, n, z = jax.lax.cond(rank == len(r), by_substitution, by_vectors)
     return x, s, rank, n, z, None if vh is None else vh.conj().T
 
 
-def _singular_values(r, platform):
+def _singular_values(r, layout):
     """The singular values of R, in descending order. On GPUs eigenvalues of R^H R take a tenth of
     the time, and are as exact where R is well conditioned."""
 
     def by_svd():
         return library.svd_of_scaled(r, compute_uv=False)
 
-    if platform == "cpu" or len(r) <= svd.SMALL:
+    if layout.platform == "cpu" or len(r) <= svd.SMALL:
         return by_svd()
 
     def by_eigenvalues():
-        values = library.eigvalsh_of_scaled(products.own_product(r), symmetrize_input=False)
+        square = products.dot(r.conj(), r, 0, 0, layout)
+        values = library.eigvalsh_of_scaled(square, symmetrize_input=False)
         return jnp.sqrt(jnp.maximum(values[::-1], 0))
 
-    return jax.lax.cond(
-        tall_qr.is_moderate(r, tall_qr.inverse_of_upper(r)),
-        by_eigenvalues,
-        by_svd,
-    )
+    inverse = tall_qr.right_solve(jnp.eye(len(r), dtype=r.dtype), r)
+    return jax.lax.cond(tall_qr.is_moderate(r, inverse), by_eigenvalues, by_svd)

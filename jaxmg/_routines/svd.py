@@ -255,7 +255,7 @@ class _Small(batching.Batchable):
     def local(self, a):
         results = library.svd(a, full_matrices=False, compute_uv=self.vectors)
         if self.vectors and self.layout.platform != "cpu":
-            results = _corrected(a, *results)
+            results = _corrected(self.layout.platform, a, *results)
         return tuple(results) if self.vectors else results
 
     def batched(self, settled, size, marks, *arrays):
@@ -279,11 +279,11 @@ class _OnDevice:
     of_all = __call__
 
 
-def _corrected(a, u, s, vh):
+def _corrected(platform, a, u, s, vh):
     """(U, s, V^H) of small square matrices, to the rounding that LAPACK's has. cuSOLVER's Jacobi
     iteration leaves U^H U - 1 up to hundreds of times the rounding unit where singular values are
     close, of which a step of Newton and Schulz leaves the square."""
-    multiply, adjoint = sections.multiply, lambda x: jnp.swapaxes(x, -1, -2).conj()
+    multiply, adjoint = functools.partial(ways.multiply, platform), sections.adjoint
     u, v = (x + multiply(x, jnp.eye(x.shape[-1], dtype=x.dtype) - multiply(adjoint(x), x)) / 2
             for x in (u, adjoint(vh)))  # fmt: skip
     quotients = jnp.sum(u.conj() * multiply(a, v), axis=-2).real
@@ -426,16 +426,17 @@ def _polar_tall(a, layout, backend):
     q, square = _triangular(a, layout) if m > n else (None, a)
     if n <= SMALL and backend == "native":
         of_values = decompose_square(square, layout)
-        u, h = tall.small(layout, _polar_of_svd, *of_values)
+        function = functools.partial(_polar_of_svd, layout)
+        u, h = tall.small(layout, function, *of_values)
     else:
         u, h = polar.decompose(square, layout, backend)
     return _times(q, u, layout), scaling.times(h, up)
 
 
-def _polar_of_svd(u, s, vh):
+def _polar_of_svd(layout, u, s, vh):
     """(U V^H, V S V^H) of (U, s, V^H)."""
-    h = tall_qr.dot(vh.conj().T * s.astype(vh.dtype), vh)
-    return tall_qr.dot(u, vh), (h + h.conj().T) / 2
+    h = tall_qr.dot(vh.conj().T * s.astype(vh.dtype), vh, layout)
+    return tall_qr.dot(u, vh, layout), (h + h.conj().T) / 2
 
 
 def _polar_tangents(a, u, side, a_dot, layout):

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg._call import ffi, plugins
-from jaxmg._stacks import triangle
 from jaxmg._transform import products
 
 # The routine of the plugin.
@@ -78,11 +77,6 @@ def _frobenius(x):
 def right_solve(rows, r):
     """rows R^-1."""
     return jax.lax.linalg.triangular_solve(r, rows, left_side=False, lower=False)
-
-
-def inverse_of_upper(r):
-    """R^-1 of an upper triangular R."""
-    return triangle.inverse(r.conj().T[None])[0].conj().T
 
 
 def adjoint_product(layout, x, y):

@@ -15,9 +15,6 @@ from jaxmg._call import blocks, layouts
 from jaxmg._stacks import choice
 from jaxmg._stacks import products as stacked
 
-# A matrix with more columns is multiplied with its adjoint in parts.
-_BLOCK = 1024
-
 
 def rows_times_adjoint(x, y, layout, conjugates=True):
     """A rank's rows of X Y^H, else X Y^T, of its rows of X and Y; Y's rows of padding are columns
@@ -113,20 +110,6 @@ def all_gather(rows, layout):
 def reduce_scatter(rows, layout):
     """This rank's part of the sum of all ranks' ``rows``."""
     return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
-
-
-def own_product(x):
-    """X^H X of a matrix that is not spread. If X has many columns, only the blocks above the
-    diagonal are computed, a little more than half of the operations; those below are their
-    adjoints."""
-    n = x.shape[1]
-    if n <= _BLOCK:
-        return dot(x.conj(), x, 0, 0)
-    left, right = x[:, : n // 2], x[:, n // 2 :]
-    corner = dot(left.conj(), right, 0, 0)
-    above = jnp.concatenate([own_product(left), corner], axis=1)
-    below = jnp.concatenate([corner.conj().T, own_product(right)], axis=1)
-    return jnp.concatenate([above, below])
 
 
 def dot(x, y, of_x, of_y, layout=None):

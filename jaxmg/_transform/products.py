@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from jaxmg._call import blocks, ffi
 from jaxmg._transform import collective_products as collectives
 from jaxmg._transform import product_calls as calls
-from jaxmg._transform.collective_products import dot, own_product, reduce_scatter
+from jaxmg._transform.collective_products import dot, reduce_scatter
 
-__all__ = ["dot", "own_product", "reduce_scatter"]
+__all__ = ["dot", "reduce_scatter"]
 
 
 def rows_times_adjoint(x, y, layout):

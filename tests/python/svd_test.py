@@ -226,7 +226,7 @@ def test_what_a_library_leaves_of_small_matrices_is_corrected(dtype):
     off = [100 * eps * matrix("random", 13, 13, dtype, seed) for seed in (1, 2)]
     u, vh = (x @ (np.eye(13) + y / 13**0.5) for x, y in zip((u, vh), off, strict=True))
     assert np.linalg.norm(u[0].conj().T @ u[0] - np.eye(13)) > 100 * eps
-    corrected = svd_programs._corrected(*(jnp.asarray(x) for x in (a, u.astype(dtype), s)),
+    corrected = svd_programs._corrected("cpu", *(jnp.asarray(x) for x in (a, u.astype(dtype), s)),
                                         jnp.asarray(vh.astype(dtype)))  # fmt: skip
     for one, *results in zip(a, *map(np.asarray, corrected), strict=True):
         assert np.linalg.norm(results[0].conj().T @ results[0] - np.eye(13)) <= 10 * eps * 13**0.5

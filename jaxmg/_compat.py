@@ -57,10 +57,28 @@ def compiled(function: _F) -> _F:
     def run(*args, **named):
         if not jax.config.jax_disable_jit:
             return function(*args, **named)  # type: ignore
-        with jax.disable_jit(False):
+        with jax.disable_jit(False), _interpreted():
             return function(*args, **named)  # type: ignore
 
     return run  # type: ignore
+
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def _interpreted():
+    before, _here.interpreted = interpreted(), True
+    try:
+        yield
+    finally:
+        _here.interpreted = before
+
+
+def interpreted():
+    """Whether the caller of a `compiled` function has ``jax_disable_jit``: JAX may evaluate what is
+    traced here later, operation by operation."""
+    return getattr(_here, "interpreted", False)
 
 
 def api_boundary(function: _F) -> _F:

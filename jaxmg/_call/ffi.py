@@ -7,6 +7,8 @@ import typing
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, mlir
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
@@ -117,9 +119,45 @@ def over_ranks(
         check_vma=False,
     )  # fmt: skip
     # Where JAX evaluates a trace eagerly, as jax.checkpoint does, it would compile the operations
-    # in a shard_map one by one. XLA of jaxlib 0.11.2 ends the process for those without elements.
+    # in a shard_map one by one. XLA of jaxlib 0.11.2 ends the process if an operand of one has no
+    # elements.
     mapped = _compat.compiled(jax.jit(mapped))
+    if _compat.interpreted():
+        mapped = functools.partial(_as_one_operation, mapped)
     coordinates = layout.coordinates
     if layout.explicit:
         coordinates = layouts.constrain(jnp.asarray(coordinates), layout, everywhere)
     return functools.partial(mapped, coordinates)
+
+
+def _as_one_operation(function, *arrays):
+    """Calls ``function``, which is one operation of a trace of the arrays."""
+    if not layouts.traced(arrays):
+        return function(*arrays)
+    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*arrays)
+    return jax.tree.unflatten(jax.tree.structure(shapes), _operation.bind(*arrays, jaxpr=jaxpr))
+
+
+def _jvp(primals, tangents, *, jaxpr):
+    moving = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+    def function(*values):
+        arrays = list(primals)
+        for i, value in zip(moving, values, strict=True):
+            arrays[i] = value
+        return jaxpr_as_fun(jaxpr)(*arrays)
+
+    return jax.jvp(function, [primals[i] for i in moving], [tangents[i] for i in moving])
+
+
+_operation = Primitive("jaxmg_over_ranks")
+_operation.multiple_results = True
+_operation.def_impl(
+    _compat.compiled(lambda *arrays, jaxpr: jax.jit(jaxpr_as_fun(jaxpr))(*arrays))
+)
+_operation.def_abstract_eval(lambda *avals, jaxpr: jaxpr.out_avals)
+mlir.register_lowering(
+    _operation,
+    mlir.lower_fun(lambda *arrays, jaxpr: jaxpr_as_fun(jaxpr)(*arrays), multiple_results=True),
+)
+ad.primitive_jvps[_operation] = _compat.compiled(_jvp)

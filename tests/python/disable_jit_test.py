@@ -4,6 +4,7 @@ results are those of compiled programs.
 In a process of its own: what isn't compiled as a whole can end the process.
 """
 
+import cases
 import pytest
 from processes import run
 
@@ -103,6 +104,7 @@ def test_routines():
     _run(_ROUTINES)
 
 
+@cases.needs_transformations
 @pytest.mark.breadth
 def test_transformations():
     _run(_DERIVATIVES)

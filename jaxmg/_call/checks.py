@@ -146,7 +146,7 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
         if value.ndim != 2:
             raise ValueError(
                 f"{routine}: {name} must be a matrix of shape (m, n); it has shape "
-                f"{tuple(value.shape)}"
+                f"{tuple(value.shape)}" + _of_batches(value)
             )
         return
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
@@ -156,7 +156,15 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
             f"{routine}: {name} must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
             + (". With rows of padding in it pass pad=False" if padded else "")
+            + _of_batches(value)
         )
+
+
+def _of_batches(value):
+    """The end of an error about a batch, where JAX is too old for batches."""
+    if ALL or value.ndim < 3:
+        return ""
+    return f". Batches need JAX 0.10 or newer; this is {jax.__version__}"
 
 
 def operands(caller, routine, arrays, pad):

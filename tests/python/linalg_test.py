@@ -145,6 +145,9 @@ def _where(mesh):
 @cases.kinds
 @pytest.mark.parametrize("name, n, ranks, dtype", TABLE)
 def test_is_the_one_of_one_device(name, n, ranks, dtype, kind):
+    if name == "funm" and kind == AxisType.Explicit and dtype.startswith("complex"):
+        if jax.__version_info__ < (0, 10):
+            pytest.skip("JAX 0.6 can't compile jnp.cos of complex numbers on explicit axes")
     ours, theirs, which = FUNCTIONS[name]
     matrix, b = _matrix(which, n, dtype), cases.normal(cases.rng(5), (n, 2), dtype)
     mesh = cases.line(ranks, kind=kind)

@@ -213,3 +213,10 @@ def test_transformations_need_jax_0_10(name, transform):
     message = rf"linalg\.{name}: \w is (being )?{word} .* with JAX 0\.10 and newer"
     with pytest.raises(NotImplementedError, match=message):
         of(jnp.asarray(_EYE))
+
+
+@pytest.mark.skipif(_compat.TRANSFORMS, reason="JAX 0.10 and newer have derivatives and batches")
+@pytest.mark.parametrize("name", ["inv", "svdvals"])
+def test_batches_need_jax_0_10(name):
+    with pytest.raises(ValueError, match=r"shape \(1, 4, 4\)\. Batches need JAX 0\.10 or newer"):
+        getattr(linalg, name)(_EYE[None])

@@ -254,6 +254,7 @@ def test_det_of_batches(n):
         np.testing.assert_array_equal(run(scaled)[1][:3], _times(slope, k * (n - 1))[:3])
 
 
+@cases.needs_transformations
 @pytest.mark.extended
 def test_det_of_a_batch_of_large_matrices():
     """The determinants are near 1; those of the matrices that are scaled overflow."""

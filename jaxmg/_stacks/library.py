@@ -148,11 +148,22 @@ svd = _of_jax("svd", degrees=(0, 1, 0))
 cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
 eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
-qr = _of_jax("qr", degrees=(0, 1))
 inv = _of_jax("inv", degrees=(-1,))
 solve = _of_jax("solve", degrees=(-1,), columns=True)
 slogdet = _of_jax("slogdet")
 det = _of_jax("det")
+
+
+_qr = _of_jax("qr", degrees=(0, 1))
+
+
+def qr(a, mode="reduced"):
+    """JAX's function, of mode "reduced", "complete" or "r". R has zeros below its diagonal for
+    every matrix."""
+    if mode == "r":
+        return jnp.triu(_qr(a, mode=mode))
+    q, r = results = _qr(a, mode=mode)
+    return type(results)(q, jnp.triu(r))
 
 
 @guarded

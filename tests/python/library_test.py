@@ -148,6 +148,47 @@ def test_a_matrix_of_a_batch(name, ranks, seen):
         assert _is_nan(name, x[1]) and np.isfinite(x[::2]).all()
 
 
+_TRIANGLES = {  # with what lies below the diagonal of each, or else above
+    "qr": (lambda a, **o: linalg.qr(a, **o)[1], True),
+    "r": (lambda a, **o: linalg.qr(a, "r", **o), True),
+    "complete": (lambda a, **o: linalg.qr(a, "complete", **o)[1], True),
+    "lower": (lambda a, **o: linalg.lu(a, **o)[1], False),
+    "upper": (lambda a, **o: linalg.lu(a, **o)[2], True),
+    "cholesky": (lambda a, **o: linalg.cholesky(a[..., :4, :4], **o), False),
+    "upper cholesky": (lambda a, **o: linalg.cholesky(a[..., :4, :4], upper=True, **o), True),
+    "tree.qr": (lambda a, **o: tree.qr(a, **o)[1], True),
+    "tree.r": (lambda a, **o: tree.qr(a, "r", **o), True),
+    "tree.complete": (lambda a, **o: tree.qr(a, "complete", **o)[1], True),
+    "tree.cholesky": (lambda a, **o: tree.cholesky(a[..., :4, :4], **o), False),
+    "tree.upper cholesky": (lambda a, **o: tree.cholesky(a[..., :4, :4], upper=True, **o), True),
+}
+
+
+@cases.needs_transformations
+@pytest.mark.core("tree.qr")
+@pytest.mark.parametrize(
+    "name, ranks, dtype",
+    cases.broad(
+        [
+            (name, ranks, cases.DTYPES[(i + j + k) % 4])
+            for i, name in enumerate(_TRIANGLES)
+            for j, ranks in enumerate((2, 1, 4, 8))
+            for k in range(2)
+        ],
+        lambda name, ranks, dtype: ranks == 2 and dtype[0] == "f",
+    ),
+)
+def test_beside_a_triangle_that_is_not_finite_are_zeros(name, ranks, dtype):
+    function, below = _TRIANGLES[name]
+    a = cases.normal(cases.rng(6), (3, 7, 7), dtype)
+    a[1, 2, 1], a[2, 0, 0] = np.nan, np.inf
+    for matrices in (a, a[:, :, :4], a[:, :4], a[1, :, :4], a[2, :, :4]):
+        factor = np.asarray(function(matrices, mesh=cases.line(ranks)))
+        assert not np.isfinite(factor).all()
+        factor = factor if below else factor.swapaxes(-1, -2)
+        assert (factor[..., np.tri(*factor.shape[-2:], -1, dtype=bool)] == 0).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.extended)])
 def test_all_results_but_integers_are_nan(bad):
     given = []

@@ -152,9 +152,7 @@ def _jvp(primals, tangents, *, jaxpr):
 
 _operation = Primitive("jaxmg_over_ranks")
 _operation.multiple_results = True
-_operation.def_impl(
-    _compat.compiled(lambda *arrays, jaxpr: jax.jit(jaxpr_as_fun(jaxpr))(*arrays))
-)
+_operation.def_impl(_compat.compiled(lambda *arrays, jaxpr: jax.jit(jaxpr_as_fun(jaxpr))(*arrays)))
 _operation.def_abstract_eval(lambda *avals, jaxpr: jaxpr.out_avals)
 mlir.register_lowering(
     _operation,

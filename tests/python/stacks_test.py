@@ -10,8 +10,10 @@ import stack_cases
 
 import jaxmg
 from jaxmg._call import plugins
+from jaxmg._routines import norms, svd_spaces
 from jaxmg._stacks import (
     choice,
+    cholesky,
     determinants,
     lu,
     native,
@@ -327,6 +329,50 @@ def test_every_row_names_a_way():
         assert row.way in known[row.function] and row.way in of_the_same.get(row.function, row.way)
         assert row.platform in ("cpu", "gpu")
         assert row.orders[0] <= row.orders[1] and row.least >= 1
+
+
+_WITH_RULES = {
+    "reduced": qr.reduced,
+    "r": qr.upper_by_lapack,
+    "solve": lambda a: lu.solve_by_lapack(a[:, :3], jnp.ones_like(a[:, :3, :2])),
+    "inverse": lambda a: lu.inverse_by_plugin(a[:, :3]),
+    "slogdet": lambda a: determinants.slogdet_by_plugin(a[:, :3]),
+    "det": lambda a: determinants.det(jax.default_backend(), a @ jnp.swapaxes(a, 1, 2)),
+    "svd": polar_svd.decompose_by_jax,
+    "values": polar_svd.values_by_jax,
+    "unitary": polar_svd.unitary_by_jax,
+    "cholesky": lambda a: cholesky.factor_by_lapack(a[:, :3] @ jnp.swapaxes(a[:, :3], 1, 2)),
+    "largest": lambda a: norms._extreme(a, 1, True),
+    "norm": lambda a: norms._of_powers(a, None, (1, 2), False),
+    "pseudoinverse": lambda a: svd_spaces._of_stack(a, jnp.full(len(a), 1e-9)),
+}
+
+
+@pytest.mark.core("r")
+@pytest.mark.parametrize("name", _WITH_RULES)
+def test_derivatives_of_a_jit_in_batches(name):
+    """JAX takes the batch of a rule's results to be where that of the function's is."""
+    function = _WITH_RULES[name]
+    a, moved = np.random.default_rng(3).normal(size=(2, 3, 4, 2, 4, 3))
+
+    def derivatives(function, a, moved):
+        return jax.jit(lambda a, moved: jax.jvp(function, (a,), (moved,)))(a, moved)
+
+    each = [
+        derivatives(function, x, y)
+        for x, y in zip(a.reshape(-1, 2, 4, 3), moved.reshape(-1, 2, 4, 3), strict=True)
+    ]
+    expected = jax.tree.map(lambda *x: np.stack(x).reshape(3, 4, *x[0].shape), *each)
+    for outer, inner in ((0, 0), (1, 2)):
+
+        def mapped(a, outer=outer, inner=inner):
+            return jax.vmap(jax.vmap(jax.jit(function), in_axes=inner), in_axes=outer)(a)
+
+        placed = (np.moveaxis(x, (1, 0), (inner + 1, 0)) for x in (a, moved))
+        found = derivatives(mapped, *(np.moveaxis(x, 0, outer) for x in placed))
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), found, expected
+        )
 
 
 @pytest.mark.extended

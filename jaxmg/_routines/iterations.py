@@ -124,7 +124,7 @@ def root_by_newton(a, p, epsilon, multiply, _):
     first = m, h, jnp.linalg.norm(m - eye), jnp.array(jnp.inf, real), 0
     _, h, error, _, _ = jax.lax.while_loop(far, step, first)
     h = (h + h.T.conj()) / 2
-    return jnp.where(error <= 0.3, h, jnp.nan)
+    return library.with_nan(h, ~(error <= 0.3))
 
 
 def _largest(a, multiply):

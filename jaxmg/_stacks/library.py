@@ -98,18 +98,20 @@ def _(primals, tangents):
 
 def _spoiled(x, bad):
     """NaN in the results of each matrix that is bad; integers stay."""
-    return _with_nan(x, bad) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+    return with_nan(x, bad) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 @jax.custom_jvp
-def _with_nan(x, bad):
+def with_nan(x, bad):
+    """``x`` (..., more dimensions), NaN where ``bad`` (...) is true, and so are its derivatives:
+    those of `jnp.where` are 0 there."""
     return jnp.where(_over(bad, x), _nan(x.dtype), x)
 
 
-@_with_nan.defjvp
+@with_nan.defjvp
 @_compat.default_promotion()
 def _(primals, tangents):
-    return _with_nan(*primals), _tangent(tangents[0], primals[1])
+    return with_nan(*primals), _tangent(tangents[0], primals[1])
 
 
 def _call_jax(name):

@@ -132,6 +132,25 @@ def test_gradient():
     np.testing.assert_allclose(gradient(matrix), expected, rtol=1e-10, atol=1e-10)
 
 
+@cases.needs_transformations
+@pytest.mark.extended
+@pytest.mark.parametrize("ranks", [2, cases.breadth(1)])
+def test_derivatives_where_the_exponential_is_nan(ranks):
+    a = np.stack([_matrix(5, "complex128", 1.0)] * 3)
+    a[1, 2, 1] = np.nan
+
+    def function(a, squarings=40):
+        return linalg.expm(a, max_squarings=squarings, mesh=cases.line(ranks))
+
+    def loss(a):
+        return function(a).real.sum()
+
+    gradient = np.asarray(jax.grad(loss)(jnp.asarray(a)))
+    assert np.isnan(gradient[1]).all() and np.isfinite(gradient[::2]).all()
+    assert np.isnan(jax.grad(loss)(jnp.asarray(a[1]))).all()
+    assert np.isnan(jax.jvp(lambda a: function(1e3 * a, 2), (a[0],), (a[0],))[1]).all()
+
+
 @pytest.mark.breadth
 @cases.kinds
 @cases.needs_transformations

@@ -460,6 +460,10 @@ def test_a_root_of_an_indefinite_matrix_is_nan(method):
     root = np.asarray(jaxmg.tree.inverse_pth_root(stack, 2, 0.0, method))
     assert np.isnan(root[1]).any()
     np.testing.assert_allclose(root[[0, 2]], [np.eye(4), np.eye(4) / 2], atol=1e-12)
+    moved = jax.jvp(
+        lambda a: jaxmg.tree.inverse_pth_root(a, 2, 0.0, method), (stack,), (0 * stack + np.eye(4),)
+    )[1]
+    assert np.isnan(moved[1]).any() and (method == "eigh" or np.isfinite(moved[::2]).all())
 
 
 def _bases(shape, dtype, seed):

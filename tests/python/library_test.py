@@ -54,7 +54,8 @@ def _is_nan(name, x):
     infinity is infinite."""
     if name == "cond":
         return not np.isfinite(x).any()
-    return np.isnan(x).any() if name[:2] in ("qr", "lu") else np.isnan(x).all()
+    factors = name.removeprefix("tree.")[:2] in ("qr", "lu")
+    return np.isnan(x).any() if factors else np.isnan(x).all()
 
 
 def _positive_definite(a):

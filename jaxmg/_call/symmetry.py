@@ -41,7 +41,7 @@ def is_hermitian(a, layout, largest=None):
         largest = scaling.largest(a)
         down, _ = scaling.powers_of(largest)
         a, largest = (scaling.times_scale(x, down) for x in (a, largest))
-    return _largest_flaw(a, layout, True, False) <= _rounding(a, largest)
+    return _is_rounding(_largest_flaw(a, layout, True, False), a, largest)
 
 
 def may_be_definite(a, layout, largest, is_hermitian):
@@ -52,12 +52,13 @@ def may_be_definite(a, layout, largest, is_hermitian):
         is_hermitian: whether that is known.
     """
     flaw = _largest_flaw(jax.lax.stop_gradient(a), layout, not is_hermitian, True)
-    return flaw <= _rounding(a, largest)
+    return _is_rounding(flaw, a, largest)
 
 
-def _rounding(a, largest):
-    """The largest difference of products that counts as rounding."""
-    return largest * (20 * len(a) * jnp.finfo(a.dtype).eps)
+def _is_rounding(flaw, a, largest):
+    """Whether this difference of products counts as rounding. An infinite one doesn't, although the
+    largest entry is infinite then, too."""
+    return (flaw <= largest * (20 * len(a) * jnp.finfo(a.dtype).eps)) & jnp.isfinite(flaw)
 
 
 def _largest_flaw(a, layout, compares, needs_positive):

@@ -24,6 +24,7 @@ def hermitian(a, triangle):
         off = jnp.abs(still - _adjoint(still)).max((-2, -1), keepdims=True, initial=0)
         largest = jnp.abs(still).max((-2, -1), keepdims=True, initial=0)
         good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
+        good &= jnp.isfinite(largest)
         a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
         # A sum may overflow, and XLA would merge a division with the power that scales this.
         return a + (_adjoint(a) - a) / 2

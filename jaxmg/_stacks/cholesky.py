@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import native, products, triangle
+from jaxmg._stacks import library, native, products, triangle
 
 
 def _differentiable(triangular_solve):
     """L of A = L L^H, (count, n, n), of A's lower triangle; NaN where A isn't positive definite."""
-    factor = jax.custom_jvp(lambda a: native.factor_cholesky(a))
+    factor = jax.custom_jvp(lambda a: native.factor_cholesky(library.unless_infinite(a)))
 
     @factor.defjvp
     @_compat.default_promotion()

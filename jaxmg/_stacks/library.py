@@ -7,8 +7,8 @@ every call of a library with a matrix that depends on a caller's goes through th
 results of that matrix. Integer results, such as pivots, are then those of the identity. A batch is
 checked matrix by matrix. Derivatives of such a matrix are NaN, and those of others don't notice.
 
-Cholesky factorization, which is here to be scaled, and substitution with a triangle are not
-guarded: their steps are the same for all entries, so they return, with NaN.
+Cholesky factorization and substitution with a triangle are not guarded: their steps are the same
+for all entries, so they return. For a factorization an infinite diagonal becomes NaN.
 
 | function | called for |
 |---|---|
@@ -147,7 +147,6 @@ svd_of_scaled = _of_jax("svd")
 eigvalsh_of_scaled = _of_jax("eigvalsh", _read_by_eigh)
 # `jaxmg._routines.of_stacks` calls these by name, too.
 svd = _of_jax("svd", degrees=(0, 1, 0))
-cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
 eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
 inv = _of_jax("inv", degrees=(-1,))
@@ -156,7 +155,19 @@ slogdet = _of_jax("slogdet")
 det = _of_jax("det")
 
 
+_cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
 _qr = _of_jax("qr", degrees=(0, 1))
+
+
+def cholesky(a, upper=False, symmetrize_input=True):
+    """JAX's function; NaN of a matrix with infinity, too."""
+    return _cholesky(unless_infinite(a), upper=upper, symmetrize_input=symmetrize_input)
+
+
+def unless_infinite(a):
+    """Matrices for a Cholesky factorization, NaN where the diagonal isn't finite: an infinite entry
+    leaves finite columns behind it."""
+    return with_nan(a, ~jnp.isfinite(jnp.diagonal(a, axis1=-2, axis2=-1)).all(-1))
 
 
 def qr(a, mode="reduced"):

@@ -24,7 +24,7 @@ _Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
 
 def _cholesky_by_jax(a):
     function = functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False)
-    return scaling.homogeneous(function, 0.5)(triangle.whole(a))
+    return scaling.homogeneous(function, 0.5)(triangle.whole(library.unless_infinite(a)))
 
 
 _CHOLESKY: _Ways = {

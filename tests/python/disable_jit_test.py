@@ -62,8 +62,6 @@ check_routines(ROUTINES)
 _DERIVATIVES = """
 jax.set_mesh(mesh)
 a, b = operand["a"], operand["b"]
-kept = [make(a, 2, mesh) for make in (jaxmg.cho_factor, jaxmg.lu_factor, jaxmg.geqrf)]
-batch = jnp.stack([a, 2 * a, 3 * a])
 losses = {
     "factors": lambda a: jnp.sum(jaxmg.cho_factor(a, 2, mesh).solve(b) ** 2),
     "logdet": lambda a: jaxmg.cho_factor(a, 2, mesh).logdet(),
@@ -77,6 +75,12 @@ losses = {
 for name, loss in losses.items():
     check(name, jax.grad(loss), a)
     check(name, lambda a: jax.jvp(jax.checkpoint(loss), (a,), (a,)), a)
+"""
+_OTHERS = """
+jax.set_mesh(mesh)
+a, b = operand["a"], operand["b"]
+kept = [make(a, 2, mesh) for make in (jaxmg.cho_factor, jaxmg.lu_factor, jaxmg.geqrf)]
+batch = jnp.stack([a, 2 * a, 3 * a])
 for factor in kept:
     check("vmap", jax.vmap(factor.solve), jnp.stack([b, 2 * b]))
     check("linearize", lambda b: jax.linearize(factor.solve, b)[1](b), b)
@@ -91,6 +95,7 @@ for function in (jaxmg.tree.inv, jaxmg.tree.orthogonalize, jaxmg.tree.eigh):
 def _run(program):
     if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
+    cases.devices(2)  # or it is left out
     result = run("-X", "faulthandler", "-c", _PROGRAM + program, JAX_ENABLE_X64="1")
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -106,5 +111,6 @@ def test_routines():
 
 @cases.needs_transformations
 @pytest.mark.breadth
-def test_transformations():
-    _run(_DERIVATIVES)
+@pytest.mark.parametrize("program", [_DERIVATIVES, _OTHERS], ids=["derivatives", "others"])
+def test_transformations(program):
+    _run(program)

@@ -185,9 +185,56 @@ def test_beside_a_triangle_that_is_not_finite_are_zeros(name, ranks, dtype):
     a[1, 2, 1], a[2, 0, 0] = np.nan, np.inf
     for matrices in (a, a[:, :, :4], a[:, :4], a[1, :, :4], a[2, :, :4]):
         factor = np.asarray(function(matrices, mesh=cases.line(ranks)))
-        assert not np.isfinite(factor).all()
+        assert np.isnan(factor[1:] if matrices.ndim == 3 else factor[None]).any((1, 2)).all()
         factor = factor if below else factor.swapaxes(-1, -2)
         assert (factor[..., np.tri(*factor.shape[-2:], -1, dtype=bool)] == 0).all()
+
+
+@cases.needs_transformations
+@pytest.mark.extended
+@pytest.mark.parametrize("ranks", [2, cases.breadth(1)])
+def test_an_infinite_diagonal_entry_hides_nothing_of_a_factor(ranks):
+    """Columns behind it are finite, and so are solutions."""
+    a, mesh = np.stack([2 * np.eye(5) + 1] * 3), cases.line(ranks)
+    a[1, 2, 2] = np.inf
+    for lower in (False, True):
+        c = linalg.cho_factor(a, lower=lower, mesh=mesh)
+        x = linalg.cho_solve(c, np.ones(5), mesh=mesh)
+        assert np.isnan(x[1]).all() and np.isfinite(x[::2]).all()
+
+
+_BY_STRUCTURE = {
+    "solve": lambda a, **o: linalg.solve(a, np.ones(len(a), a.dtype), **o),
+    "inv": linalg.inv,
+    "det": linalg.det,
+    "slogdet": linalg.slogdet,
+    "power": lambda a, **o: linalg.matrix_power(a, -2, **o),
+}
+
+
+@pytest.mark.core("solve")
+@pytest.mark.parametrize(
+    "name, ranks, dtype",
+    cases.broad(
+        [
+            (name, ranks, cases.DTYPES[(i + j) % 4])
+            for i, name in enumerate(_BY_STRUCTURE)
+            for j, ranks in enumerate((2, 1, 4, 8))
+        ],
+        lambda name, ranks, dtype: ranks == 2,
+    ),
+)
+def test_a_triangle_with_infinity_is_not_hermitian(name, ranks, dtype):
+    """Both products with a probe are infinite, and the other triangle alone is positive definite:
+    by that results were finite."""
+    a = (3 * np.eye(6)).astype(dtype)
+    for place in ((4, 1), (1, 4), (5, 0)):
+        spoilt = a.copy()
+        spoilt[place] = np.inf
+        results = _BY_STRUCTURE[name](jnp.asarray(spoilt), mesh=cases.line(ranks))
+        assert all(np.isnan(x).all() for x in _floats(results))
+        with pytest.raises(ValueError, match="not Hermitian"):
+            jaxmg.potrs(spoilt, np.ones(6, dtype), mesh=cases.line(ranks), check=True)
 
 
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.extended)])

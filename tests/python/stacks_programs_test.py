@@ -99,7 +99,7 @@ _OPERATIONS, _OF_GRADIENT = 150, 230
 _LARGER = {
     ("det", True): 755, ("eigh", False): 600, ("eigh", True): 770, ("pinv", False): 560,
     ("pinv", True): 610, ("polar", True): 420, ("svd", False): 445, ("svd", True): 640,
-    ("svdvals", False): 445, ("svdvals", True): 475,
+    ("svdvals", False): 445, ("svdvals", True): 475, ("cholesky", True): 255,
 }  # fmt: skip
 # Those of a tree of three shapes, and of each leaf.
 _OF_A_TREE, _OF_A_LEAF = {"qr": 165, "root": 275, "iteration": 225}, {"qr": 5, "bfloat16": 3}

@@ -343,8 +343,8 @@ _WITH_RULES = {
     "unitary": polar_svd.unitary_by_jax,
     "cholesky": lambda a: cholesky.factor_by_lapack(a[:, :3] @ jnp.swapaxes(a[:, :3], 1, 2)),
     "largest": lambda a: norms._extreme(a, 1, True),
-    "norm": lambda a: norms._of_powers(a, None, (1, 2), False),
-    "pseudoinverse": lambda a: svd_spaces._of_stack(a, jnp.full(len(a), 1e-9)),
+    "norm": lambda a: norms._of_squares(a, (1, 2)),
+    "pseudoinverse": lambda a: svd_spaces._of_stack("cpu", a, jnp.full(len(a), 1e-9)),
 }
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import types
 
 import cases
 import jax
@@ -13,6 +14,7 @@ from qr_test import HARD, hard
 
 from jaxmg import linalg
 from jaxmg._routines import jax_lstsq, jax_qr, svd, tall_qr
+from jaxmg._stacks import choice
 
 
 def _of_rank(m, n, rank, dtype):
@@ -185,12 +187,14 @@ def test_each_way_of_least_squares(condition, damp):
 @pytest.mark.extended
 def test_singular_values_of_well_conditioned_matrices_by_eigenvalues(monkeypatch):
     monkeypatch.setattr(svd, "SMALL", 4)
+    monkeypatch.setattr(choice, "_PRODUCTS", ())
+    gpus = types.SimpleNamespace(platform="gpu", is_whole=False)
     for condition, by_svd in ((2, False), (1e7, True)):
         r = np.triu(np.linalg.qr(_of_condition(9, 9, condition))[1])
         r = r * np.sign(np.diagonal(r))[:, None]
         assert bool(tall_qr.is_moderate(r, np.linalg.inv(r))) != by_svd
         exact = np.linalg.svd(r, compute_uv=False)
-        found = jax_lstsq._singular_values(jnp.asarray(r), "gpu")
+        found = jax_lstsq._singular_values(jnp.asarray(r), gpus)
         np.testing.assert_allclose(found, exact, rtol=0, atol=5e-15)
 
 

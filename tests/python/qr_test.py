@@ -14,8 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._routines import jax_qr, tall_qr
-from jaxmg._transform import collective_products, products
+from jaxmg._routines import jax_qr
 
 
 def _normal(m, n, dtype="complex128"):
@@ -180,23 +179,8 @@ def test_every_small_shape(ranks):
 
 
 @pytest.mark.extended
-def test_gram_matrices_by_halves(monkeypatch):
-    """Q and R don't show a wrong one: CholeskyQR2 fails then, and another way replaces it."""
-    monkeypatch.setattr(collective_products, "_BLOCK", 5)
-    a = _normal(23, 17)
-    np.testing.assert_allclose(products.own_product(jnp.asarray(a)), a.conj().T @ a, atol=1e-12)
-
-
-def test_inverses_of_triangular_matrices():
-    r, below = np.triu(_normal(17, 17)), np.tril(_normal(17, 17), -1)  # which doesn't count
-    inverse = tall_qr.inverse_of_upper(jnp.asarray(r + below + 9 * np.eye(17)))
-    np.testing.assert_allclose(inverse @ (r + 9 * np.eye(17)), np.eye(17), atol=1e-13)
-
-
-@pytest.mark.extended
 def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
     monkeypatch.setattr(jax_qr, "SMALL", 16)
-    monkeypatch.setattr(collective_products, "_BLOCK", 5)
     mesh = cases.line(1)
     for m, n, by_reflectors in ((67, 17, True), (69, 17, False)):
         a = _normal(m, n)

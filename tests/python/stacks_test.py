@@ -344,7 +344,9 @@ _WITH_RULES = {
     "cholesky": lambda a: cholesky.factor_by_lapack(a[:, :3] @ jnp.swapaxes(a[:, :3], 1, 2)),
     "largest": lambda a: norms._extreme(a, 1, True),
     "norm": lambda a: norms._of_squares(a, (1, 2)),
-    "pseudoinverse": lambda a: svd_spaces._of_stack("cpu", a, jnp.full(len(a), 1e-9)),
+    "pseudoinverse": lambda a: svd_spaces._of_stack(
+        jax.default_backend(), a, jnp.full(len(a), 1e-9)
+    ),
 }
 
 

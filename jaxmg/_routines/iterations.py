@@ -1,6 +1,8 @@
 """Functions of one matrix that optimizers need, by products: the orthogonal factor and inverse
 roots. For `jaxmg.tree`, which gives each matrix a device; ``multiply`` is the product."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -88,12 +90,34 @@ def inverse_root(a, p, epsilon, by, multiply=sections.multiply):
 
 def root_by_eigenvalues(a, p, epsilon, multiply, bad):
     """`inverse_root` by eigenvalues and eigenvectors; ``bad``: A isn't finite."""
-    if not a.size:
-        return a
-    w, v = library.eigh_of_scaled(a, bad)
-    w = w + epsilon * w[-1:].max(initial=-jnp.inf)
-    root = multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
+    return _root_by_eigenvalues(p, epsilon, multiply, a, bad) if a.size else a
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _root_by_eigenvalues(p, epsilon, multiply, a, bad):
+    return _root_of(p, epsilon, multiply, *library.eigh_of_scaled(a, bad))
+
+
+def _root_of(p, epsilon, multiply, w, v):
+    root = multiply(v * ((w + epsilon * w[-1:]) ** (-1 / p)).astype(v.dtype), v.T.conj())
     return (root + root.T.conj()) / 2
+
+
+@_root_by_eigenvalues.defjvp
+@_compat.default_promotion()
+def _(p, epsilon, multiply, primals, tangents):
+    """By divided differences (Y. L. Daleckii, S. G. Krein, 1965), which equal eigenvalues have: of
+    x^-q the one at x_i = (1 + t) x_j is x_j^(-q-1) ((1 + t)^-q - 1) / t."""
+    (a, bad), (a_dot, _) = primals, tangents
+    w, v = library.eigh_of_scaled(a, bad)
+    inner = multiply(v.T.conj(), multiply(a_dot / 2 + a_dot.T.conj() / 2, v))
+    x, power = w + epsilon * w[-1:], -1 / p
+    t = (x[:, None] - x) / x
+    quotient = jnp.expm1(power * jnp.log1p(t)) / jnp.where(t == 0, 1, t)
+    quotient = jnp.where(t == 0, power, quotient) * x ** (power - 1)
+    moved = inner + epsilon * inner[-1, -1].real.astype(a.dtype) * jnp.eye(len(w), dtype=a.dtype)
+    root_dot = multiply(multiply(v, quotient.astype(a.dtype) * moved), v.T.conj())
+    return _root_of(p, epsilon, multiply, w, v), (root_dot + root_dot.T.conj()) / 2
 
 
 def root_by_newton(a, p, epsilon, multiply, _):

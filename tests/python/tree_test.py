@@ -466,6 +466,32 @@ def test_a_root_of_an_indefinite_matrix_is_nan(method):
     assert np.isnan(moved[1]).any() and (method == "eigh" or np.isfinite(moved[::2]).all())
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("dtype", ["float64", cases.breadth("complex128")])
+def test_derivative_of_a_root_where_eigenvalues_are_equal(dtype):
+    q = np.linalg.qr(cases.normal(cases.rng(1), (6, 6), dtype))[0]
+    w = np.array([3.0, 3, 2, 2, 1, 1])
+    a, moved = (q * w) @ q.conj().T, cases.hermitian(6, dtype)
+    inner = q.conj().T @ moved @ q
+    gaps = w[:, None] - w
+    equal = gaps == 0
+    values = w**-0.25
+    factors = np.where(equal, -0.25 * w**-1.25, 0) + (values[:, None] - values) / np.where(
+        equal, 1, gaps
+    )
+
+    def root(a):
+        return jaxmg.tree.inverse_pth_root([a], 4, 0.0)[0]
+
+    found = jax.jvp(root, (jnp.asarray(a),), (jnp.asarray(moved),))[1]
+    np.testing.assert_allclose(found, q @ (factors * inner) @ q.conj().T, atol=1e-12)
+    weights = cases.normal(cases.rng(2), (6, 6), dtype)
+    gradient = jax.grad(lambda a: jnp.vdot(weights, root(a)).real)(jnp.asarray(a))
+    np.testing.assert_allclose(
+        jnp.sum(gradient * moved).real, np.vdot(weights, found).real, rtol=1e-12
+    )
+
+
 def _bases(shape, dtype, seed):
     return np.linalg.qr(cases.normal(cases.rng(seed, *shape), shape, dtype))[0].astype(dtype)
 

@@ -69,8 +69,9 @@ def spoiled(function):
 
 
 def _over(bad, x):
-    """``bad`` (...), broadcastable with ``x`` (..., more dimensions)."""
-    return bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim))
+    """``bad`` (...), broadcastable with ``x`` (..., more dimensions). JAX 0.6 selects by a scalar
+    alone where explicit axes shard ``x``."""
+    return bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim)) if bad.ndim else bad
 
 
 def _nan(dtype):

@@ -105,7 +105,7 @@ def in_double(a, layout):
     return bool(single and large and layouts.fast_in_double(layout.platform))
 
 
-def _by_rows(x, layout):
+def by_rows(x, layout):
     """``x`` where explicit axes have it by rows, as a loop's state has to be."""
     if not layout.explicit:
         return x

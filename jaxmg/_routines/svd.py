@@ -109,6 +109,7 @@ def relative_values(call, a):
 def decomposed_hermitian(call, a):
     """(U, s, V^H) of a Hermitian matrix, from its eigenvectors and eigenvalues."""
     w, v = jax_eigh.eigenpairs_of(a, call.layout, jax_linalg.HERMITIAN)
+    v = polar.by_rows(v, call.layout)  # explicit axes take no columns out of sharded ones
     order = jnp.argsort(-jnp.abs(w))
     u, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
     start, end = call.attributes

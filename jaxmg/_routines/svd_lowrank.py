@@ -94,7 +94,7 @@ class _LowRank(batching.Batchable):
         def settled(w, q, r, images):
             """As a loop's state has to lie on explicit axes."""
             w, r = (blocks.replicate(x, layout) for x in (w, r))
-            return w, polar._by_rows(q, layout), r, polar._by_rows(images, layout)
+            return w, polar.by_rows(q, layout), r, polar.by_rows(images, layout)
 
         zeros = (jnp.zeros((len(a), columns), dtype) for columns in (width, PROBES))
         state = settled(w, next(zeros), jnp.zeros((width, width), dtype), next(zeros))

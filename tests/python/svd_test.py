@@ -760,6 +760,20 @@ def test_hermitian_and_parts():
     np.testing.assert_allclose(linalg.svd(a, True, False, subset_by_index=(0, 2), **where), s[:2])
 
 
+@pytest.mark.breadth
+def test_hermitian_by_columns_of_explicit_axes():
+    mesh = cases.line(2, kind=AxisType.Explicit)
+    a = matrix("random", 8, 8, "float64")
+    a = a + a.T
+    placed = cases.shard(a, mesh, None, "r")
+    for subset in (None, (1, 5)):
+        found = linalg.svd(placed, hermitian=True, subset_by_index=subset)
+        expected = linalg.svd(a, hermitian=True, subset_by_index=subset, mesh=cases.line(1))
+        np.testing.assert_allclose(found.S, expected.S, rtol=1e-12, atol=1e-13)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(np.abs(x), np.abs(y), atol=1e-11)
+
+
 @cases.needs_transformations
 @pytest.mark.breadth
 def test_hermitian_batch():

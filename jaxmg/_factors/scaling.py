@@ -86,8 +86,8 @@ def largest(x, axis=None, keepdims=False):
     axes = tuple(each % x.ndim for each in axes)
     # Fewer operations than `magnitude`. Of that a comparison with 0 stays one of integers on CPUs.
     parts = (x.real, x.imag) if _is_complex(x) else (x,)
-    bits = (_Format(part.dtype).bits(jax.lax.abs(part)) for part in parts)
-    bits = jax.lax.reduce_max(functools.reduce(jnp.maximum, bits), axes)
+    of_parts = (_Format(part.dtype).bits(jax.lax.abs(part)) for part in parts)
+    bits = jax.lax.reduce_max(functools.reduce(jnp.maximum, of_parts), axes)
     bits = jnp.expand_dims(bits, axes) if keepdims else bits
     return _Format(jnp.finfo(x.dtype).dtype).number(bits)
 
@@ -192,9 +192,9 @@ def homogeneous(
         named = {"largest": times_scale(size, down)} if passes_largest else {}
         of_columns = None
         if columns:
-            b, *others = others
+            b = others[0]
             of_columns = _scale_of_columns(b, -1 if b.ndim < a.ndim else -2)
-            others = times_scale(b, of_columns[0]), *others
+            others = times_scale(b, of_columns[0]), *others[1:]
         results = function(times_scale(a, over(down, 2)), *others, **options, **named)
         leaves, tree = jax.tree.flatten(results)
         of_each = degrees if len(leaves) == len(degrees) else (max(degrees, key=abs),)
@@ -343,7 +343,7 @@ def lower(a, diagonal=0):
 
 def unit_lower(a):
     """The lower triangle of a matrix (m, n) with ones on its diagonal."""
-    return lower(a, -1) + jnp.eye(*a.shape, dtype=a.dtype)
+    return lower(a, -1) + jnp.eye(a.shape[0], a.shape[1], dtype=a.dtype)
 
 
 def with_upper_times(a, power):

@@ -120,7 +120,7 @@ def expm(
     triangle is zero.
 
     Cost: 5 products of 2 n^3 flops over all ranks (single precision: 4), and one more for each
-    squaring, of which there are at most 3 more than JAX counts (P. Bader, S. Blanes, F. Casas,
+    squaring. There are at most 3 more of these than JAX counts (P. Bader, S. Blanes, F. Casas,
     Mathematics 7, 2019; A. H. Al-Mohy, N. J. Higham, SIAM J. Matrix Anal. Appl. 31, 2009). A
     gradient takes three times as many, and computes the result again. Memory: about eight times
     A's. With "her" as for `funm`.

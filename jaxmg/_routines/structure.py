@@ -48,7 +48,7 @@ class ByStructure(batching.Batchable):
         )
 
     def __call__(self, *arrays):
-        *arrays, largest = arrays
+        arrays, largest = arrays[:-1], arrays[-1]
         if not arrays[0].size:
             return self.general(*arrays)
         # Traced once, for the shapes of its results and for the second branch.
@@ -77,8 +77,7 @@ class ByStructure(batching.Batchable):
         return jax.lax.cond(status == 0, lambda: values, lambda: self._alike(general(), shapes))
 
     def batched(self, settled, size, marks, *arrays):
-        *arrays, _ = arrays
-        *marks, _ = marks
+        arrays, marks = arrays[:-1], marks[:-1]
         moving = [i for i, mark in enumerate(marks) if mark]
 
         def each(*values):

@@ -24,11 +24,11 @@ using Real = typename RealOf<T>::type;
 template <typename T>
 inline constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
 
-// A tuple with an X of each dtype: std::get<X<T>>.
+// The tuple of X of each dtype. std::get<X<T>> returns one of them.
 template <template <typename> class X>
 using PerDtype = std::tuple<X<float>, X<double>, X<std::complex<float>>, X<std::complex<double>>>;
 
-// std::conj would turn a real number into a complex one.
+// Unlike std::conj, returns a real number for a real number.
 template <typename T>
 T Conj(T x) {
   if constexpr (kIsComplex<T>) {

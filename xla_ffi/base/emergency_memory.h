@@ -1,4 +1,4 @@
-// EmergencyMemory: a little memory for exceptions when the heap has none.
+// EmergencyMemory: a small reserve of memory for exceptions when the heap is exhausted.
 #ifndef JAXMG_XLA_FFI_BASE_EMERGENCY_MEMORY_H_
 #define JAXMG_XLA_FFI_BASE_EMERGENCY_MEMORY_H_
 

@@ -6,8 +6,8 @@
 
 namespace jaxmg {
 
-// While it lives, this thread rounds to nearest and keeps denormals; afterwards its mode is what it
-// was before. XLA's threads flush denormals to zero, some of them and at some times, and a thread
+// Sets this thread to round to nearest and to keep denormals; the destructor restores the previous
+// mode. Needed because some of XLA's threads flush denormals to zero at times, and a thread
 // inherits the mode of its creator.
 class DefaultFloatingPoint {
  public:

@@ -1,4 +1,4 @@
-// Status: the outcome of a call that can fail. Nothing in xla_ffi/ throws across a module's border.
+// Status: the outcome of a call that can fail. No exception crosses a module's border in xla_ffi/.
 #ifndef JAXMG_XLA_FFI_BASE_STATUS_H_
 #define JAXMG_XLA_FFI_BASE_STATUS_H_
 
@@ -22,7 +22,7 @@ enum class Code {
   kInternal,
 };
 
-// Copying a Status allocates no memory, so that any failure can be passed on.
+// Copying a Status allocates no memory, so a failure can always be passed on.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -48,7 +48,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const std::string> message_;
 };
 
-// Makes a Status from the pieces of its message: Error(Code::kInternal, "rank ", 3, " is missing").
+// Concatenates the pieces to the message: Error(Code::kInternal, "rank ", 3, " is missing").
 template <typename... Pieces>
 Status Error(Code code, const Pieces&... pieces) {
   std::ostringstream text;
@@ -56,7 +56,7 @@ Status Error(Code code, const Pieces&... pieces) {
   return Status(code, text.str());
 }
 
-// Makes a Status from the exception that is being handled.
+// Makes a Status from the current exception.
 inline Status CurrentException() noexcept {
   try {
     try {
@@ -72,8 +72,8 @@ inline Status CurrentException() noexcept {
   return Status::Fixed(Code::kResourceExhausted, "out of host memory");
 }
 
-// Calls `step` and returns its Status, or an error if it throws: small allocations on the host may
-// fail anywhere, and other ranks must learn of it.
+// Calls `step` and returns its Status, or an error if it throws. Any small allocation on the host
+// may throw, and the other ranks must learn of it.
 template <typename Step>
 Status Guarded(const Step& step) noexcept {
   try {

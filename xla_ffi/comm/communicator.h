@@ -41,7 +41,7 @@ class Communicator {
     }
     return Status::Ok();
   }
-  // The number of blocks sent to `peer` so far.
+  // Returns the number of blocks sent to `peer` so far.
   virtual int64_t Sent(int peer) const = 0;
   // Makes the stream's later work wait until `peer` has taken the first `count` blocks sent to it.
   virtual Status WaitSent(Stream stream, int peer, int64_t count) = 0;
@@ -57,14 +57,14 @@ class Communicator {
 
   // Fails the call: from now on every call of every rank returns this error.
   virtual void Abort(const Status& status) noexcept = 0;
-  // The error passed to Abort, or Ok. Any thread may call it at any time.
+  // Returns the error passed to Abort, or Ok. Any thread may call it at any time.
   virtual Status Failure() const noexcept = 0;
-  // Whether Abort was called. Takes no lock: cheap enough for each step of an algorithm.
+  // Returns whether Abort was called. Takes no lock: cheap enough for each step of an algorithm.
   virtual bool failed() const noexcept = 0;
 };
 
-// The Communicator of a call of one rank, or of a rank that works alone for the ranks of `outer`,
-// and fails with these. Has no peers to send to.
+// The Communicator of a call of one rank, or of a rank that works alone on behalf of the ranks of
+// `outer` and fails if they fail. Has no peers.
 class SoloCommunicator : public Communicator {
  public:
   explicit SoloCommunicator(const Communicator* outer = nullptr) : outer_(outer) {}
@@ -96,12 +96,12 @@ class SoloCommunicator : public Communicator {
   }
 };
 
-// The error of a rank that gives up because of another one's failure, which Abort was called with.
-// An interrupt is nobody's failure, and remains what it is.
+// Returns the error of a rank that gives up because another rank called Abort with `failure`. An
+// interrupt is returned unchanged, because no rank failed.
 Status GivenUp(const Status& failure) noexcept;
 
-// Sends `block` of rank `root` to the same block of every other rank. The root may change it only
-// after WaitSent to each of them.
+// Sends `block` of rank `root` to `block` of every other rank. The root may change it only after
+// WaitSent to each of them.
 Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& block);
 
 // Gathers `bytes` bytes at `mine` of every rank into `all` (size * bytes), in rank order, on every
@@ -110,7 +110,7 @@ Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& blo
 Status AllGather(Communicator& comm, Device& device, Stream stream, const void* mine, void* all,
                  size_t bytes);
 
-// Runs a step that may fail on one rank alone. If it fails on this rank, aborts the call; returns
+// Runs a step that may fail on a single rank. If it fails on this rank, aborts the call. Returns
 // the status that all ranks agree on.
 Status RunCollectively(Communicator& comm, const std::function<Status()>& step);
 

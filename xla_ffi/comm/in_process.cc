@@ -73,8 +73,8 @@ Status InProcessGroup::Await(const WaitPolicy& policy, Ready ready, Take take, L
   return Status::Ok();
 }
 
-// Between two agreements: the second one keeps a fast rank from writing its next number before all
-// ranks have read this one.
+// Shares between two agreements: the second one keeps a fast rank from writing its next number
+// before all ranks have read this one.
 Status InProcessGroup::Share(int rank, int64_t mine, const WaitPolicy& policy,
                              std::vector<int64_t>* all) {
   const Status room = Guarded([&] {
@@ -93,7 +93,7 @@ Status InProcessGroup::Share(int rank, int64_t mine, const WaitPolicy& policy,
   return Agree(rank, Status::Ok(), policy);
 }
 
-// An abort is one of the possible results of an agreement, so it doesn't end the wait.
+// An abort doesn't end the wait, because it is one of the possible results of an agreement.
 Status InProcessGroup::Agree(int rank, const Status& mine, const WaitPolicy& policy) noexcept {
   auto lock = monitor_.Lock();
   const int64_t round = agreements_;
@@ -120,8 +120,8 @@ void InProcessGroup::CountVotes() noexcept {
   if (voted_ == 0 || voted_ + departed_ < size_) return;
   outcome_ = departure_;
   for (Status& vote : votes_) {
-    // Ranks that were only told of a failure repeat it as kAborted; the original error takes
-    // precedence.
+    // Ranks that gave up because of another rank's failure report kAborted; the original error
+    // takes precedence.
     if (outcome_.ok() ||
         (outcome_.code() == Code::kAborted && !vote.ok() && vote.code() != Code::kAborted)) {
       outcome_ = vote;

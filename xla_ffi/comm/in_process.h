@@ -17,9 +17,10 @@
 
 namespace jaxmg {
 
-// How blocks reach a rank: a rank of this process (kInProcess); a rank of another process, which
-// reads the block from memory that both processes map (kMemory); over an NCCL channel (kNccl); over
-// a socket, from the block itself (kSocket) or from a copy in host memory (kStaged).
+// How blocks reach a rank. kInProcess: the rank belongs to this process. kMemory: it belongs to
+// another process, which reads the block from memory that both map. kNccl: over an NCCL channel.
+// kSocket: over a socket, from the block itself. kStaged: over a socket, from a copy in host
+// memory.
 enum class LinkKind { kInProcess, kMemory, kNccl, kSocket, kStaged };
 inline constexpr int kNumLinkKinds = 5;
 
@@ -40,21 +41,21 @@ class InProcessGroup {
   struct Message {
     Bytes2D block;
     std::shared_ptr<Event> ready = nullptr;
-    std::shared_ptr<Staging::Copy> copy = nullptr;  // the staged copy, if `block` is one
+    std::shared_ptr<Staging::Copy> copy = nullptr;  // the staged copy, if `block` refers to one
   };
   // Returns whether the rank belongs to this process.
   virtual bool IsHere(int /*rank*/) const { return true; }
   // Returns how a block reaches the rank.
   virtual LinkKind LinkKindTo(int /*rank*/) const { return LinkKind::kInProcess; }
-  // Makes a message of its block: records the event behind the stream's work so far and stages a
-  // copy if the link needs one. A message prepared for a rank of this process is valid for all of
-  // them; a copy staged for one kind of link is valid for all ranks of that kind.
+  // Completes a message that has its block: records the event behind the stream's work so far, and
+  // stages a copy if the link needs one. A message prepared for a rank of this process is valid for
+  // all of them; a copy staged for one kind of link is valid for all ranks of that kind.
   virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);
   virtual void Post(int from, int to, Message message);
   virtual Status TakeMessage(Device& device, int from, int to, const WaitPolicy& policy,
                              Message* message);
-  // Records the event to post when a message of `from` has been taken, behind the stream's work so
-  // far.
+  // Records the event that is posted to `from` when its message has been taken, behind the stream's
+  // work so far.
   virtual Status RecordTaken(Device& device, Stream stream, int from, int to,
                              std::shared_ptr<Event>* done);
   virtual void PostTaken(int from, int to, std::shared_ptr<Event> done);
@@ -71,8 +72,8 @@ class InProcessGroup {
   Status Failure() noexcept;
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
-  // For a rank that leaves the call early and will not vote again: all later agreements return this
-  // failure.
+  // Called by a rank that leaves the call early and will not vote again: all later agreements
+  // return this failure.
   virtual void Depart(const Status& why) noexcept;
 
  protected:
@@ -87,11 +88,11 @@ class InProcessGroup {
   template <typename Ready, typename Take, typename Late>
   Status Await(const WaitPolicy& policy, Ready ready, Take take, Late late);
   void AbortLocked(const Status& status) noexcept;
-  // Counts the vote of a rank. With the lock held.
+  // Counts the vote of a rank. Requires the lock.
   virtual void Vote(int rank, const Status& mine) noexcept;
   void DepartLocked(const Status& why) noexcept;
   void CountVotes() noexcept;
-  // Notify other processes. With the lock held.
+  // Notify other processes. Require the lock.
   virtual void OnAbort() noexcept {}
   virtual void OnOutcome() noexcept {}
 
@@ -102,7 +103,7 @@ class InProcessGroup {
   std::atomic<bool> failed_{false};  // whether aborted_ is set
   std::vector<Status> votes_;
   std::vector<int64_t> shared_,
-      rank_values_;  // the arguments of Share and of SetRankValue, by rank
+      rank_values_;  // the arguments of Share and SetRankValue, by rank
   int voted_ = 0, departed_ = 0;
   Status departure_;  // why the first rank departed
   int64_t agreements_ = 0;

@@ -17,10 +17,10 @@ namespace {
 
 using SignalHandler = void (*)(int);
 
-// How long after another process's interrupt this process's own signal is expected.
+// The longest time between another process's interrupt and this process's own signal.
 constexpr Seconds kSignalsApart(0.5);
 
-// What the handler uses, which may call almost nothing.
+// The state that the signal handler uses. A handler may call almost nothing.
 std::atomic<int64_t> signal_count{0};
 std::atomic<SignalHandler> replaced{nullptr};
 sem_t signalled;
@@ -30,20 +30,21 @@ static_assert(std::atomic<int64_t>::is_always_lock_free &&
 void OnSignal(int number) {
   const int saved = errno;
   signal_count.fetch_add(1);
-  // First: the main thread must find the signal when a call returns because of it.
+  // The replaced handler comes first: when a call returns because of the signal, the main thread
+  // must already have the signal.
   if (const SignalHandler handler = replaced.load()) handler(number);
   sem_post(&signalled);
   errno = saved;
 }
 
-// Replaces the process's handler `from` by `to`, and leaves any other one.
+// Replaces the process's handler `from` with `to`. Leaves any other handler in place.
 void Replace(SignalHandler from, SignalHandler to) noexcept {
   struct sigaction now = {}, before = {};
   if (sigaction(SIGINT, nullptr, &now) != 0) return;
   if ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != from) return;
   now.sa_handler = to;
   if (sigaction(SIGINT, &now, &before) != 0) return;
-  // Another thread has changed it in between.
+  // Another thread changed the handler in between.
   if ((before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != from) {
     sigaction(SIGINT, &before, nullptr);
   }
@@ -59,7 +60,8 @@ struct Calls {
   CallUnderWay* first = nullptr;
   bool watches = false;
   int64_t interrupted = 0;  // the number of the last signal that interrupted calls
-  // The last executions, as XLA runs fewer at a time: what makes the calls of a loop one thing.
+  // The last executions, which make the calls of a loop one unit. 64 suffice, because XLA runs
+  // fewer at a time.
   std::array<Execution, 64> executions;
   size_t next_execution = 0;
 
@@ -117,7 +119,7 @@ void CallUnderWay::AwaitOwnSignal(const Status& outcome) noexcept {
   calls.monitor.Wait(lock, {kSignalsApart}, [&] { return !interrupted_.ok(); });
 }
 
-// With the lock of the calls held.
+// Requires the lock of the calls.
 void CallUnderWay::Interrupt() noexcept {
   interrupted_ = Guarded([&] {
     return Error(Code::kCancelled, routine_, ": interrupted by SIGINT (Ctrl-C)", where_(site_));
@@ -153,7 +155,7 @@ bool WatchInterrupts(bool (*wanted)()) {
   if (sem_init(&signalled, 0, 0) != 0) return false;
   std::thread([wanted] {
     for (;;) {
-      if (sem_wait(&signalled) != 0) continue;  // another signal
+      if (sem_wait(&signalled) != 0) continue;  // interrupted by another signal
       const int64_t signals = signal_count.load();
       if (wanted()) InterruptCalls(signals);
     }

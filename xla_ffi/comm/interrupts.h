@@ -5,9 +5,9 @@
 //           ─► aborts the calls that began before the signal, on all their ranks
 //
 // The handler is installed when a call begins, and only in place of the handler that
-// WatchInterrupts found. Ranks learn of an abort at the next step of their Flow, and at any wait
-// for another rank. A program that had made a call before the signal is interrupted at its next
-// call. Executions that make their first call after the signal are not affected.
+// WatchInterrupts saw. Ranks learn of an abort at the next step of their Flow and in any wait for
+// another rank. A program that made a call before the signal is interrupted at its next call.
+// Executions that make their first call after the signal are not affected.
 #ifndef JAXMG_XLA_FFI_COMM_INTERRUPTS_H_
 #define JAXMG_XLA_FFI_COMM_INTERRUPTS_H_
 
@@ -37,14 +37,14 @@ class CallUnderWay {
   CallUnderWay(const CallUnderWay&) = delete;
   CallUnderWay& operator=(const CallUnderWay&) = delete;
 
-  // The ranks of the call have met in `group`.
+  // Records that the ranks of the call have met in `group`.
   void Join(const std::shared_ptr<InProcessGroup>& group) noexcept;
 
-  // The error of the call if it was interrupted, else Ok.
+  // Returns the error of the call if it was interrupted, else Ok.
   Status Interruption() const noexcept;
 
-  // Called with the outcome of the call. If another process was interrupted, waits a moment for the
-  // signal here: a launcher, or a terminal, sends it to all processes of a job.
+  // Called with the outcome of the call. If another process was interrupted, waits briefly for this
+  // process's signal: a launcher or a terminal sends it to all processes of a job.
   void AwaitOwnSignal(const Status& outcome) noexcept;
 
  private:
@@ -56,20 +56,19 @@ class CallUnderWay {
   const FailWaiting fail_;
   const Where where_;
   CallUnderWay *previous_ = nullptr, *next_ = nullptr;
-  int64_t begun_ = 0;  // the count of signals at the first call of the execution
+  int64_t begun_ = 0;  // the number of signals at the first call of the execution
   Status interrupted_;
   std::shared_ptr<InProcessGroup> group_;
 };
 
-// Fails the calls of executions that began before the signal of this number, counted from 1.
+// Fails the calls of executions that began before signal number `signals`, counted from 1.
 void InterruptCalls(int64_t signals) noexcept;
 
-// The number of signals that the handler has seen.
+// Returns the number of signals that the handler has received.
 int64_t CountInterrupts() noexcept;
 
-// Begins to watch SIGINT. The watcher's thread calls `wanted` for each signal, and interrupts calls
-// if it returns true. Returns false, and watches nothing, if the process handles SIGINT by no
-// function now.
+// Starts to watch SIGINT. For each signal the watcher's thread calls `wanted`, and interrupts calls
+// if it returns true. Returns false, and watches nothing, if SIGINT has no handler function now.
 bool WatchInterrupts(bool (*wanted)());
 
 }  // namespace jaxmg

@@ -24,7 +24,7 @@ struct WaitPolicy {
   Seconds spin = Seconds(0);
 };
 
-// How long a call waits for its ranks before it prints which of them are missing.
+// How long a call waits for its ranks before it prints which ones are missing.
 inline constexpr std::chrono::seconds kBeforeNotice(10);
 
 inline Clock::time_point Deadline(Seconds limit) {

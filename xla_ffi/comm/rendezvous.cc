@@ -13,10 +13,10 @@
 
 namespace jaxmg {
 
-// The state of one rendezvous that is not complete.
+// The state of one incomplete rendezvous.
 struct Rendezvous {
   Rendezvous(int size, bool for_all) : for_all(for_all), present(size, false) {}
-  const bool for_all;  // whether this is a MeetingForAll, and not a MeetingOfGroup
+  const bool for_all;  // whether this is a MeetingForAll rather than a MeetingOfGroup
   std::vector<bool> present;
   int arrival_count = 0;
   Status failure;
@@ -25,7 +25,7 @@ struct Rendezvous {
   bool complete() const { return arrival_count == size(); }
 };
 
-// Of ranks that work together.
+// The rendezvous of ranks that work together.
 struct MeetingOfGroup : Rendezvous {
   static constexpr bool kForAll = false;
   explicit MeetingOfGroup(int size)
@@ -54,8 +54,8 @@ struct Table {
   Monitor monitor;
   // The incomplete rendezvous of each key, oldest first.
   std::map<RendezvousKey, std::deque<std::shared_ptr<Rendezvous>>> open;
-  // The last calls that failed, for ranks of theirs that arrive later. 64 entries suffice, because
-  // XLA ends a program at its first failure and runs fewer programs at a time.
+  // The last failed calls, for their ranks that arrive later. 64 entries suffice, because XLA ends
+  // a program at its first failure and runs fewer programs at a time.
   std::array<FailedCall, 64> failed;
   size_t next_failed = 0;
 };
@@ -100,8 +100,8 @@ const Status* FailureOf(const Table& table, const CallKey& key) {
   return nullptr;
 }
 
-// Arrives at the first rendezvous of the key at which this rank has not arrived; adds one if there
-// is none. Requires the lock.
+// Arrives at the key's first rendezvous at which this rank has not arrived; adds a rendezvous if
+// there is no such one. Requires the lock.
 template <typename Meeting>
 Status Arrive(Table& table, const RendezvousKey& key, const char* what, int rank, int size,
               std::shared_ptr<Meeting>* meeting) {
@@ -126,8 +126,8 @@ Status Arrive(Table& table, const RendezvousKey& key, const char* what, int rank
   return Status::Ok();
 }
 
-// Waits until over() holds; an error if the limit passes before all ranks have arrived. Requires
-// the lock.
+// Waits until over() returns true. Returns an error if the limit passes before all ranks have
+// arrived. Requires the lock.
 template <typename Over>
 Status Await(Table& table, std::unique_lock<std::mutex>& lock, const Rendezvous& rendezvous,
              const char* what, int rank, const WaitPolicy& policy, const Over& over) {
@@ -135,7 +135,7 @@ Status Await(Table& table, std::unique_lock<std::mutex>& lock, const Rendezvous&
   bool done = table.monitor.Wait(lock, quiet, over);
   if (!done && policy.limit > quiet.limit && !rendezvous.complete()) {
     const auto first = std::find(rendezvous.present.begin(), rendezvous.present.end(), true);
-    if (first - rendezvous.present.begin() == rank) {  // one line is enough
+    if (first - rendezvous.present.begin() == rank) {  // one rank prints for all
       PrintNotice(std::string(what) + ": waiting for rank(s) " + Ranks(rendezvous.present, false));
     }
     done = table.monitor.Wait(lock, {policy.limit - quiet.limit}, over);
@@ -145,8 +145,8 @@ Status Await(Table& table, std::unique_lock<std::mutex>& lock, const Rendezvous&
   return Status::Ok();
 }
 
-// Calls step() with the lock, unless the call has failed. An error of it fails the call, before
-// another rank can arrive and complete the rendezvous.
+// Calls step() with the lock held, unless the call has failed. If step() fails, fails the call
+// before another rank can arrive and complete the rendezvous.
 template <typename Step>
 Status InTable(const CallKey& key, const Step& step) noexcept {
   Table& table = TheTable();
@@ -210,7 +210,7 @@ Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const Wai
   const Status waited =
       Guarded([&] { return Await(table, lock, meeting, what, rank, policy, over); });
   if (waited.ok()) return meeting.worked ? meeting.outcome : meeting.failure;
-  if (meeting.complete()) {  // its rank works with this one's part, whatever failed here
+  if (meeting.complete()) {  // the last rank uses this rank's part, even if this wait failed
     table.monitor.Wait(lock, {Seconds(kForever)}, [&] { return meeting.worked; });
     return meeting.outcome;
   }

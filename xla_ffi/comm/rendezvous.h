@@ -24,55 +24,55 @@ struct CallKey {
 };
 
 // Ranks that pass equal keys join the same rendezvous. If a rank passes a key several times (a call
-// inside a loop), its n-th arrival joins the n-th arrival of the others.
+// inside a loop), its n-th arrival joins the n-th arrivals of the other ranks.
 struct RendezvousKey {
   CallKey call;
-  int64_t group;  // which of the disjoint groups of ranks of the mesh
+  int64_t group;  // which of the mesh's disjoint groups of ranks
   bool operator<(const RendezvousKey& other) const {
     return std::tie(call, group) < std::tie(other.call, other.group);
   }
 };
 
-// Waits until all `size` ranks have arrived. The error of a rank whose wait times out names the
-// ranks that arrived and those that are missing; `what` names the call in it. An error on one rank
-// fails the call for all ranks.
+// Waits until all `size` ranks have arrived. If the wait of a rank times out, its error names the
+// ranks that arrived and those that are missing; `what` names the call in the error. An error on
+// one rank fails the call for all ranks.
 //
-// Every rank passes a value; `(*group)->rank_values()` has all of them.
+// Every rank passes a value; `(*group)->rank_values()` has all values.
 Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int size,
                       const WaitPolicy& policy, int64_t value,
                       std::shared_ptr<InProcessGroup>* group) noexcept;
 
 // --- Calls that one rank does for all ------------------------------------------------------------
-// Ranks of one process share their memory. The last rank to arrive may work for all of them, which
-// then wake once, when everything is done:
+// Ranks of one process share their memory, so the last rank to arrive may work for all of them. The
+// others wake once, when everything is done:
 //
 //   ArriveForAll ─┬─ last: works with PartsOf, FinishForAll
 //                 └─ others: AwaitWork
 
-// The arrivals of one such call.
+// The rendezvous of one such call.
 struct MeetingForAll;
 
-// A rank's arrival, and what it has for the rank that works: `part` must be valid until AwaitWork
-// returns or FinishForAll has been called. Waits for nobody. The last one, and only that, gets
-// *last = true; it must call FinishForAll, and nothing can fail the call before.
+// Records a rank's arrival and its input to the work, `part`, which must be valid until AwaitWork
+// returns or FinishForAll has been called. Never waits. Sets *last = true on the last rank only;
+// that rank must call FinishForAll, and nothing can fail the call before it does.
 Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int size,
                     const void* part, std::shared_ptr<MeetingForAll>* meeting, bool* last) noexcept;
 
-// What the ranks have for the last one, by rank.
+// Returns the parts of all ranks, in rank order.
 const std::vector<const void*>& PartsOf(const MeetingForAll& meeting) noexcept;
 
-// Wakes the other ranks, which get this status. Allocates no memory.
+// Wakes the other ranks, which return `outcome`. Allocates no memory.
 void FinishForAll(MeetingForAll& meeting, const Status& outcome) noexcept;
 
-// Waits until the last rank has arrived, as JoinRendezvous does, and then without limit until it
-// has worked. Returns the status that FinishForAll gets.
+// Waits until the last rank has arrived, as JoinRendezvous does, and then without a time limit
+// until that rank is done. Returns the status passed to FinishForAll.
 Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
                  MeetingForAll& meeting) noexcept;
 
-// Prints for whom a call has waited since kBeforeNotice, on stderr.
+// Prints on stderr which ranks or processes a call has been waiting for since kBeforeNotice.
 void PrintNotice(const std::string& waiting);
 
-// Fails a call, in all its groups, for a rank that will not arrive: ranks that wait there and ranks
+// Fails a call, in all its groups, because a rank will not arrive. Ranks that wait there and ranks
 // that arrive later get this error at once. Allocates no memory.
 void FailCall(const CallKey& key, const Status& status) noexcept;
 

@@ -6,7 +6,7 @@
 namespace jaxmg {
 namespace {
 
-// A tile that has to leave `rank`'s `slot`.
+// A tile that must leave `rank`'s `slot`.
 struct Leaving {
   int rank;
   int64_t slot;
@@ -14,7 +14,8 @@ struct Leaving {
 };
 using Cycle = std::vector<Leaving>;  // each element goes to the rank of the next one
 
-// leaving[r][q]: the tiles that rank r holds and rank q shall hold, r != q; the last is next.
+// leaving[r][q]: the tiles that move from rank r to rank q, r != q. The last element is the next
+// one to move.
 using LeavingTable = std::vector<std::vector<std::vector<Leaving>>>;
 
 LeavingTable TilesThatLeave(const Tiles& tiles) {
@@ -33,7 +34,7 @@ Leaving Take(std::vector<Leaving>& queue) {
   return last;
 }
 
-// Swaps, dealt out pair by pair as in a round-robin tournament so that rounds fill up.
+// Takes the swaps, pair by pair as in a round-robin tournament, so that rounds fill up.
 void TakeSwaps(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   const int ranks = static_cast<int>(leaving.size());
   for (bool found = true; found;) {
@@ -49,8 +50,8 @@ void TakeSwaps(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   }
 }
 
-// What swaps leave over. Each rank still has as many tiles to give as to take, so a walk along the
-// remaining tiles always closes.
+// Takes the tiles that remain after the swaps. Each rank still sends as many tiles as it receives,
+// so a walk along the remaining tiles always closes.
 void TakeLongCycles(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   const int ranks = static_cast<int>(leaving.size());
   auto next_rank = [&](int r) {
@@ -80,15 +81,15 @@ void TakeLongCycles(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   }
 }
 
-// The moves that sort one rank's tiles, given which tile lies in which slot and since which round.
-// Cycles come in the order in which their slots are ready.
+// Returns the moves that sort one rank's tiles. `ready` is, by slot, the round after which the slot
+// holds its tile. Cycles are in the order in which their slots are ready.
 std::vector<MoveCycle> SortSlots(const Tiles& tiles, const std::vector<int64_t>& tile_in_slot,
                                  const std::vector<int>& ready) {
   std::vector<std::pair<int, MoveCycle>> cycles;
   std::vector<bool> done(tile_in_slot.size(), false);
   for (size_t start = 0; start < tile_in_slot.size(); ++start) {
     if (done[start]) continue;
-    // slots[i + 1] is where the tile in slots[i] belongs.
+    // The tile in slots[i] belongs in slots[i + 1].
     std::vector<int64_t> slots;
     int round = 0;
     for (int64_t s = start; !done[s]; s = tiles.slot(tile_in_slot[s])) {
@@ -127,7 +128,7 @@ std::vector<RedistributionPlan> PlanRedistribution(const Tiles& tiles) {
   for (int64_t p = 0; p < tiles.count(); ++p) {
     tile_in_slot[tiles.home(p)][tiles.home_slot(p)] = p;
   }
-  // A cycle goes into the first round in which all its ranks are free.
+  // Puts a cycle into the first round in which all its ranks are free.
   std::vector<std::vector<bool>> busy;
   std::vector<size_t> first_free(ranks, 0);
   for (const Cycle& cycle : cycles) {
@@ -168,7 +169,7 @@ RedistributionPlan Inverse(const RedistributionPlan& plan) {
   for (TileExchange& exchange : inverse.exchanges) {
     std::swap(exchange.to, exchange.from);
     std::swap(exchange.outgoing, exchange.incoming);
-    exchange.round = -exchange.round;  // ascending again, and the same number on every rank
+    exchange.round = -exchange.round;  // ascending again, with equal numbers on all ranks
   }
   std::reverse(inverse.cycles.begin(), inverse.cycles.end());
   for (MoveCycle& cycle : inverse.cycles) {

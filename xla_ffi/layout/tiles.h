@@ -1,15 +1,15 @@
-// Tiles: how the columns of a matrix are cut into tiles and dealt to ranks.
+// Tiles: how the columns of a matrix are cut into tiles and distributed over ranks.
 //
 // The columns lie in contiguous blocks, `block` columns a rank (the last blocks may hold fewer, or
-// none). Each block is cut into `slots` tiles of `width` columns, the last of a block being
-// shorter where `width` does not divide `block`. A tile's position p counts tiles rank by rank:
-// p = rank * slots + i. In the block-cyclic layout tile p belongs to rank p mod P and lies in that
-// rank's slot p div P; tiles keep their columns, so the matrix order of the columns never changes.
+// none). Each block is cut into `slots` tiles of `width` columns; the last tile of a block is
+// shorter if `width` does not divide `block`. A tile's position p counts tiles rank by rank: p =
+// rank * slots + i. In the block-cyclic layout tile p belongs to rank p mod P and lies in that
+// rank's slot p div P. Tiles keep their columns, so the matrix order of the columns never changes.
 //
 //   contiguous, P = 2, slots = 3:   rank 0: [0 1 2]   rank 1: [3 4 5]
 //   block-cyclic:                   rank 0: [0 2 4]   rank 1: [1 3 5]
 //
-// Knows no device and no element type.
+// Independent of devices and element types.
 #ifndef JAXMG_XLA_FFI_LAYOUT_TILES_H_
 #define JAXMG_XLA_FFI_LAYOUT_TILES_H_
 
@@ -20,8 +20,8 @@ namespace jaxmg {
 
 class Tiles {
  public:
-  // `columns` in all, in blocks of `block` columns on each of `ranks` ranks, tiles of at most
-  // `width` columns. Needs columns <= block * ranks, width >= 1, ranks >= 1.
+  // `columns` columns in blocks of `block` columns on each of `ranks` ranks, in tiles of at most
+  // `width` columns. Requires columns <= block * ranks, width >= 1, ranks >= 1.
   Tiles(int64_t columns, int64_t block, int ranks, int64_t width)
       : columns_(columns),
         block_(block),
@@ -29,9 +29,9 @@ class Tiles {
         width_(std::min(width, std::max<int64_t>(block, 1))),
         slots_((block + width_ - 1) / width_) {}
 
-  // The width at or below `width` that cuts a block into the same number of tiles, about equal
-  // ones, and is a multiple of 64 or, if none of those fits, of the largest power of two that does:
-  // tiles that begin at such columns are what products are fastest with.
+  // Returns a width of at most `width` that cuts a block into the same number of tiles, of about
+  // equal width. It is a multiple of 64 or, if no such multiple fits, of the largest power of two
+  // that does: products are fastest with tiles that begin at such columns.
   static int64_t EvenWidth(int64_t block, int64_t width) {
     if (block < 1) return 1;
     width = std::clamp<int64_t>(width, 1, block);
@@ -45,37 +45,37 @@ class Tiles {
   int64_t block() const { return block_; }
   int ranks() const { return ranks_; }
   int64_t width() const { return width_; }  // capacity of a slot
-  int64_t slots() const { return slots_; }  // tiles (some may be empty) on each rank
+  int64_t slots() const { return slots_; }  // tiles on each rank; some may be empty
   int64_t count() const { return slots_ * ranks_; }
 
-  // Tiles that are not empty; all empty ones come after them.
+  // The number of nonempty tiles. The empty ones come after them.
   int64_t nonempty() const {
     int64_t p = count();
     while (p > 0 && width(p - 1) == 0) --p;
     return p;
   }
 
-  // True where the last slot of a rank reaches past its block, so that a tile of full width does
-  // not fit there. (A single rank never gets another's tile.)
+  // Whether the last slot of a rank extends beyond its block, so that a tile of full width does not
+  // fit there. (A single rank never receives another rank's tile.)
   bool has_overflow() const { return ranks_ > 1 && slots_ * width_ > block_; }
 
-  // First column of tile p, which is also where p's diagonal tile begins.
+  // First column of tile p, and first row of its diagonal tile.
   int64_t offset(int64_t p) const {
     if (p >= count()) return columns_;
     return std::min((p / slots_) * block_ + (p % slots_) * width_, columns_);
   }
   int64_t width(int64_t p) const { return offset(p + 1) - offset(p); }
 
-  // Block-cyclic place of tile p.
+  // The block-cyclic location of tile p.
   int owner(int64_t p) const { return static_cast<int>(p % ranks_); }
   int64_t slot(int64_t p) const { return p / ranks_; }
   int64_t tile_in(int rank, int64_t slot) const { return slot * ranks_ + rank; }
 
-  // Contiguous place of tile p.
+  // The contiguous location of tile p.
   int home(int64_t p) const { return static_cast<int>(p / slots_); }
   int64_t home_slot(int64_t p) const { return p % slots_; }
 
-  // How many of `rank`'s slots hold tiles before position p.
+  // The number of `rank`'s slots that hold tiles before position p.
   int64_t slots_before(int rank, int64_t p) const {
     return p > rank ? (p - rank + ranks_ - 1) / ranks_ : 0;
   }

@@ -22,7 +22,7 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// The same for all containers of one machine; changes with every boot.
+// Equal for all containers of one machine; changes with every boot.
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;

@@ -1,9 +1,9 @@
-// Closer: closes connections of strangers on its own threads.
+// Closer: closes the connections of strangers on its own threads.
 //
 // Closing a Unix connection also closes the file descriptors that its peer has sent over it,
-// received or not, and this can block for as long as the peer chooses: for a TCP socket with unsent
-// data, for the number of seconds in SO_LINGER. Closing on the hub's thread would let any process
-// that can connect block the hub.
+// whether received or not. This can block for as long as the peer chooses: closing a TCP socket
+// with unsent data blocks for up to the number of seconds in SO_LINGER. If the hub's thread closed
+// connections, any process that can connect could block the hub.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_CLOSER_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_CLOSER_H_
 

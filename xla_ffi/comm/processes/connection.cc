@@ -14,14 +14,14 @@ namespace jaxmg {
 namespace {
 
 constexpr size_t kInputBytes = size_t{64} << 10;
-// Bytes to read from one connection before other connections are served.
+// The number of bytes to read from one connection before other connections are served.
 constexpr size_t kTurnBytes = size_t{8} << 20;
-// Received files whose frames have not been processed. One turn receives fewer.
+// Limit for received files whose frames have not been processed. One turn receives fewer files.
 constexpr size_t kMostFiles = 256;
 
 size_t BlockBytes(const Bytes2D& block) { return block.height * block.columns; }
 
-// The memory ranges of a frame, from an offset on, as sendmsg takes them.
+// The memory ranges of a frame from an offset on, in the form that sendmsg takes.
 class Pieces {
  public:
   static constexpr int kMost = 64;
@@ -169,7 +169,7 @@ void Connection::Break() noexcept {
   head_ = 0;
 }
 
-// Data that has arrived can still be read; then the hub's thread finds the end of the stream.
+// Data that has arrived can still be read; the hub's thread then detects the end of the stream.
 void Connection::BreakLocked() noexcept {
   broken_ = true;
   shutdown(fd_.get(), SHUT_RDWR);
@@ -182,7 +182,7 @@ void Connection::Recall(const void* owner, int rank) noexcept {
     OutFrame& frame = queue_[i].frame;
     if (frame.owner == owner && frame.header.from == rank) {
       if (queue_[i].sent == 0) continue;
-      // The header has been sent, so the rest must follow: from a copy.
+      // The header has been sent, so the rest must follow. It is sent from a copy.
       const Status copied = Guarded([&] {
         std::string body(BlockBytes(frame.block), '\0');
         for (size_t j = 0; j < frame.block.columns; ++j) {
@@ -207,7 +207,7 @@ void Connection::Recall(const void* owner, int rank) noexcept {
   WatchLocked();
 }
 
-// The number of bytes missing from the header or the payload that is being read.
+// The number of bytes missing from the header or payload that is being read.
 size_t Connection::CountMissing() const {
   return in_payload_ ? payload_.size - received_ : sizeof(header_) - (end_ - begin_);
 }
@@ -225,8 +225,8 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
     }
     char* to = straight ? payload_.data.get() + received_ : input_.data() + end_;
     size_t room = straight ? missing : input_.size() - end_;
-    // Must not read beyond the frame with which the peer stops being a stranger: the next frame may
-    // carry files, which only a trusted connection receives.
+    // A stranger's data is not read beyond the current frame: if that frame authenticates the peer,
+    // the next one may carry files, which only a trusted connection receives.
     if (!trusted()) room = std::min(room, CountMissing());
     const ssize_t count = Receive(to, room);
     if (count < 0 && errno == EINTR) continue;
@@ -248,7 +248,7 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
   return true;
 }
 
-// recv, or, on a trusted connection, recvmsg with the files that come with the data.
+// Calls recv or, on a trusted connection, recvmsg, which also receives files.
 ssize_t Connection::Receive(void* to, size_t room) {
   if (!trusted()) return recv(fd_.get(), to, room, MSG_DONTWAIT);
   constexpr int kFilesAtATime = 16;
@@ -281,7 +281,7 @@ Fd Connection::TakeFile() {
   return file;
 }
 
-// Delivers the complete frames.
+// Delivers all complete frames.
 bool Connection::Parse(const Deliver& deliver, std::string* why) {
   for (;;) {
     if (!in_payload_) {
@@ -315,7 +315,7 @@ bool Connection::StartPayload(std::string* why) {
   payload_ = {};
   payload_.size = static_cast<size_t>(header_.bytes);
   if (payload_.size == 0) return true;
-  // Use large pages if possible: page faults on small ones cost as much as the copy.
+  // Uses large pages if possible: page faults on small pages cost as much as the copy.
   constexpr size_t kLargePage = size_t{2} << 20;
   const size_t alignment = payload_.size >= 2 * kLargePage ? kLargePage : 64;
   const size_t size = (payload_.size + alignment - 1) / alignment * alignment;

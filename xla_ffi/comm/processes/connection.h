@@ -1,6 +1,6 @@
-// Connection: sends and receives frames over one socket. Any thread may send, without waiting: data
-// that the socket doesn't take at once is queued and written by the hub's thread. Only the hub's
-// thread reads.
+// Connection: sends and receives frames over one socket. Any thread may send, without waiting: the
+// hub's thread queues and later writes the data that the socket doesn't take at once. Only the
+// hub's thread reads.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_CONNECTION_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_CONNECTION_H_
 
@@ -33,8 +33,8 @@ struct Payload {
   size_t size = 0;
 };
 
-// A frame to be sent. Its bytes are those of `name` (if has_name), `body`, `block` and the status's
-// text, in this order.
+// A frame to be sent. Its bytes are `name` (if has_name), `body`, `block` and the status's text, in
+// this order.
 struct OutFrame {
   FrameHeader header;
   bool has_name = false;
@@ -42,8 +42,9 @@ struct OutFrame {
   std::string body;
   Status status;
   Bytes2D block = {};              // the caller's memory
-  const void* owner = nullptr;     // of the block: the object that may recall it
-  std::shared_ptr<const Fd> file;  // a file descriptor to pass to the other process, over Unix only
+  const void* owner = nullptr;     // owner of the block, which may recall it
+  std::shared_ptr<const Fd> file;  // a file descriptor to pass to the other process; Unix sockets
+                                   // only
 };
 
 class Connection {
@@ -59,14 +60,14 @@ class Connection {
   // and no part of the frame was sent. Frames sent over a broken connection are dropped silently:
   // the hub reports the loss to all waiting calls.
   Status Send(OutFrame frame) noexcept;
-  // Sends a frame whose absence would make the other side wait for ever: breaks the connection if
-  // there is no memory for the frame.
+  // Sends a frame for which the other side would otherwise wait forever. If there is no memory for
+  // the frame, breaks the connection.
   void SendOrBreak(OutFrame frame) noexcept;
-  // Guarantees that no block of this owner's rank is read afterwards.
+  // Guarantees that no block of this owner and rank is read afterwards.
   void Recall(const void* owner, int rank) noexcept;
-  // Synchronizes with the threads that read blocks for sending. Needed before a block's memory is
-  // written again: the acknowledgement comes through another process, which establishes no ordering
-  // in this process's memory model.
+  // Synchronizes with the threads that read blocks for sending. Must be called before a block's
+  // memory is written again: the acknowledgement comes through another process, which establishes
+  // no ordering in this process's memory model.
   void Settle() noexcept { std::lock_guard<std::mutex> lock(mutex_); }
   // Shuts the connection down, as if the other side had closed it.
   void Break() noexcept;
@@ -74,13 +75,13 @@ class Connection {
   // --- The hub's thread -------------------------------------------------------------------------
   // Writes queued data until the socket takes no more.
   void Flush() noexcept;
-  // Reads available data up to a limit and delivers the frames. Returns false if the connection has
-  // ended; *why says why.
+  // Reads available data up to a limit and delivers the frames. If the connection has ended,
+  // returns false and sets *why to the reason.
   using Deliver = std::function<bool(const FrameHeader&, Payload)>;
   bool Read(const Deliver& deliver, std::string* why);
 
-  // Marks the peer as authenticated: its frames may have any size and carry files from now on.
-  // Before that, nothing is read beyond the current frame, and files are refused.
+  // Marks the peer as authenticated: from now on its frames may have any size and carry files.
+  // Before that, nothing beyond the current frame is read, and files are refused.
   void Trust();
   bool trusted() const { return most_bytes_ > kHandshakeBytes; }
 
@@ -117,7 +118,7 @@ class Connection {
   bool watched_ = false;  // whether the poller watches for writability
   Clock::time_point last_sent_ = Clock::now();
 
-  // received data that was not delivered; at most one frame of a stranger's
+  // received data that was not delivered; for a stranger at most one frame
   std::vector<char> input_;
   size_t begin_ = 0, end_ = 0;
   static constexpr int64_t kHandshakeBytes = 512;

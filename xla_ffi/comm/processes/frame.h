@@ -1,6 +1,6 @@
 // Frames: the messages of a connection between two processes. A frame is a header of fixed size,
-// followed by the number of bytes that the header states. Both machines must be little-endian,
-// which the hello frame checks.
+// followed by the number of bytes stated in the header. Both machines must be little-endian, which
+// the hello frame checks.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_FRAME_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_FRAME_H_
 
@@ -23,21 +23,20 @@ enum class FrameType : uint32_t {
   // ns; bytes: a random number and, in the reply, the sender's proof
   kHello = 0x68676d6a,
   kPing = 1,  // value: the sender's silence limit in ns
-  kRefusal,   // instead of a hello; aux 1: not yet, to be retried; text
+  kRefusal,   // instead of a hello; aux 1: try again later; text
   kProof,     // the proof of the process that sent the first hello
   // Rendezvous. `call` is the sender's number of its pending call.
   kJoin,      // to the lead; CallName, text
   kWithdraw,  // to the lead: its time limit has passed
-  kGo,        // from the lead; value: the call's number from now on
+  kGo,        // from the lead; value: the number that the call has from now on
   kFail,      // from the lead; status
-  kLate,      // from the lead: processes are still missing; their names, to be printed
-  // Search for processes that wait for each other (rendezvous_cycles.cc). With a status: the cycle
-  // was found; value: the wait of the chain that the receiver belongs to.
+  kLate,      // from the lead; some processes are still missing; their names, to be printed
+  // Search for processes that wait for each other (rendezvous_cycles.cc). If the frame has a
+  // status, the cycle was found; value: the index of the receiver's wait in the chain.
   kAskWaits,  // from the lead, to a process that has not arrived; CallName, WaitChain, status
   kWaits,     // to the lead: the process waits in its call first; WaitChain, status
   kFailCall,  // to all: a rank of this process will not arrive; CallName, status
-  // Of a call, identified by `call` and `lead`.
-  // to the lead; from: the rank; value: the number it shares; aux: whether it shares one; status
+  // Frames of a call, identified by `call` and `lead`.
   kVote,
   kOutcome,   // from the lead; status, or the shared numbers
   kAbort,     // to all; status
@@ -47,16 +46,16 @@ enum class FrameType : uint32_t {
   kLocation,  // from, to; value: bytes of a column; aux: columns; BlockLocation
   kReady,     // from, to; value: bytes of a column, aux: columns; the block's number in its channel
   kDevices,   // the ordinals of the sender's devices, by rank
-  // Of memory that the sender shares.
+  // Frames about memory that the sender shares.
   kSegment,  // from: its number, or -1 for the words; value: bytes; with a file
   kForget,   // from: its number; the sender has released it
-  // Of NCCL channels. from, to: the sending and the receiving device; aux: 1 if the frame comes
-  // from the sending side, 0 if from the receiving side; value: the number of a block.
+  // Frames about NCCL channels. from, to: the sending and the receiving device; aux: 1 if the frame
+  // comes from the sending side, 0 if from the receiving side; value: the number of a block.
   kNcclOffer,     // aux: whether the source is available; its name, or the reason
   kNcclId,        // the channel's identifier
   kNcclMade,      // status
   kNcclGo,        // the receiver has accepted the block
-  kNcclWithdraw,  // the block will not be sent, unless it was accepted already
+  kNcclWithdraw,  // the block will not be sent, unless it was already accepted
   kNcclNo,        // the block was not accepted
 };
 
@@ -66,19 +65,19 @@ struct FrameHeader {
   int64_t call = 0;
   int32_t from = 0, to = 0;  // ranks
   int64_t value = 0;
-  int32_t code = 0;  // of a status, whose text is at the end of the bytes
+  int32_t code = 0;  // of a status; its text is at the end of the bytes
   int32_t aux = 0;
   int64_t bytes = 0;
 };
 static_assert(sizeof(FrameHeader) == 48 && std::is_trivially_copyable_v<FrameHeader>);
 
-// A count of one of the sender's words (segments.h).
+// A count in one of the sender's words (segments.h).
 struct SharedCount {
   uint32_t word, count;
 };
 static_assert(sizeof(SharedCount) == sizeof(FrameHeader::value));
 
-// The location of a block in the sender's memory, and the count after which it is ready.
+// The location of a block in the sender's memory, and the count at which it is ready.
 struct BlockLocation {
   int64_t offset, pitch;
   SharedCount ready;
@@ -99,7 +98,7 @@ struct CallName {
 };
 static_assert(std::is_trivially_copyable_v<CallName>);
 
-// Makes a status of a received code and text; uses a fixed text if memory is exhausted.
+// Makes a status from a received code and text. Uses a fixed text if memory is exhausted.
 inline Status StatusFrom(int32_t code, const char* text, size_t size) noexcept {
   const bool known = code > 0 && code <= static_cast<int32_t>(Code::kInternal);
   const Code as = known ? static_cast<Code>(code) : Code::kInternal;

@@ -62,7 +62,7 @@ std::string Sha256(std::string_view data) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());
   size_t left = data.size();
   for (; left >= kBlockBytes; left -= kBlockBytes, bytes += kBlockBytes) Compress(state, bytes);
-  // The rest of the data, a 1 bit, zeros, and the length in bits.
+  // The last blocks: the rest of the data, a 1 bit, zeros, and the length in bits.
   unsigned char last[2 * kBlockBytes] = {};
   std::copy_n(bytes, left, last);
   last[left] = 0x80;

@@ -1,5 +1,5 @@
-// HMAC-SHA256 (RFC 2104, FIPS 180-4). With it processes prove that they know the key of their job
-// without sending it. Implemented here to keep the wheels free of another dependency.
+// HMAC-SHA256 (RFC 2104, FIPS 180-4). Processes prove with it that they know the key of their job
+// without sending it. Implemented here to save the wheels a dependency.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_HMAC_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_HMAC_H_
 

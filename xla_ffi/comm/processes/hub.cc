@@ -12,8 +12,8 @@
 namespace jaxmg {
 namespace {
 
-// Limits for the frames of one process for calls that have not begun here. A process begins a call
-// when the lead says so, and may send a few panels before this process has heard of it.
+// Limits for one process's frames for calls that have not begun here. A process begins a call when
+// the lead says so, and may send a few panels before this process learns that the call begins.
 constexpr size_t kMostParkedFrames = 1 << 16;
 constexpr size_t kMostParkedBytes = size_t{4} << 30;
 
@@ -198,7 +198,7 @@ void Hub::Leave(const CallId& id) {
   calls_.erase(id);
 }
 
-// Returns whether this process may still be told that the call begins.
+// Returns whether the lead may still announce the call to this process.
 bool Hub::MayBegin(const CallId& id) const {
   const auto known = known_.find(id.first);
   if (known != known_.end() && id.second <= known->second) return false;
@@ -206,15 +206,15 @@ bool Hub::MayBegin(const CallId& id) const {
   return lead == peers_.end() || lead->second.lost.ok();
 }
 
-// Records that this process was told of the call. The lead announces calls in order, so earlier
-// ones will not begin any more.
+// Records that the lead has announced the call to this process. A lead announces calls in order, so
+// earlier calls will never begin.
 void Hub::RecordKnown(const CallId& id) {
   int64_t& known = known_[id.first];
   known = std::max(known, id.second);
   DropParked({id.first, INT64_MIN}, {id.first, known});
 }
 
-// Drops the frames that wait for the calls `first` to `last`, inclusive.
+// Drops the frames stored for the calls `first` to `last`, inclusive.
 void Hub::DropParked(const CallId& first, const CallId& last) noexcept {
   const auto begin = parked_.lower_bound(first), end = parked_.upper_bound(last);
   for (auto call = begin; call != end; ++call) {
@@ -246,7 +246,7 @@ size_t Hub::calls() {
   return calls_.size() + parked_.size();
 }
 
-// Delivers a frame: to the rendezvous, to a call in progress, to the store of a call that has not
+// Delivers a frame to the rendezvous or to a call in progress, stores it for a call that has not
 // begun, or drops it if the call is over.
 bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
   if (header.type == FrameType::kPing) {
@@ -290,7 +290,7 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     DropParked({process, INT64_MIN}, {process, INT64_MAX});
     monitor_.Notify();
   }
-  // Calls that begin later find the process lost.
+  // Calls that begin later check LossOf.
   for (CallId last = {INT_MIN, INT64_MIN};;) {
     std::shared_ptr<FrameSink> call;
     {

@@ -1,6 +1,6 @@
 // Hub: this process's end of the connections with the other processes of the job. It listens,
-// connects, detects lost processes and delivers frames. It has no notion of what a call is or how
-// ranks agree: that is in shared_rendezvous.h and process_group.h. README.md has a diagram.
+// connects, detects lost processes and delivers frames. It knows nothing of calls or agreements:
+// see shared_rendezvous.h and process_group.h. README.md has a diagram.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_HUB_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_HUB_H_
 
@@ -22,15 +22,15 @@
 
 namespace jaxmg {
 
-// Receives frames. Called on the hub's thread, which must not be blocked.
+// Receives frames. Called on the hub's thread, which it must not block.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   virtual void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept = 0;
   // The process is permanently lost.
   virtual void OnLost(int process, const Status& why) noexcept = 0;
-  // For the rendezvous: called periodically, at least once a second. Returns when it has to be
-  // called again at the latest.
+  // For the rendezvous: called periodically, at least once a second. Returns the latest time of the
+  // next call.
   virtual Clock::time_point OnTick() noexcept { return Clock::time_point::max(); }
 };
 
@@ -42,8 +42,7 @@ struct ConnectionInfo {
   std::string state;      // "connected", "connecting" or "lost: ..."
 };
 
-// A call that has begun, by the number that its lead has assigned: (index of the lead's process,
-// number).
+// A call that has begun: the index of its lead's process and the number that the lead assigned.
 using CallId = std::pair<int, int64_t>;
 
 inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0) noexcept {
@@ -62,21 +61,21 @@ class Hub {
   static Hub& Instance();
 
   // --- Settings ---------------------------------------------------------------------------------
-  // The duration of silence after which another process counts as lost.
+  // The duration of silence after which another process is considered lost.
   Seconds peer_timeout() const;
   void set_peer_timeout(Seconds limit);
-  // To be called before the first connection.
+  // Must be called before the first connection.
   void set_transport(Transport transport);
   Transport transport() const { return transport_; }
 
   // --- Becoming connected -----------------------------------------------------------------------
-  // Listens at a Unix socket from the first call on. Delivers rendezvous frames to `rendezvous`.
+  // Listens on a Unix socket from the first call on. Delivers rendezvous frames to `rendezvous`.
   Status Listen(const std::string& version, FrameSink* rendezvous, std::string* address);
-  // Listens over TCP too, from the first call for that scope on. `*lines` is to be appended to this
+  // Also listens over TCP, from the first call for that scope on. `*lines` must be appended to this
   // process's address for the processes that need TCP (TcpBetween).
   Status ListenOverTcp(TcpScope scope, std::string* lines);
-  // Sets the index of this process and the addresses of the others, in the job whose processes
-  // alone know `key`. May be called again with more processes. Starts to connect; doesn't wait.
+  // Sets the index of this process and the addresses of the others. Only processes of the job know
+  // `key`. May be called again with more processes. Starts to connect; doesn't wait.
   Status Connect(int me, const std::map<int, std::string>& addresses, const std::string& key);
   std::vector<ConnectionInfo> Connections();
 
@@ -84,13 +83,13 @@ class Hub {
   // The index of this process; -1 before Connect.
   int me();
   const std::string& version() const { return self_.version; }
-  // "process 1 (host h, pid 42)".
+  // Returns a text like "process 1 (host h, pid 42)".
   std::string Describe(int process);
   // Returns how many of these processes share processors with this one.
   int CountOnMyCores(const std::vector<int>& processes);
   // Waits until the process is connected or lost.
   Status Await(int process, Clock::time_point deadline);
-  // The connection; null if there is none.
+  // Returns the connection, or null if there is none.
   std::shared_ptr<Connection> ConnectionTo(int process);
   // Returns why a process is lost; Ok if it isn't.
   Status LossOf(int process);
@@ -99,10 +98,10 @@ class Hub {
   // Delivers the frames of the call, including those that came earlier, to `call` while it lives.
   // Frames that come afterwards are dropped.
   void Enter(const CallId& id, const std::shared_ptr<FrameSink>& call);
-  // Drops the frames of a call that this process has abandoned before it began.
+  // Drops the frames of a call that this process abandoned before the call began.
   void Skip(const CallId& id);
   void Leave(const CallId& id);
-  // The number of calls in progress and of calls for which frames are stored.
+  // Returns the number of calls in progress plus the number of calls with stored frames.
   size_t calls();
 
  private:
@@ -124,7 +123,7 @@ class Hub {
     std::string transport;
     Status lost;
     double limit = 0;  // the peer's silence limit for this process, in seconds; 0: unknown
-    // Attempts to connect, if this process has the lower index.
+    // Attempts to connect, which this process makes if it has the lower index.
     size_t next_route = 0;
     bool attempting = false, rounds_failed = false;
     std::string tried, why_not;  // errors of this round of attempts, and of the previous one
@@ -133,7 +132,7 @@ class Hub {
   // A socket that isn't a peer's connection yet. The accepting side treats the other as a stranger.
   struct Handshake {
     std::shared_ptr<Connection> connection;
-    int process = -1;         // the process to connect to; -1 if the connection was accepted
+    int process = -1;         // the process to connect to; -1 for an accepted connection
     bool connecting = false;  // not established yet
     bool replied = false;     // the hello was sent to the connecting process
     FrameHeader hello;        // received from the other side
@@ -141,7 +140,7 @@ class Hub {
     // The limit of the whole handshake; received data doesn't extend it.
     Clock::time_point deadline = {};
   };
-  // Watched only while a process with a lower index is not connected: at other times strangers take
+  // Watched only while a process with a lower index is not connected. At other times strangers cost
   // no time.
   struct Listener {
     Fd fd;
@@ -149,8 +148,8 @@ class Hub {
     bool watched = false;
     Clock::time_point rests_until = {};
   };
-  // How a handshake ends. After kFailed or kSilent the next route is tried, after kNotYet the same
-  // one again. After kWrong the process is lost when the remaining routes have failed.
+  // How a handshake ends. After kFailed or kSilent the next route is tried; after kNotYet the same
+  // one again. After kWrong the process is lost once the remaining routes have failed.
   enum class Ending { kFailed, kSilent, kNotYet, kWrong };
 
   // --- The thread (hub_loop.cc) -----------------------------------------------------------------
@@ -173,7 +172,7 @@ class Hub {
   Seconds TickLength() const;
   void Ping(Connection& connection);
 
-  // --- Becoming connected (hub_greeting.cc) -----------------------------------------------------
+  // --- Becoming connected (hub_handshake.cc) ----------------------------------------------------
   Status AddListener(Fd fd, const char* transport);
   Listener* FindListener(int fd);
   void WatchListeners();
@@ -199,9 +198,9 @@ class Hub {
   std::atomic<double> peer_timeout_{60};
   std::atomic<Transport> transport_{Transport::kAuto};
 
-  Monitor monitor_;  // guards all that follows except the thread's own state
+  Monitor monitor_;  // guards everything below except the thread's own state
   bool started_ = false;
-  Clock::time_point limit_since_ = Clock::now();  // before that, peers kept to an older limit
+  Clock::time_point limit_since_ = Clock::now();  // before this time peers used an older limit
   ProcessAddress self_;
   int me_ = -1;
   std::string key_;
@@ -211,7 +210,7 @@ class Hub {
   std::map<CallId, std::weak_ptr<FrameSink>> calls_;
   std::map<CallId, std::vector<ParkedFrame>> parked_;
   std::map<int, ParkedSize> parked_size_;  // of each process's stored frames
-  // by lead: the number of the last call that this process was told of
+  // by lead: the number of the last call announced to this process
   std::map<int, int64_t> known_;
 
   Fd poller_, waker_;

@@ -1,6 +1,6 @@
-// How two hubs connect: the process of the lower index tries the addresses of the other. Each side
-// sends a random number, and the other proves by it that it knows the key of the job, which is
-// never sent (README.md).
+// How two hubs connect: the process with the lower index tries the addresses of the other. Each
+// side sends a random number. The other side's reply proves that it knows the key of the job, which
+// is never sent (README.md).
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -15,18 +15,18 @@
 namespace jaxmg {
 namespace {
 
-// The limit from the start of a connection, or from its acceptance, to mutual authentication.
+// The limit from the start or the acceptance of a connection to mutual authentication.
 constexpr std::chrono::seconds kHandshakeLimit(10);
 // The pause between rounds over all routes to a process, and the time after which a process is lost
-// if no address can be reached. A process listens before others learn its address.
+// if none of its addresses is reachable. A process listens before others learn its address.
 constexpr std::chrono::milliseconds kPause(200);
 constexpr std::chrono::seconds kGiveUp(2);
 
-// Connections to accept at a time, and the pause before the next ones, so that any number of
-// strangers leaves the thread and the processor to the job.
+// The number of connections to accept at a time, and the pause before the next ones. They leave the
+// thread and the processor to the job, however many strangers connect.
 constexpr int kAcceptsAtATime = 64;
 constexpr std::chrono::milliseconds kRest(20);
-// Unauthenticated connections, in addition to two for each process that is awaited.
+// Limit for unauthenticated connections, in addition to two for each awaited process.
 constexpr size_t kMostStrangers = 64;
 
 constexpr size_t kNonceBytes = 32;
@@ -92,7 +92,8 @@ void Hub::AcceptSome(Listener& listener) {
   WatchListeners();
 }
 
-// Makes room if the limit is reached. The oldest stranger has had the longest time to authenticate.
+// Makes room if the limit is reached. Ends the oldest stranger, which has had the longest time to
+// authenticate.
 void Hub::EndOldestStranger() {
   size_t strangers = 0;
   auto oldest = handshakes_.end();
@@ -123,8 +124,9 @@ Status Hub::NewHandshake(Fd fd, std::string transport, int process) {
   return watched;
 }
 
-// A process that is reached by the Unix socket or over the loopback interface is tried by no other
-// route. Loopback addresses of another host are skipped, since they lead to processes of this host.
+// Uses only one kind of route if it reaches the process: the Unix socket, or the loopback
+// interface. Skips loopback addresses of other hosts, because here they lead to processes of this
+// host.
 std::vector<std::string> Hub::Routes(const Peer& peer) const {
   const bool near = peer.address.local == self_.local;
   const std::string tcp = TcpBetween(self_, peer.address);
@@ -222,8 +224,8 @@ bool Hub::OnHandshakeFrame(int fd, Handshake& handshake, const FrameHeader& head
   return true;
 }
 
-// An HMAC over both processes' identities and this connection's nonces, which only holders of the
-// key can compute. Requires the lock.
+// An HMAC over both processes' identities and this connection's nonces. Only holders of the key can
+// compute it. Requires the lock.
 std::string Hub::ProofOf(int prover, int process, const Handshake& handshake) const {
   const bool lower = me_ < process;
   const std::string mine = self_.Identity(), theirs = peers_.at(process).address.Identity();
@@ -237,8 +239,8 @@ std::string Hub::ProofOf(int prover, int process, const Handshake& handshake) co
   return HmacSha256(key_, message);
 }
 
-// Replies to a process that has connected: with this process's proof or with a refusal. A process
-// that isn't known yet may still belong to the job.
+// Replies to a process that has connected, with this process's proof or with a refusal. A process
+// that is not known yet may still belong to the job.
 void Hub::Answer(int fd, Handshake& handshake) {
   const int process = handshake.hello.from;
   const Status random = RandomBytes(kNonceBytes, &handshake.nonce);
@@ -265,8 +267,8 @@ void Hub::Answer(int fd, Handshake& handshake) {
   Refuse(fd, handshake, wrong);
 }
 
-// Checks the other side's proof. The accepting side receives its proof last, so that it knows that
-// the connecting side has chosen this route.
+// Checks the other side's proof. The accepting side receives its proof last, which also tells it
+// that the connecting side has chosen this route.
 void Hub::Confirm(int fd, Handshake& handshake, const std::string& proof) {
   const bool accepted = handshake.process < 0;
   const int process = handshake.hello.from;
@@ -329,7 +331,7 @@ void Hub::EndHandshake(int fd, const std::string& why, Ending ending) {
   if (found == handshakes_.end()) return;
   const int process = found->second.process;
   epoll_ctl(poller_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  // The caller may be inside the connection's Read.
+  // Keeps the connection alive, because the caller may be inside its Read.
   const std::shared_ptr<Connection> connection = found->second.connection;
   handshakes_.erase(found);
   if (process < 0) {
@@ -346,7 +348,7 @@ void Hub::EndHandshake(int fd, const std::string& why, Ending ending) {
   } else {
     peer.tried += (peer.tried.empty() ? "" : "; ") + why;
   }
-  // A process listens there: it may answer a later attempt, or, after kWrong, never will.
+  // A process listens there: it may answer a later attempt; after kWrong it will never accept one.
   if (ending == Ending::kNotYet || ending == Ending::kSilent) {
     peer.give_up = Clock::now() + kPause + kGiveUp;
   }

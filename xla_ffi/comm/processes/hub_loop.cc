@@ -18,8 +18,8 @@ namespace {
 
 // In seconds; larger values overflow the clock.
 constexpr double kLongestLimit = 1e9;
-// How long the thread polls without sleeping after an event: the frames of a call follow each other
-// closely, and a rank waits for each.
+// How long the thread polls without sleeping after an event. The frames of a call follow each other
+// closely, and a rank waits for each of them.
 constexpr std::chrono::microseconds kSpin(200);
 // The number of processors per process of this host that polling requires.
 constexpr size_t kProcessorsToSpin = 4;
@@ -53,17 +53,17 @@ Status Hub::Watch(int fd, uint32_t events) {
 
 void Hub::Wake() noexcept {
   const uint64_t one = 1;
-  // the thread is awake
+  // the thread is already awake
   if (waker_.get() >= 0 && write(waker_.get(), &one, sizeof(one)) < 0) return;
 }
 
-// The interval of ticks: short enough, for the shortest limit among the connected processes, to
-// detect silence in time and to send pings in time.
+// The interval of ticks. It must be short enough, for the shortest limit among the connected
+// processes, to detect silence in time and to send pings in time.
 Seconds Hub::TickLength() const {
   return std::clamp(Seconds(shortest_limit_) / 20, Seconds(0.002), Seconds(1));
 }
 
-// The thread outlives main: the process exits while it waits in epoll_wait.
+// The thread outlives main: the process exits while the thread waits in epoll_wait.
 void Hub::Run() noexcept {
   for (;;) {
     const Status turned = Guarded([&] {
@@ -82,8 +82,8 @@ void Hub::RunOnce() {
   const int wait = spins ? 0 : std::max(0, static_cast<int>(left.count() * 1e3) + 1);
   const int count = epoll_wait(poller_.get(), events, std::size(events), wait);
   const Clock::time_point now = Clock::now();
-  // This process was stopped or had no processor. Others may have sent data meanwhile, which is in
-  // the sockets' buffers and is read next, so the time doesn't count as their silence.
+  // This process was stopped or had no processor. Others may have sent data meanwhile, which the
+  // sockets' buffers hold and which is read next. So the time doesn't count as their silence.
   const Seconds away = now - last_turn_ - Seconds(wait * 1e-3);
   if (away > TickLength()) {
     for (auto& [fd, open] : open_) {
@@ -145,7 +145,8 @@ void Hub::HandleEvents(int fd, uint32_t events) {
   };
   std::string why;
   bool stands = false;
-  // If there is no memory for a frame, its receiver would wait for ever: closes the connection.
+  // If there is no memory for a frame, its receiver would wait forever; closing the connection
+  // prevents that.
   const Status read = Guarded([&] {
     stands = connection->Read(deliver, &why);
     return Status::Ok();
@@ -158,13 +159,13 @@ void Hub::Close(int fd, const std::string& why) {
   if (open == open_.end()) return EndHandshake(fd, why);
   const auto [process, connection] = std::move(open->second);
   open_.erase(open);
-  // calls may hold the connection a little longer
+  // Calls may hold the connection a little longer.
   epoll_ctl(poller_.get(), EPOLL_CTL_DEL, fd, nullptr);
   connection->Break();
   Lose(process, why);
 }
 
-// Tells the peer that this process is alive, and its silence limit.
+// Tells the peer that this process is alive, and tells it this process's silence limit.
 void Hub::Ping(Connection& connection) {
   OutFrame ping;
   ping.header.type = FrameType::kPing;
@@ -172,7 +173,7 @@ void Hub::Ping(Connection& connection) {
   (void)connection.Send(std::move(ping));
 }
 
-// `now` is the time at which data was last read. The process may have been stopped since, which
+// `now` is the time at which data was last read. The process may have been stopped since; that time
 // must not count as silence of others.
 void Hub::Tick(Clock::time_point now) {
   std::map<int, double> limits;  // the peers' silence limits for this process

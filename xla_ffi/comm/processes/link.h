@@ -1,6 +1,6 @@
-// Link: moves blocks between this process's ranks and those of one other process, in one call. Only
-// the transport of blocks differs between links; rendezvous, agreement and loss detection are the
-// same for all.
+// Link: moves blocks between this process's ranks and the ranks of one other process, in one call.
+// Links differ only in the transport of blocks; rendezvous, agreement and loss detection are common
+// to all.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_LINK_H_
 
@@ -22,15 +22,16 @@ class Link {
     JAXMG_RETURN_IF_ERROR(device.NewEvent(event));
     return device.Record(stream, event->get());
   }
-  // Records the event to post when a message has been taken.
+  // Records the event that is posted when a message has been taken.
   virtual Status RecordTaken(Device& device, Stream stream, int rank,
                              std::shared_ptr<Event>* event) {
     return Record(device, stream, rank, event);
   }
-  // Starts to move a message from a rank of this process to one of the other; doesn't wait. Throws
-  // if memory is exhausted.
+  // Starts to move a message from a rank of this process to a rank of the other; doesn't wait.
+  // Throws if memory is exhausted.
   virtual void Post(int from, int to, const InProcessGroup::Message& message) = 0;
-  // Rank `to` of this process no longer needs a message of the other process's rank `from`.
+  // Reports that rank `to` of this process no longer needs a message of the other process's rank
+  // `from`.
   virtual void PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept = 0;
   // Called after a message was taken and before its memory is written again.
   virtual void Settle() noexcept {}
@@ -42,12 +43,12 @@ class Link {
     return Status::Fixed(Code::kInternal,
                          "a process sent a location in memory that it does not share");
   }
-  // Receives the block that the other process has announced under a number.
+  // Receives the block that the other process announced as number `number`.
   virtual Status Fetch(int /*from*/, int /*to*/, int64_t /*number*/, const Bytes2D& /*room*/) {
     return Status::Fixed(Code::kInternal, "a process announced a block that it can't send");
   }
-  // Returns the event behind which, as the other process reports, a message was taken; null if the
-  // frame names none.
+  // Returns the event that the other process reports for a taken message; null if the frame names
+  // no event.
   virtual std::shared_ptr<Event> EventOf(const FrameHeader&) const { return nullptr; }
 };
 

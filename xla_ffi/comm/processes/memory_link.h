@@ -1,7 +1,7 @@
 // MemoryLink: moves blocks between processes of one host through memory that both map. The receiver
-// copies a block from the sender's memory, as a rank of the same process would. Frames carry the
-// location of the block and the count of the sender's stream after which it is ready, and likewise
-// for acknowledgements.
+// copies a block from the sender's memory, as a rank of the same process would. A frame carries the
+// location of the block and the count of the sender's stream at which the block is ready.
+// Acknowledgements carry a count of the receiver's stream.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_MEMORY_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_MEMORY_LINK_H_
 
@@ -16,7 +16,7 @@ namespace jaxmg {
 
 class MemoryLink : public Link {
  public:
-  // Creates the link for a call of `ranks` ranks, of which `here` belong to this process.
+  // Creates the link for a call of `ranks` ranks; `here` lists those of this process.
   static Status New(std::shared_ptr<Connection> connection, std::shared_ptr<MemoryPeer> peer,
                     const CallId& id, int ranks, const std::vector<int>& here,
                     std::unique_ptr<Link>* link);

@@ -10,15 +10,15 @@
 namespace jaxmg {
 namespace {
 
-// How long a device may take to finish enqueued operations after a process was lost. Afterwards
+// The time that a device has to finish enqueued operations after a process was lost. Afterwards
 // nothing more can be done.
 constexpr std::chrono::seconds kLastWait(10);
 
 // Limit for device ordinals in frames.
 constexpr int kMostDevices = 1024;
 
-// Limit for blocks of a channel that are withdrawn before a rank receives them: those of failed
-// calls.
+// Limit for blocks of a channel that are withdrawn before a rank receives them. Such blocks belong
+// to failed calls.
 constexpr size_t kMostWithdrawn = 1 << 16;
 
 OutFrame ChannelFrame(FrameType type, const NcclChannel& channel, int64_t number = 0) {
@@ -54,7 +54,7 @@ std::shared_ptr<NcclPeer> NcclChannels::FindOrAddPeer(int process) {
   return peer;
 }
 
-// --- Before blocks pass -------------------------------------------------------------------------
+// --- Before blocks are sent ---------------------------------------------------------------------
 
 // Initializes the source and tells the other process its name, once.
 Status NcclChannels::SendOfferOnce(NcclPeer& peer) {
@@ -143,8 +143,8 @@ Status NcclChannels::StartMakingAll(const std::shared_ptr<NcclPeer>& peer,
 }
 
 // The sending end creates the identifier; the receiving end is made when the identifier arrives.
-// Each end is made on its own thread, because a thread can't have several NCCL initializations in
-// progress.
+// Each end is made on a thread of its own, because a thread can't have several NCCL initializations
+// in progress.
 Status NcclChannels::StartMaking(const std::shared_ptr<NcclPeer>& peer, NcclChannel* channel,
                                  std::string id) {
   auto lock = monitor_.Lock();
@@ -225,7 +225,7 @@ Status NcclChannels::Await(int process, NcclPeer& peer, const std::vector<int>& 
 
 void NcclChannels::Send(PendingSend pending) {
   auto lock = monitor_.Lock();
-  if (pending.channel->peer->lost_) return;  // the group is told of the loss
+  if (pending.channel->peer->lost_) return;  // the group learns of the loss
   waiting_.push_back(std::move(pending));
   monitor_.Notify();
 }
@@ -252,9 +252,9 @@ Status NcclChannels::Receive(NcclChannel& channel, int64_t number, void* data, s
     auto lock = monitor_.Lock();
     channel.accepted = 0;
   }
-  // On the host: nothing may be enqueued behind a receive that isn't complete (README.md).
+  // Waits on the host: nothing may be enqueued behind an incomplete receive (README.md).
   if (done != nullptr) status = Guarded([&] { return AwaitEvent(channel, *done); });
-  // The state of the other side is unknown then.
+  // After a failure the state of the other side is unknown.
   if (!status.ok()) peer.connection_->Break();
   auto lock = monitor_.Lock();
   channel.receiving = false;
@@ -280,8 +280,8 @@ Status NcclChannels::AwaitEvent(NcclChannel& channel, const Event& done) {
   }
 }
 
-// Every announced block gets an answer: the other side accepts it, and the block is sent, or it
-// confirms the withdrawal. So no receive lacks its send.
+// Every announced block gets an answer: either the other side accepts it, and the block is sent, or
+// it confirms the withdrawal. So every receive has its send.
 void NcclChannels::Recall(NcclLink* link, int from) noexcept {
   constexpr WaitPolicy kForever = {Seconds(1e9)};
   const Sender sender = {link, from};
@@ -362,7 +362,7 @@ bool NcclChannels::OnChannelFrame(NcclPeer& peer, const std::shared_ptr<NcclPeer
       header.to >= kMostDevices) {
     return false;
   }
-  // The frame says which side sent it, and so the direction.
+  // `aux` says which side sent the frame, which determines the channel's direction.
   const bool outgoing = header.aux == 0;
   NcclChannel& channel = *ChannelOf(peer, outgoing, outgoing ? header.from : header.to,
                                     outgoing ? header.to : header.from);

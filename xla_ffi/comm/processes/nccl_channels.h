@@ -1,10 +1,10 @@
 // NcclChannels: the NCCL channels between devices of this process and devices of others
-// (device/nccl_channel.h): which exist, and the protocol by which both ends enqueue a block's
-// transfer at the same time. README.md explains why it is needed.
+// (device/nccl_channel.h), and the protocol by which both ends enqueue a block's transfer at the
+// same time. README.md explains why the protocol is needed.
 //
-// A pair of devices has one channel for each direction, made in the first call that needs it and
-// kept. The blocks of all calls between the two devices use it one after the other, in the order in
-// which the receiver accepts them.
+// A pair of devices has one channel for each direction, which is made in the first call that needs
+// it and kept. The blocks of all calls between the two devices use it one after the other, in the
+// order in which the receiver accepts them.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_NCCL_CHANNELS_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_NCCL_CHANNELS_H_
 
@@ -33,7 +33,7 @@ class NcclLink;
 class NcclPeer;
 struct NcclChannel;
 
-// A send that was enqueued and may not be complete.
+// A send that was enqueued and may be incomplete.
 struct EnqueuedSend {
   NcclChannel* channel;
   std::shared_ptr<Event> done;
@@ -49,7 +49,7 @@ struct PendingSend {
   NcclChannel* channel;
 };
 
-// One direction between a device of this process and one of a peer's.
+// One direction between a device of this process and a device of a peer.
 struct NcclChannel {
   enum class State { kNone, kMaking, kMade, kFailed };
 
@@ -59,16 +59,16 @@ struct NcclChannel {
   State mine = State::kNone, theirs = State::kNone;
   Status failure;
   std::atomic<bool> canceled{false};
-  std::unique_ptr<ChannelEnd> end;  // set once it is made, then kept
+  std::unique_ptr<ChannelEnd> end;  // set once when it is made, then kept
 
-  int64_t last = 0;                          // the number of the last block that was announced
+  int64_t last = 0;                          // the number of the last announced block
   std::map<int64_t, PendingSend> announced;  // sends that were announced and not answered
-  bool receiving = false;                    // a rank receives a block
-  int64_t accepted = 0;                      // the block that it is accepting
+  bool receiving = false;                    // whether a rank receives a block
+  int64_t accepted = 0;                      // the number of the block that it accepts
   std::set<int64_t> withdrawn;  // incoming blocks that were withdrawn before their receive
 };
 
-// Another process. Requires the lock of the NcclChannels.
+// Another process. Its members require the lock of the NcclChannels.
 class NcclPeer {
  private:
   friend class NcclChannels;
@@ -79,7 +79,7 @@ class NcclPeer {
   bool theirs_known_ = false;
   std::string my_name_, their_name_;  // empty if none
   std::string why_not_;               // why no channels can be made
-  std::string failure_;               // why the last channels could not be made
+  std::string failure_;               // why the last attempt to make channels failed
   bool in_use_ = false;
   bool lost_ = false;
   std::map<std::tuple<bool, int, int>, NcclChannel> channels_;  // by outgoing, here, there
@@ -92,24 +92,24 @@ class NcclChannels {
 
   void Use(ChannelSource& source) { source_ = &source; }
 
-  // --- Before blocks pass -----------------------------------------------------------------------
-  // Waits until the other process has made its offer. Sets `*peer` to null if the two can't make
-  // channels of the same kind: `*why_not` says why.
+  // --- Before blocks are sent -------------------------------------------------------------------
+  // Waits until the other process has made its offer. If the two can't make channels of the same
+  // kind, sets `*peer` to null and `*why_not` to the reason.
   Status Negotiate(int process, const std::shared_ptr<Connection>& connection,
                    Clock::time_point deadline, std::shared_ptr<NcclPeer>* peer,
                    std::string* why_not);
-  // Starts to make the missing channels between these devices of this process and of the other, in
-  // both directions.
+  // Starts to make the missing channels, in both directions, between these devices of this process
+  // and of the other.
   Status StartMakingAll(const std::shared_ptr<NcclPeer>& peer, const std::vector<int>& here,
                         const std::vector<int>& there);
-  // Waits until all of them are made on both sides. Sets `*failure`, equally on both sides, if one
-  // can't be made.
+  // Waits until all of them are made on both sides. If one can't be made, sets the same `*failure`
+  // on both sides.
   Status Await(int process, NcclPeer& peer, const std::vector<int>& here,
                const std::vector<int>& there, Clock::time_point deadline, Status* failure);
   NcclChannel* ChannelOf(NcclPeer& peer, bool outgoing, int here, int there);
 
   // --- Blocks -----------------------------------------------------------------------------------
-  // Sends a block when it is ready and the receiver has accepted it; then notifies its link.
+  // Sends a block once it is ready and the receiver has accepted it; then notifies its link.
   void Send(PendingSend pending);
   // Accepts an announced block and waits until it has been received.
   Status Receive(NcclChannel& channel, int64_t number, void* data, size_t bytes);
@@ -117,7 +117,7 @@ class NcclChannels {
   // side has accepted.
   void Recall(NcclLink* link, int from) noexcept;
 
-  // A description for users; empty if nothing is known.
+  // Returns a description for users; empty if nothing is known.
   std::string Describe(int process);
 
   // --- The hub's thread -------------------------------------------------------------------------
@@ -130,7 +130,8 @@ class NcclChannels {
   friend T& Forever();
   NcclChannels() = default;
 
-  // In the order of arrival: a refusal may follow kNcclGo if that crossed the withdrawal.
+  // Answers are kept in the order of arrival: a refusal may follow kNcclGo if kNcclGo crossed the
+  // withdrawal.
   struct Answer {
     NcclChannel* channel;
     int64_t number;
@@ -156,11 +157,11 @@ class NcclChannels {
 
   std::atomic<ChannelSource*> source_{nullptr};
 
-  Monitor monitor_;  // guards all that follows
+  Monitor monitor_;  // guards everything below
   std::map<int, std::shared_ptr<NcclPeer>> peers_;
   std::list<PendingSend> waiting_;  // not announced
   std::deque<Answer> answers_;
-  // The link and the rank whose send the sender thread is handling.
+  // The link and rank whose send the sender thread is handling.
   using Sender = std::pair<const NcclLink*, int>;
   Sender busy_ = {nullptr, -1};
   int recalls_ = 0;

@@ -17,8 +17,8 @@ namespace jaxmg {
 
 class NcclLink : public Link {
  public:
-  // Called on the sender thread: a message was taken behind the event `done`, or, with an error,
-  // never will be.
+  // Called on the sender thread: the message will have been taken when the event `done` has passed.
+  // With an error, it will never be taken.
   using OnSent =
       std::function<void(int from, int to, const Status& status, std::shared_ptr<Event> done)>;
 
@@ -42,12 +42,12 @@ class NcclLink : public Link {
 
   void Post(int from, int to, const InProcessGroup::Message& message) override {
     NcclChannels& channels = NcclChannels::Instance();
-    // The rank's thread releases the staged copy, not the sender thread.
+    // The rank's thread, not the sender thread, releases the staged copy.
     channels.Send({this, from, to, devices_[from], message.block, message.ready,
                    channels.ChannelOf(*peer_, true, ordinals_[from], ordinals_[to])});
   }
 
-  // Nothing to send: the sender observes when its NCCL send completes.
+  // Sends nothing: the sender observes when its NCCL send completes.
   void PostTaken(int, int, const std::shared_ptr<Event>&) noexcept override {}
 
   Status Fetch(int from, int to, int64_t number, const Bytes2D& room) override {
@@ -62,7 +62,8 @@ class NcclLink : public Link {
   const OnSent on_sent;
   // By rank. Owned by the sender thread while it handles a send of the rank, then by Recall.
   std::vector<std::list<EnqueuedSend>> enqueued;
-  // By rank, under the lock of the NcclChannels: the sender thread must ignore the rank's sends.
+  // By rank, guarded by the lock of the NcclChannels: whether the sender thread must ignore its
+  // sends.
   std::vector<char> recalled;
 
  private:

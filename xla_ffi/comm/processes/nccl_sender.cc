@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr seconds kBetweenChecks(1);
-// The number of a rank's enqueued sends above which the thread looks for complete ones.
+// If a rank has more enqueued sends than this, the thread looks for complete ones.
 constexpr size_t kMostMoving = 16;
 
 // How long the thread polls without giving up the processor.
@@ -29,7 +29,7 @@ Seconds Spin() {
 
 }  // namespace
 
-// Never joined, like the hub's thread.
+// The thread is never joined, like the hub's thread.
 Status NcclChannels::StartSenderThread() {
   auto lock = monitor_.Lock();
   if (started_) return Status::Ok();
@@ -42,7 +42,7 @@ Status NcclChannels::StartSenderThread() {
 }
 
 void NcclChannels::Run() noexcept {
-  prctl(PR_SET_TIMERSLACK, 1000);  // in ns; the default of 50000 would be added to each block
+  prctl(PR_SET_TIMERSLACK, 1000);  // in ns; the default of 50000 would delay each block
   Lock lock = monitor_.Lock();
   Clock::time_point moved = Clock::now(), next_check = Clock::now() + kBetweenChecks;
   for (;;) {
@@ -59,7 +59,7 @@ void NcclChannels::Run() noexcept {
     busy_ = {nullptr, -1};
     const size_t known = waiting_.size();
     const auto more = [&] { return !answers_.empty() || waiting_.size() != known; };
-    // Devices don't notify the host, so pending sends are polled.
+    // Devices don't notify the host, so the thread polls for pending sends.
     const bool looks = !waiting_.empty() || !turned.ok();
     const bool lately = Clock::now() - moved < milliseconds(1);
     if (!looks) {
@@ -73,7 +73,7 @@ void NcclChannels::Run() noexcept {
   }
 }
 
-// A send failed, so the state of the other side is unknown: breaks the connection.
+// Handles a failed send. The state of the other side is unknown, so breaks the connection.
 void NcclChannels::Fail(const PendingSend& pending, const Status& status) noexcept {
   pending.link->on_sent(pending.from, pending.to, status, nullptr);
   pending.channel->peer->connection_->Break();
@@ -129,7 +129,7 @@ bool NcclChannels::TakeAnswer(Lock& lock) {
   return true;
 }
 
-// Sends from one rank to another are announced in order.
+// Announces the sends whose blocks are ready. Sends from one rank to another stay in order.
 bool NcclChannels::AnnounceReady(Lock& lock) {
   bool any = false;
   std::set<std::tuple<const NcclLink*, int, int>> behind;
@@ -175,7 +175,8 @@ bool NcclChannels::AnnounceReady(Lock& lock) {
   return any;
 }
 
-// An NCCL operation that failed without notice would occupy both devices for ever.
+// Breaks the connections of failed channels: an NCCL operation that failed without notice would
+// occupy both devices forever.
 void NcclChannels::CheckAll(Lock& lock) {
   std::vector<NcclChannel*> channels;
   for (const auto& [process, peer] : peers_) {

@@ -67,7 +67,7 @@ Status ProcessGroup::Share(int rank, int64_t mine, const WaitPolicy& policy,
   return InProcessGroup::Share(rank, mine, policy, all);
 }
 
-// After a failure, recalls all messages of this rank: its memory may be freed next.
+// After a failure, recalls all messages of this rank, because its memory may be freed next.
 Status ProcessGroup::Agree(int rank, const Status& mine, const WaitPolicy& policy) noexcept {
   const Status outcome = InProcessGroup::Agree(rank, mine, policy);
   if (outcome.ok()) return outcome;
@@ -96,7 +96,7 @@ void ProcessGroup::Vote(int rank, const Status& mine) noexcept {
   SendFrame(lead(), std::move(vote));
 }
 
-// Called at the lead when CountVotes begins the next round.
+// Called when CountVotes begins the next round.
 void ProcessGroup::OnOutcome() noexcept {
   std::fill(voted_already_.begin(), voted_already_.end(), false);
   voted_here_ = 0;
@@ -122,8 +122,8 @@ void ProcessGroup::OnOutcome() noexcept {
   SendToOthers(FrameType::kOutcome, outcome_);
 }
 
-// Without a lead the ranks of this process must still wait for each other, because they read each
-// other's memory.
+// Counts the votes of this process's ranks. Without a lead they must still wait for each other,
+// because they read each other's memory.
 void ProcessGroup::CountLocally() noexcept {
   if (voted_here_ == 0 || voted_here_ + gone_here_ < here_) return;
   voted_here_ = 0;
@@ -138,7 +138,7 @@ void ProcessGroup::Sever(const Status& why) noexcept {
   CountLocally();
 }
 
-// All ranks of another process have left and will not vote any more.
+// Called when all ranks of another process have left and will not vote any more.
 void ProcessGroup::OnProcessGone(int process, const Status& why) noexcept {
   if (process == lead()) return Sever(why);
   AbortLocked(why);
@@ -161,7 +161,7 @@ void ProcessGroup::Depart(const Status& why) noexcept {
   if (!severed_.ok()) return CountLocally();
   if (!IsLead()) {
     OutFrame departure = CallFrame(id_, FrameType::kDepart, -1);
-    // The lead counts departures, so any rank of this process can be named.
+    // The lead only counts departures, so any rank of this process can be named.
     for (int rank = 0; rank < size() && departure.header.from < 0; ++rank) {
       if (IsHere(rank) && !departed_ranks_[rank]) departure.header.from = rank;
     }
@@ -171,7 +171,7 @@ void ProcessGroup::Depart(const Status& why) noexcept {
     return;
   }
   DepartLocked(why);
-  // No rank is left here to count votes.
+  // No rank remains here to count votes.
   if (gone_here_ == here_) SendToOthers(FrameType::kDepart, why);
 }
 

@@ -1,9 +1,9 @@
 // ProcessGroup: the state that the ranks of one call share when they are in several processes.
 //
-// Ranks of one process exchange blocks through InProcessGroup; ranks of different processes, over a
-// Link. A received message is put into the queue into which a rank of this process would have put
-// it, so that the Communicator is the same. The lead, the process of rank 0, runs the agreements:
-// it receives the votes, counts them as InProcessGroup does, and sends the outcome to all.
+// Ranks of one process exchange blocks through InProcessGroup, ranks of different processes over a
+// Link. A received message goes into the same queue as a message of a rank of this process, so the
+// Communicator is the same. The lead, the process of rank 0, runs the agreements: it receives the
+// votes, counts them as InProcessGroup does, and sends the outcome to all.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_PROCESS_GROUP_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_PROCESS_GROUP_H_
 
@@ -20,24 +20,24 @@
 
 namespace jaxmg {
 
-// "2, 3": the ranks that are in a process.
+// Returns the ranks of a process, as in "2, 3".
 std::string RanksOf(const std::vector<int>& processes, int process);
 
 class ProcessGroup : public InProcessGroup, public FrameSink {
  public:
-  // `processes`: by rank, the index of its process; `me` is this process. `routine` is for
-  // messages. `on_host`: whether device memory is host memory.
+  // `processes`: by rank, the index of its process. `me`: this process. `routine`: for messages.
+  // `on_host`: whether device memory is host memory.
   ProcessGroup(std::string routine, std::vector<int> processes, int me, bool on_host);
   ~ProcessGroup() override;
 
   int lead() const { return processes_[0]; }
   const std::set<int>& others() const { return others_; }
-  // "rank(s) 2, 3": the ranks of a process.
+  // Returns the ranks of a process, as in "rank(s) 2, 3".
   std::string DescribeRanks(int process) const;
   // Adds the routine and the ranks of the process to an error.
   Status AddContext(int process, const Status& status) const;
 
-  // The call has begun under this number. Frames may arrive from now on.
+  // Begins the call under this number. Frames may arrive from now on.
   void Begin(const CallId& id) noexcept;
   // Sets up the links to all other processes, which must be connected. Ranks may send afterwards.
   Status Join(Clock::time_point deadline);
@@ -115,28 +115,27 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   int here_ = 0;  // number of ranks in this process
   CallId id_ = {-1, -1};
   Connections connections_;
-  std::vector<Link*> links_;  // by rank; null for those of this process
+  std::vector<Link*> links_;  // by rank; null for ranks of this process
   Links link_of_;
   std::map<int, std::vector<int>> devices_of_;  // device ordinals of other processes
   std::vector<Staging> arrivals_;               // by rank: memory for blocks received over NCCL
   // By direction: messages that were received and not released.
   std::vector<std::deque<ReceivedBlock>> received_;
-  // By rank, and by direction: the staging memory of this process's ranks, and the staged copies
-  // (or null) of messages that were sent and are not known to be taken. Each rank's thread uses its
-  // own.
+  // The staging memory of this process's ranks, by rank; and, by direction, the staged copies (or
+  // null) of sent messages that are not known to be taken. Each rank's thread uses only its own.
   std::vector<Staging> staging_, host_staging_;
   std::vector<std::deque<std::shared_ptr<Staging::Copy>>> copies_;
-  // event of a message that is already in this process's memory
+  // the event of a message that is already in this process's memory
   const std::shared_ptr<Event> arrived_;
 
   // The current round of agreement. The lead counts all ranks. The other processes count their own,
-  // for the case that the lead is lost.
+  // in case the lead is lost.
   std::vector<char> voted_already_, departed_ranks_;
   int voted_here_ = 0, gone_here_ = 0;
   std::vector<char> sharing_;
   bool round_shares_ = false;
-  Status severed_;               // why the lead can decide nothing any more
-  bool abort_received_ = false;  // an abort came from another process, which has told all
+  Status severed_;               // why the lead can no longer decide anything
+  bool abort_received_ = false;  // an abort came from another process, which has told all others
 };
 
 }  // namespace jaxmg

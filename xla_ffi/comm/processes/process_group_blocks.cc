@@ -1,5 +1,5 @@
-// Blocks between ranks of different processes: selects the link of each pair and keeps track of
-// messages on both sides.
+// Blocks between ranks of different processes: selects the link of each pair and tracks messages on
+// both sides.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -15,8 +15,8 @@
 namespace jaxmg {
 namespace {
 
-// Limit for a rank's memory for received blocks that were not copied to their final location:
-// several pieces of a large panel.
+// Limit for a rank's memory for received blocks that were not copied to their final location.
+// Several pieces of a large panel fit.
 constexpr size_t kMostArrivals = size_t{1} << 30;
 
 // Returns the shape of a frame's block, without memory. Returns an error if the size overflows.
@@ -32,7 +32,7 @@ Status BlockOf(const FrameHeader& header, Bytes2D* block, size_t* bytes) {
 
 bool CanSendInPlace(LinkKind kind, const Bytes2D& block) {
   if (kind == LinkKind::kMemory) return Segments::Instance().Contains(block.data);
-  // As one contiguous range.
+  // NCCL sends one contiguous range.
   if (kind == LinkKind::kNccl) return block.columns <= 1 || block.pitch == block.height;
   return kind != LinkKind::kStaged;
 }
@@ -61,7 +61,7 @@ Status ProcessGroup::NewLink(int process, const std::shared_ptr<Connection>& con
 }
 
 // Uses NCCL channels if both sides have the same kind, else copies in host memory. Both processes
-// of a pair make the same choice, because it depends only on what they have told each other.
+// of a pair make the same choice, because it depends only on information that they have exchanged.
 Status ProcessGroup::NewNcclLinks(const std::vector<int>& apart, const Connections& connections,
                                   Clock::time_point deadline, Links* links) {
   struct Pair {
@@ -194,7 +194,8 @@ Status ProcessGroup::AwaitTaken(int from, int to, const WaitPolicy& policy,
   return Status::Ok();
 }
 
-// Other messages may have arrived while a block was borrowed.
+// Finds the message that was taken last. It isn't the youngest one if others arrived while the
+// block was borrowed.
 std::deque<ProcessGroup::ReceivedBlock>::iterator ProcessGroup::FindLastTaken(int from, int to) {
   std::deque<ReceivedBlock>& received = received_[from * size() + to];
   return received.end() - queues(from, to).messages.size() - 1;
@@ -265,7 +266,7 @@ void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   links_[from]->PostTaken(from, to, done);
 }
 
-// A block may arrive before this process has created its link. An acknowledgement can't.
+// A block may arrive before this process has created its link; an acknowledgement can't.
 Status ProcessGroup::AddReceived(const FrameHeader& header, Payload payload) {
   Queues& here = queues(header.from, header.to);
   if (header.type == FrameType::kTaken) {

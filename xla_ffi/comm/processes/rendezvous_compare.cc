@@ -9,12 +9,12 @@
 namespace jaxmg {
 namespace {
 
-// A part of a call's text: what it says, in the caller's words, and its value.
+// A part of a call's text: its name, in the caller's words, and its value.
 struct Item {
   std::string name, value;
 };
 
-// The names of what texts contain, by the words before the values.
+// The words that precede values in texts, and the names of these values.
 constexpr std::pair<const char*, const char*> kWords[] = {
     {"jaxmg ", "the version of jaxmg"},
     {"b of ", "the shape of b"},
@@ -34,7 +34,7 @@ Item ItemOf(const std::string& part) {
   return {part.substr(0, space), part.substr(space + 1)};
 }
 
-// "potrs (backend native, n 64), float64, blocks of 32 x 64, jaxmg 2.0.0"
+// Splits texts such as "potrs (backend native, n 64), float64, blocks of 32 x 64, jaxmg 2.0.0".
 std::vector<Item> ItemsOf(const std::string& text) {
   const size_t open = text.find(" (");
   std::vector<Item> items = {{"the routine", text.substr(0, open)}};
@@ -59,7 +59,8 @@ std::string DescribeDifference(int process, const std::string& text, int other,
     const auto same = std::find_if(others.begin(), others.end(),
                                    [&](const Item& one) { return one.name == item.name; });
     if (same == others.end() || same->value == item.value) continue;
-    // Shapes mostly follow from what is named before, and everything from the routine.
+    // A difference of shapes usually follows from earlier items; all others follow from the
+    // routine.
     if (item.name.rfind("the shape", 0) == 0 && !differences.empty()) continue;
     differences += (differences.empty() ? "" : ", ") + item.name + " is " + item.value +
                    " in process " + std::to_string(process) + " and " + same->value +
@@ -80,7 +81,7 @@ Status DifferentCallsError(int process, const std::string& text, int other,
 
 // A call site has the same operands in all its executions. XLA numbers executions differently if
 // the operands differ, so processes that pass different operands arrive at two rendezvous of one
-// call site. Returns true if there are two; both have failed then.
+// call site. Returns true if there are two such rendezvous, and fails both.
 bool RendezvousRegistry::CompareOperands(const PendingRendezvous& pending) {
   const std::string& text = pending.arrivals.begin()->second.text;
   for (const PendingRendezvous& other : pending_) {

@@ -11,8 +11,8 @@ namespace {
 
 // How long a call waits before the search begins at it, and the time between two rounds.
 constexpr std::chrono::seconds kBeforeSearch(1), kRound(1);
-// How long after the second round the answers to it may still arrive. Then all cycles that were
-// found are failed together: the first failure would break the others.
+// How long answers to the second round may still arrive. Then all detected cycles are failed
+// together, because the first failure would break the others.
 constexpr std::chrono::milliseconds kLastAnswers(250);
 
 struct PackedChain {
@@ -44,7 +44,7 @@ std::string Pack(const WaitChain& chain) {
   return body;
 }
 
-// Reads from the front of `*bytes`, and removes what was read.
+// Reads a value from the front of `*bytes` and removes it there.
 template <typename T>
 bool Take(std::string* bytes, T* value) {
   if (bytes->size() < sizeof(*value)) return false;
@@ -127,19 +127,19 @@ RendezvousRegistry::Entry::~Entry() {
   registry_.present_.erase(here_);
 }
 
-// Returns whether this process, in which `call` waits, arrives at the other call only when `call`
-// is complete, provided that it runs its programs from one thread.
+// Returns whether this process, in which `call` waits, can arrive at the other call only after
+// `call` is complete, provided that it runs its programs from one thread.
 bool RendezvousRegistry::WaitsBefore(const PendingCall& call, const CallName& missing) const {
   if (call.name.IsSameCall(missing)) return false;  // in another group of its ranks
-  // It had not made the other program when it ran this one.
+  // This process had not made the other program when it ran this one.
   if (!HasMadeCallSite(missing.digest, missing.index)) return true;
-  // Its devices are needed for the other call and run one program after the other.
+  // The other call needs devices of this one, and these run one program after the other.
   const auto known = uses_.find({missing.digest, missing.index, missing.group});
   if (concurrent_ || known == uses_.end()) return false;
   const DeviceUse &use = call.use, &other = known->second;
   if (!use.in_order || !other.in_order) return false;
-  // The calls of one program may run at a time on the host; and there XLA keeps only programs of
-  // the same devices in order.
+  // On the host the calls of one program may run concurrently, and XLA keeps programs in order only
+  // if they use the same devices.
   if (use.on_host) return call.name.run != missing.run && use.devices == other.devices;
   return Intersect(use.devices, other.devices);
 }
@@ -168,7 +168,7 @@ Clock::time_point RendezvousRegistry::SearchCycles() {
   return suspect ? std::min(now + kLastAnswers, searched_ + kRound) : searched_ + kRound;
 }
 
-// At the lead: asks the processes that have not arrived where they wait, once in each search.
+// At the lead: asks each process that has not arrived where it waits, once per search.
 void RendezvousRegistry::AskMissing(PendingRendezvous& pending, const WaitChain& chain) {
   if (!pending.searches.insert(chain.Search()).second) return;
   std::set<int> missing(pending.processes.begin(), pending.processes.end());
@@ -185,11 +185,11 @@ void RendezvousRegistry::AskMissing(PendingRendezvous& pending, const WaitChain&
   }
 }
 
-// At a process that has not arrived at `missing`: tells the leads of the calls in which it waits
-// and which it has to complete first.
+// At a process that has not arrived at `missing`: answers to the leads of the calls in which it
+// waits and which must complete first.
 void RendezvousRegistry::AnswerWaits(const CallName& missing, const WaitChain& chain) {
   for (const Presence& presence : present_) {
-    if (presence.name.IsSameCall(missing)) return;  // some rank is on its way to it
+    if (presence.name.IsSameCall(missing)) return;  // some rank is on its way to `missing`
   }
   for (const auto& [number, call] : waiting_) {
     if (call->over() || !WaitsBefore(*call, missing)) continue;
@@ -204,7 +204,7 @@ void RendezvousRegistry::AnswerWaits(const CallName& missing, const WaitChain& c
   }
 }
 
-// At the lead of the call in which the process waits.
+// At the lead of the call in which the process waits: adds the wait to the chain.
 void RendezvousRegistry::ExtendChain(int process, int64_t number, WaitChain chain) {
   const auto pending = FindArrival(process, number);
   if (pending == pending_.end() || chain.waits.size() >= WaitChain::kLongest) return;
@@ -217,7 +217,8 @@ void RendezvousRegistry::ExtendChain(int process, int64_t number, WaitChain chai
     return AskMissing(*pending, chain);
   }
   if (chain.round != round_) return;  // an answer to an earlier round
-  // The same waits as a round ago, so all of them lasted from then until now: nothing ends them.
+  // These waits were also found one round ago, so all of them have lasted since then: nothing ends
+  // them.
   if (pending->cycles_before.count(chain) > 0 && pending->confirmed.empty()) {
     pending->confirmed.push_back(chain);
   }
@@ -247,8 +248,8 @@ void RendezvousRegistry::FailConfirmed() {
 }
 
 // Fails the calls of the cycle's waits from `next` on, at their leads. Two leads may not be
-// connected, but each is with the processes that wait: so the frame goes the way of the search. The
-// last wait is in the call from which the search began.
+// connected, but each is connected with the processes that wait. So the frame takes the path of the
+// search. The last wait is in the call from which the search began.
 void RendezvousRegistry::FailCycle(const WaitChain& cycle, size_t next, const Status& status) {
   const int me = Hub::Instance().me();
   for (; next + 1 < cycle.waits.size(); ++next) {

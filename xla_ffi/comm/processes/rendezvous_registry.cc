@@ -11,14 +11,14 @@ namespace {
 
 // How long a process whose limit has passed waits for the lead to report the missing ranks.
 constexpr std::chrono::seconds kLastAnswer(5);
-// How often a wait for a connection looks whether the call has failed.
+// How often a wait for a connection checks whether the call has failed.
 constexpr std::chrono::milliseconds kBetweenLooks(200);
-// How long, and how many, abandoned rendezvous are remembered.
+// For how long abandoned rendezvous are remembered, and how many at most.
 constexpr std::chrono::seconds kRemembered(60);
 constexpr size_t kMostRemembered = 16;
-// Pending at a time; XLA has a few dozen programs in flight.
+// Limit for pending rendezvous; XLA has a few dozen programs in flight.
 constexpr size_t kMostPending = 4096;
-// Call sites whose devices are remembered; those of deleted programs are among them.
+// Limit for call sites whose devices are remembered; they include call sites of deleted programs.
 constexpr size_t kMostUses = 4096;
 
 OutFrame ToLead(FrameType type, int64_t number, Seconds limit) {
@@ -35,7 +35,7 @@ std::string JoinTexts(const std::vector<std::string>& parts, const char* between
   return text;
 }
 
-// The bytes of kJoin after the name: the number of ranks, the process of each rank, the text.
+// Makes the bytes of kJoin after the name: the number of ranks, the process of each rank, the text.
 std::string Pack(const std::vector<int>& processes, const std::string& text) {
   const int32_t count = static_cast<int32_t>(processes.size());
   std::string body;
@@ -85,8 +85,8 @@ Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
     }
   }
   if (lead != me) {
-    // In parts, because the call may fail meanwhile: another rank can't start, or it is
-    // interrupted.
+    // Waits in intervals, because the call may fail meanwhile: another rank can't start, or the
+    // call is interrupted.
     Status connected, failed;
     bool noticed = false;
     const Clock::time_point notice = Clock::now() + kBeforeNotice;
@@ -178,7 +178,7 @@ void RendezvousRegistry::AddArrival(int process, const CallName& name, std::vect
   Complete(complete);
 }
 
-// All processes have arrived: starts the call if their texts are equal, else fails it.
+// Starts a call at which all processes have arrived if their texts are equal, else fails it.
 void RendezvousRegistry::Complete(PendingRendezvous& pending) {
   const int me = Hub::Instance().me();
   const std::string& text = pending.arrivals[me].text;
@@ -192,7 +192,7 @@ void RendezvousRegistry::Complete(PendingRendezvous& pending) {
   }
 }
 
-// Processes that arrive at the call later get this error, in every group.
+// Records an error for processes that arrive at the call later, in every group.
 void RendezvousRegistry::RememberFailure(const CallName& name, const Status& status) noexcept {
   failed_[next_failed_] = {name, status};
   failed_[next_failed_].name.group = -1;
@@ -202,7 +202,7 @@ void RendezvousRegistry::RememberFailure(const CallName& name, const Status& sta
 Clock::time_point RendezvousRegistry::OnTick() noexcept {
   Clock::time_point next = Clock::time_point::max();
   auto lock = monitor_.Lock();
-  // fails if memory is exhausted; the time limit of the waiting processes still applies
+  // Fails if memory is exhausted; the time limit of the waiting processes still applies.
   (void)Guarded([&] {
     NoticeMissing();
     next = SearchCycles();
@@ -211,7 +211,7 @@ Clock::time_point RendezvousRegistry::OnTick() noexcept {
   return next;
 }
 
-// At the lead: a process that waits prints once for whom.
+// At the lead: one waiting process of each late call prints, once, which processes are missing.
 void RendezvousRegistry::NoticeMissing() {
   Hub& hub = Hub::Instance();
   for (PendingRendezvous& pending : pending_) {
@@ -238,7 +238,7 @@ void RendezvousRegistry::FailPending(const PendingRendezvous& pending,
   }
 }
 
-// Tells a process the result of its arrival; for this process, without a frame.
+// Tells a process the result of its arrival. Sends no frame if it is this process.
 void RendezvousRegistry::Answer(int process, int64_t number, FrameType type, int64_t value,
                                 const Status& status, int lead) noexcept {
   OutFrame frame;
@@ -273,7 +273,7 @@ std::string RendezvousRegistry::DescribeOtherWait(int process, const PendingRend
   for (const PendingRendezvous& other : pending_) {
     if (std::string text = found(other, ", which waits in "); !text.empty()) return text;
   }
-  // A process whose limit passed a little earlier may still explain the delay.
+  // A process whose limit passed shortly before may still explain the delay.
   for (const AbandonedRendezvous& other : abandoned_) {
     if (Clock::now() - other.when > kRemembered) continue;
     std::string text = found(other.pending, ", which has just given up waiting in ");
@@ -282,7 +282,7 @@ std::string RendezvousRegistry::DescribeOtherWait(int process, const PendingRend
   return "";
 }
 
-// The ranks of the processes that have arrived, or of those that have not.
+// Describes the ranks of the processes that have arrived, or of those that have not.
 std::string RendezvousRegistry::DescribeRanks(const PendingRendezvous& pending, bool arrived) {
   std::vector<std::string> ranks;
   std::vector<int> seen;
@@ -323,7 +323,8 @@ void RendezvousRegistry::Withdraw(int process, int64_t number, Seconds limit) {
   }
 }
 
-// kGo: the call begins for this process. If it has stopped waiting, it departs from the call.
+// Handles kGo: begins the call in this process. If it has stopped waiting, it departs from the
+// call.
 void RendezvousRegistry::BeginCall(int process, const FrameHeader& header) noexcept {
   const CallId id(header.lead, header.value);
   const auto waiting = waiting_.find(header.call);
@@ -438,7 +439,7 @@ void RendezvousRegistry::OnFrame(int process, const FrameHeader& header, Payload
     case FrameType::kAskWaits:
     case FrameType::kWaits: {
       auto lock = monitor_.Lock();
-      (void)Guarded([&] {  // may fail as in OnTick
+      (void)Guarded([&] {  // may fail, as in OnTick
         HandleWaitsFrame(process, header, payload);
         return Status::Ok();
       });

@@ -30,11 +30,11 @@ inline CallName NameOf(const SharedCallSite& site, int64_t run, int64_t group) {
 struct DeviceUse {
   std::vector<int64_t> devices;  // ordinals, in increasing order
   bool on_host;
-  // Whether XLA runs a later program on these devices only after the call's program.
+  // Whether XLA runs later programs on these devices only after the call's program.
   bool in_order;
 };
 
-// A call at which this process has arrived and for whose start it waits.
+// A call at which this process has arrived and whose start it awaits.
 struct PendingCall {
   CallName name;
   std::shared_ptr<ProcessGroup> group;
@@ -50,19 +50,19 @@ struct Arrival {
   std::string text;
 };
 
-// `process` waits in a call of that lead, which it numbers so; and it can't arrive before at the
-// call of the previous wait.
+// `process` waits in call `number` of lead `lead`. It can't arrive at the call of the previous wait
+// before this wait ends.
 struct Wait {
   int32_t process, lead;
   int64_t number;
   std::string text;  // of the call and, after a line break, the name of the process
 };
-// Waits of which each is why the previous one lasts. A cycle if the last one is in the call from
-// which the search began.
+// Waits, each of which is the reason for the previous one. It is a cycle if the last wait is in the
+// call from which the search began.
 struct WaitChain {
   static constexpr size_t kLongest = 64;
-  // The search: the lead that began it, an arrival at the call (process and its number), and the
-  // lead's count of searches.
+  // Identifies the search: the lead that began it, an arrival at the call (a process and its
+  // number), and the lead's count of searches.
   int32_t lead, process;
   int64_t number, round;
   std::vector<Wait> waits = {};
@@ -83,9 +83,9 @@ struct PendingRendezvous {
   std::vector<int> processes;  // by rank
   std::map<int, Arrival> arrivals;
   Clock::time_point since = Clock::now();  // time of the last arrival
-  Clock::time_point begun = Clock::now();  // time of the first one
+  Clock::time_point begun = Clock::now();  // time of the first arrival
   bool noticed = false;                    // whether the missing processes were printed
-  // Of the search for cycles: those of the last round and of the current one; the one that was
+  // State of the search for cycles: the cycles of the previous and of the current round; the cycle
   // found in both; and the searches that have passed here.
   std::set<WaitChain> cycles_before = {}, cycles = {};
   std::vector<WaitChain> confirmed = {};  // at most one
@@ -107,10 +107,10 @@ struct FailedCallName {
   Status status;
 };
 
-// All rendezvous between processes that this process takes part in.
+// All rendezvous between processes in which this process takes part.
 class RendezvousRegistry : public FrameSink {
  public:
-  // A rank of this process on its way through the rendezvous of a call.
+  // A rank of this process in the rendezvous of a call.
   struct Presence {
     CallName name;
     int64_t device;
@@ -179,7 +179,7 @@ class RendezvousRegistry : public FrameSink {
   std::list<AbandonedRendezvous> abandoned_;  // youngest first
   std::array<FailedCallName, 64> failed_;
   size_t next_failed_ = 0;
-  // Of the search for cycles.
+  // State of the search for cycles.
   std::list<Presence> present_;
   bool concurrent_ = false;  // this process has run two programs at a time on a device
   // By call site and group: the devices, known since the process first arrived there.
@@ -188,16 +188,16 @@ class RendezvousRegistry : public FrameSink {
   Clock::time_point searched_ = {};
 };
 
-// Says what differs between two texts of calls, in the caller's words: "n is 64 in process 0 and 68
-// in process 1".
+// Describes the difference between two texts of calls, in the caller's words: "n is 64 in process 0
+// and 68 in process 1".
 std::string DescribeDifference(int process, const std::string& text, int other,
                                const std::string& other_text);
 
-// The error for two processes that arrived at one call, or at two, with different texts.
+// Returns the error for two processes that arrived at one call, or at two, with different texts.
 Status DifferentCallsError(int process, const std::string& text, int other,
                            const std::string& other_text);
 
-// Sends a frame if the process is connected. If it isn't, it is lost, which the hub reports.
+// Sends a frame if the process is connected. If it isn't, it is lost, and the hub reports that.
 void SendTo(int process, OutFrame frame) noexcept;
 
 }  // namespace jaxmg

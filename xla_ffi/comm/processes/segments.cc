@@ -10,20 +10,20 @@
 namespace jaxmg {
 namespace {
 
-// Alignment of allocations, as cuBLAS prefers it.
+// The alignment of allocations that cuBLAS prefers.
 constexpr size_t kAlignment = 512;
-// The smallest segment. Smaller ones would be many, each with a file.
+// The size of the smallest segment. It limits the number of segments, each of which needs a file.
 constexpr size_t kLeastBytes = size_t{16} << 20;
-// Words of a pair of processes: enough for the streams of many concurrent calls.
+// The words of a pair of processes: enough for the streams of many concurrent calls.
 constexpr size_t kWordBytes = size_t{256} << 10;
 constexpr uint32_t kWords = kWordBytes / sizeof(uint32_t);
-// More than any count that a stream may still reach.
+// Exceeds any count that a stream may still reach.
 constexpr uint32_t kFarAhead = uint32_t{1} << 30;
 
 constexpr int32_t kWordsNumber = -1;
 
-// Limit for the segments that a process has announced and not released. Few are needed: a segment
-// holds many blocks.
+// Limit for segments that a process has announced and not released. Few are needed, because a
+// segment holds many blocks.
 constexpr size_t kMostSegments = 4096;
 
 // Returns whether all columns of a block lie within `bytes`. The sizes come from another process.
@@ -83,7 +83,7 @@ Status Segments::Allocate(int ordinal, size_t bytes, void** data) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::lock_guard<std::mutex> lock(pool_);
   if (TakeGap(ordinal, bytes, data)) return Status::Ok();
-  // Unused segments are too small for this allocation and occupy memory that it needs.
+  // Unused segments are too small for this allocation, and occupy memory that it needs.
   DropUnused(ordinal);
   MemorySource* source = source_;
   if (source == nullptr) return Error(Code::kInternal, "processes share no memory");
@@ -301,7 +301,7 @@ Status MemoryPeer::Map(const BlockLocation& location, Bytes2D* block) {
     }
     const auto theirs = peer_segments_.find(location.segment);
     if (theirs != peer_segments_.end())
-      found = &theirs->second;  // not erased before this function handles its release
+      found = &theirs->second;  // stays valid, because this function handles releases
   }
   for (const auto& [data, bytes] : forgotten) source.Unmap(data, bytes);
   if (found == nullptr) {
@@ -375,7 +375,7 @@ void Segments::ReleaseLost() noexcept {
     uint32_t* words = peer->their_words_;
     if (!peer->lost_ || words == nullptr) continue;
     for (uint32_t i = 0; i < kWords; ++i) {
-      // Only once: the value is relative to the count at the time of the loss.
+      // Computed only once: the value is relative to the count at the time of the loss.
       if (peer->released_[i] == 0) {
         peer->released_[i] = (__atomic_load_n(words + i, __ATOMIC_RELAXED) + kFarAhead) | 1u;
       }

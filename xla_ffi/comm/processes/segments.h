@@ -1,10 +1,10 @@
-// Segments: the memory that this process shares with others of its host. Calls over several
-// processes allocate their workspace here, so that ranks of other processes can read it directly.
-// Streams signal each other by words in host memory (SharedEvent).
+// Segments: the memory that this process shares with other processes of its host. Calls over
+// several processes allocate their workspace here, so that ranks of other processes can read it
+// directly. Streams signal each other through words in host memory (SharedEvent).
 //
-// A segment is announced to another process, by a frame that carries its file, before the first
-// block in it. Words belong to one pair of processes: when one process is lost, the other releases
-// everything that waits for its words, and the words of both are not used again.
+// A frame that carries a segment's file announces the segment to another process, before the first
+// block in it. Words belong to one pair of processes. When one of the two is lost, the other
+// releases everything that waits for its words, and the words of both are not used again.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SEGMENTS_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_SEGMENTS_H_
 
@@ -30,20 +30,20 @@ namespace jaxmg {
 // A process with which this one shares memory, from the first call that both take part in.
 class MemoryPeer {
  public:
-  // Allocates consecutive words for a call. One stream of one rank of this process signals each.
+  // Allocates consecutive words for a call. Each word is signalled by one stream of one rank of
+  // this process.
   Status AcquireWords(uint32_t count, uint32_t* first);
   void ReleaseWords(uint32_t first, uint32_t count) noexcept;
   // Returns the event of the word's next count.
   SharedEvent NextEvent(uint32_t word) { return {words_ + word, ++counts_[word]}; }
-  // Converts an event of this process to what the peer is told, and a count of the peer's to an
-  // event.
+  // Converts between events and counts: of this process's words, and of the peer's.
   SharedCount CountOf(const SharedEvent& event) const {
     return {static_cast<uint32_t>(event.word() - words_), event.count()};
   }
   std::shared_ptr<Event> PeerEvent(const SharedCount& count) const;
 
-  // Returns where a block of this process lies, and announces its segment to the peer if necessary.
-  // Returns an error if the block is in no segment.
+  // Returns the location of a block of this process, and announces its segment to the peer if
+  // necessary. Returns an error if the block is in no segment.
   Status Locate(const Bytes2D& block, BlockLocation* location);
   // Maps the peer's segment if necessary and sets the block's address.
   Status Map(const BlockLocation& location, Bytes2D* block);
@@ -64,7 +64,7 @@ class MemoryPeer {
   std::vector<char> taken_;
   std::atomic<uint32_t*> their_words_{nullptr};
   std::vector<uint32_t> released_;  // the value written when the peer is lost, or 0
-  Fd words_file_;                   // the peer's, if it was received and isn't mapped
+  Fd words_file_;                   // the peer's, if received and not mapped
   std::vector<int32_t> announced_;
   std::map<int32_t, MappedSegment> peer_segments_;
   std::mutex connecting_, mapping_;  // locked before the monitor
@@ -80,34 +80,35 @@ class Segments {
 
   // Sets the source of shared memory. Later calls must pass the same one.
   void Use(MemorySource& source) { source_ = &source; }
-  // Null if processes share no memory.
+  // Returns null if processes share no memory.
   MemorySource* source() const { return source_; }
 
   // --- This process's memory --------------------------------------------------------------------
-  // Allocates memory of a device that the source serves. Freed memory stays in its segment, for the
+  // Allocates memory of a device that the source serves. Freed memory stays in its segment for the
   // next call.
   Status Allocate(int ordinal, size_t bytes, void** data);
   void Free(void* data) noexcept;
   // Returns whether the address is in a segment.
   bool Contains(const void* data);
-  // The size of all segments.
+  // Returns the size of all segments.
   size_t bytes();
 
   // --- Other processes --------------------------------------------------------------------------
-  // Waits until the peer calls it too. Sets `*peer` to null if one of the two shares no memory.
+  // Waits until the peer calls this too. Sets `*peer` to null if either of them shares no memory.
   Status Connect(int process, const std::shared_ptr<Connection>& connection,
                  Clock::time_point deadline, std::shared_ptr<MemoryPeer>* peer);
 
   // Returns whether the two processes have connected and share memory.
   bool SharesWith(int process);
 
-  // --- The hub's thread, which waits for no call of a device's ----------------------------------
+  // --- The hub's thread, which must not wait for device calls ------------------------------------
   // Returns false if the frame is invalid.
   bool OnSegment(int process, const FrameHeader& header, Fd file);
   bool OnForget(int process, const FrameHeader& header);
   // Releases everything that waits, or will wait, for the words of a lost process.
   void Lose(int process) noexcept;
-  // Repeats the release: enqueued work of the lost process's GPUs may still write its words.
+  // Repeats the release, because enqueued work of the lost process's GPUs may still write its
+  // words.
   void ReleaseLost() noexcept;
 
  private:
@@ -143,7 +144,7 @@ class Segments {
 };
 
 // Creates the host device of a call with ranks in other processes. Its workspace lies in segments,
-// unless JAXMG_TRANSPORT asks for sockets.
+// unless JAXMG_TRANSPORT selects sockets.
 std::unique_ptr<Device> NewSharingHostDevice();
 
 }  // namespace jaxmg

@@ -1,5 +1,5 @@
 // SharedCallSite: a call in a program whose ranks are in several processes, under a name that is
-// the same in all of them.
+// equal in all of them.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SHARED_CALL_SITE_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_SHARED_CALL_SITE_H_
 
@@ -16,9 +16,9 @@ using Digest = std::array<uint64_t, 2>;
 Digest DigestOf(const std::string& text);
 
 // XLA creates the call sites of a program together with the executable, in the same order in every
-// process. So a call site is identified by what it calls and by the number of equal call sites that
-// the process had created before: processes that run the same programs in the same order assign
-// equal names.
+// process. So a call site is identified by its text and by the number of equal call sites that the
+// process created before: processes that run the same programs in the same order assign equal
+// names.
 struct SharedCallSite {
   std::string routine;
   std::string text;  // the routine and its attributes, for messages
@@ -31,15 +31,15 @@ struct SharedCallSite {
   int process_of(int group, int rank) const { return processes[group * ranks + rank]; }
 };
 
-// Creates the next call site with this text in this process. The size of `processes` is a multiple
-// of `ranks`.
+// Creates the next call site with this text in this process. The size of `processes` must be a
+// multiple of `ranks`.
 std::shared_ptr<const SharedCallSite> NewSharedCallSite(std::string routine, std::string text,
                                                         int ranks, std::vector<int> processes);
 
 // Returns whether this process has ever created the call site of this name.
 bool HasMadeCallSite(const Digest& digest, int64_t index);
 
-// Returns the call site of this name; null if this process has none or has deleted it.
+// Returns the call site of this name; null if this process has no such site or has deleted it.
 std::shared_ptr<const SharedCallSite> FindSharedCallSite(const Digest& digest, int64_t index);
 
 }  // namespace jaxmg

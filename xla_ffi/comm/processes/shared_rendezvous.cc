@@ -15,7 +15,7 @@ namespace {
 
 RendezvousRegistry& TheRegistry() { return Forever<RendezvousRegistry>(); }
 
-// The ranks of the call's group that are in this process.
+// Returns the ranks of the call's group that are in this process.
 std::vector<int> RanksHere(const SharedCall& call, int me) {
   std::vector<int> ranks;
   for (int rank = 0; rank < call.call_site->ranks; ++rank) {
@@ -42,13 +42,13 @@ Status CheckRank(const SharedCall& call, int me) {
   return Status::Ok();
 }
 
-// The devices of this process that the call occupies, which are those of its ranks here.
+// Returns the devices of this process that the call occupies: those of its ranks here.
 DeviceUse UseOf(const SharedCall& call, std::vector<int64_t> devices, int me) {
   const SharedCallSite& site = *call.call_site;
   std::sort(devices.begin(), devices.end());
   devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
-  // XLA starts a program on CPU devices when the one before is complete on some device of it. That
-  // one may still wait elsewhere if its devices belong to several groups.
+  // XLA starts a program on CPU devices when the previous one is complete on some device of it. The
+  // previous one may still wait on other devices if they belong to several groups.
   const bool one_group =
       site.groups() == 1 || std::count(site.processes.begin(), site.processes.end(), me) == 1;
   const bool in_order = devices.front() >= 0 && (!call.on_host || one_group);
@@ -103,7 +103,7 @@ Status JoinHere(const SharedCall& call, const WaitPolicy& policy,
   std::shared_ptr<InProcessGroup> local;
   JAXMG_RETURN_IF_ERROR(JoinRendezvous({{call.run, call.call_site.get()}, call.group}, what.c_str(),
                                        local_rank, size, policy, call.device, &local));
-  // The other ranks must outlast the first rank's wait.
+  // The other ranks' limit must exceed the first rank's wait.
   const WaitPolicy long_enough = {2 * policy.limit + Seconds(60)};
   Status joined;
   if (local_rank == 0) {
@@ -132,7 +132,7 @@ Status JoinSharedRendezvous(const SharedCall& call, const WaitPolicy& policy,
     return JoinHere(call, policy, group, here);
   });
   if (!joined.ok()) {
-    // Errors of the hub don't name the routine.
+    // Errors of the hub don't name the routine, so it is added.
     const char* routine = call.call_site->routine.c_str();
     if (std::strstr(joined.text(), routine) == nullptr) {
       joined = Guarded([&] { return Error(joined.code(), routine, ": ", joined.text()); });

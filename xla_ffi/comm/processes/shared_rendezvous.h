@@ -25,25 +25,25 @@ struct SharedCall {
       block;  // dtype and shape, which the ranks compare in addition to the call site's text
   bool on_host = true;  // whether device memory is host memory
   // The ordinal of the rank's device in this process, or -1 if it is unknown. The other ranks of
-  // this process get it (InProcessGroup::rank_values).
+  // this process can read it (InProcessGroup::rank_values).
   int64_t device = 0;
 };
 
 // Waits until all ranks have arrived, in all processes. An error names the missing ranks, their
-// processes and hosts, and the calls in which these wait meanwhile, as far as is known; or both
-// calls, if two processes make different ones. `*here` is the number of ranks that share this
-// process's processors.
+// processes and hosts and, as far as known, the calls in which these processes wait meanwhile. If
+// two processes make different calls, it names both calls. Sets `*here` to the number of ranks that
+// share this process's processors.
 Status JoinSharedRendezvous(const SharedCall& call, const WaitPolicy& policy,
                             std::shared_ptr<InProcessGroup>* group, int* here) noexcept;
 
-// Fails a call for the ranks of other processes: those that wait for it and those that arrive later
-// get this error. Complements FailCall, which serves the ranks of this process.
+// Fails a call for the ranks of other processes: ranks that wait for it and ranks that arrive later
+// get this error. Complements FailCall, which does so for the ranks of this process.
 void FailSharedCall(const SharedCallSite& site, int64_t run, const Status& status) noexcept;
 
 // Receives the rendezvous frames of other processes from the hub.
 FrameSink* SharedRendezvousSink();
 
-// The number of rendezvous in progress that this process knows of. For tests.
+// Returns the number of rendezvous in progress that this process knows of. For tests.
 size_t CountOpenSharedRendezvous();
 
 }  // namespace jaxmg

@@ -20,8 +20,8 @@
 namespace jaxmg {
 namespace {
 
-// The buffer size of a connection, if the system grants as much: large messages then need fewer
-// wake-ups on both sides.
+// The requested buffer size of a connection; the system may grant less. With a large buffer, large
+// messages need fewer wake-ups on both sides.
 constexpr int kBufferBytes = 4 << 20;
 
 Status SystemError(const std::string& what) {
@@ -56,8 +56,8 @@ std::string NumericHost(const sockaddr* address, socklen_t size) {
   return host;
 }
 
-// Addresses at which other hosts may reach this one: those of interfaces that are up, IPv4 first.
-// Link-local IPv6 addresses are omitted, because they have no meaning on other hosts.
+// Returns the addresses at which other hosts may reach this one: the addresses of interfaces that
+// are up, IPv4 first. Omits link-local IPv6 addresses, because they have no meaning on other hosts.
 std::vector<std::string> HostAddresses(bool ipv6) {
   std::vector<std::string> groups[2];
   ifaddrs* all = nullptr;
@@ -79,8 +79,8 @@ std::vector<std::string> HostAddresses(bool ipv6) {
   return found;
 }
 
-// Binds to any port of the loopback interface or of all interfaces. An IPv6 socket accepts IPv4
-// too.
+// Binds to any port of the loopback interface or of all interfaces. An IPv6 socket also accepts
+// IPv4.
 Status Bind(TcpScope scope, int family, Fd* listener, int* port) {
   JAXMG_RETURN_IF_ERROR(NewSocket(family, listener));
   sockaddr_in6 any6 = {};
@@ -185,7 +185,7 @@ Status ConnectUnix(const std::string& name, Fd* connected) {
     const Code code = errno == EAGAIN ? Code::kResourceExhausted : Code::kUnavailable;
     return Error(code, "the Unix socket @", name, ": ", std::strerror(errno));
   }
-  // Checks the user of the listener: another user may own the name by now.
+  // Checks the user of the listener, because another user may own the name by now.
   if (IsSameUser(*connected)) return Status::Ok();
   return Error(Code::kUnavailable, "the Unix socket @", name, " is another user's");
 }

@@ -1,4 +1,4 @@
-// Sockets of a process's hub. All are non-blocking and closed on exec.
+// The sockets of a process's hub. All are non-blocking and closed on exec.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_H_
 
@@ -29,10 +29,10 @@ class Fd {
 
 // Listens under a random abstract name, which other network namespaces don't see.
 Status ListenUnix(Fd* listener, std::string* name);
-// Listens at a random port of the loopback interface or of all interfaces.
+// Listens on a random port of the loopback interface or of all interfaces.
 enum class TcpScope { kLoopback, kAny };
-// `*addresses` are those at which other processes reach it: the loopback address for kLoopback, all
-// other addresses for kAny.
+// `*addresses` are the addresses at which other processes reach the port: the loopback address for
+// kLoopback, all other addresses for kAny.
 Status ListenTcp(TcpScope scope, Fd* listener, std::vector<std::string>* addresses);
 bool IsLoopback(const std::string& address);
 
@@ -41,14 +41,14 @@ Fd Accept(const Fd& listener);
 // Returns whether the process at the other end of a Unix connection runs as this process's user.
 bool IsSameUser(const Fd& connection);
 
-// Starts to connect. Poll reports when the connection attempt is over, and ConnectError its result.
-// A Unix connection is established at once or fails; Code::kResourceExhausted means that the
-// listener's backlog is full.
+// Start to connect. Poll reports when the attempt is over; ConnectError returns its result. A Unix
+// connection is established or fails at once; Code::kResourceExhausted means that the listener's
+// backlog is full.
 Status ConnectUnix(const std::string& name, Fd* connecting);
 Status ConnectTcp(const std::string& address, Fd* connecting);
 int ConnectError(int connecting);
 
-// Random bytes of the system's cryptographic generator.
+// Returns random bytes from the system's cryptographic generator.
 Status RandomBytes(size_t size, std::string* bytes);
 
 }  // namespace jaxmg

@@ -1,5 +1,5 @@
-// SocketLink: moves blocks between hosts' memories over the hub's connection. The sender's block is
-// sent from its own memory; the receiver keeps it in the group's memory until it is taken.
+// SocketLink: moves blocks between hosts' memories over the hub's connection. A block is sent
+// directly from the sender's memory; the receiver keeps it in the group's memory until it is taken.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_LINK_H_
 
@@ -12,8 +12,8 @@
 
 namespace jaxmg {
 
-// For devices whose memory is host memory and whose streams are synchronous, so that an event that
-// was recorded has passed.
+// For devices whose memory is host memory and whose streams are synchronous, so that every recorded
+// event has passed.
 class SocketLink : public Link {
  public:
   SocketLink(std::shared_ptr<Connection> connection, const CallId& id)
@@ -37,7 +37,7 @@ class SocketLink : public Link {
   void Recall(int from) noexcept override { connection_->Recall(this, from); }
   void Settle() noexcept override { connection_->Settle(); }
 
-  // Breaks the connection if a block can't be sent: the other process would wait for it for ever.
+  // Breaks the connection if a block can't be sent: the other process would wait for it forever.
   void Break() noexcept { connection_->Break(); }
 
  private:

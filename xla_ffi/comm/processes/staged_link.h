@@ -34,14 +34,14 @@ class StagedLink : public SocketLink {
   };
   void Run() noexcept;
 
-  // by rank, set with its first send; each rank's thread sets its own
+  // by rank, set at its first send; each rank's thread sets its own
   std::vector<Device*> devices_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<PendingSend> pending_;
-  int sending_ = -1;  // the rank whose send was taken from the queue and is not complete
+  int sending_ = -1;  // the rank whose send was taken from the queue and is incomplete; -1: none
   bool over_ = false;
-  std::thread thread_;  // started with the first send
+  std::thread thread_;  // started at the first send
 };
 
 }  // namespace jaxmg

@@ -1,4 +1,4 @@
-"""The Cholesky factorization, kept for later solves: LAPACK's potrf and potrs."""
+"""Cholesky factorization for repeated solves: LAPACK's potrf and potrs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POTRF = record.Routine(
 )
 
 
-# It has no results: an operation on the factor (`cholesky_operations.APPLY`) does the work.
+# The record has no results, because `cholesky_operations.APPLY` does the work.
 CHO_SOLVE = record.Routine(
     name="cho_solve",
     native="factor_apply",
@@ -121,7 +121,7 @@ def _factorize(a, arguments, check=False):
 
 
 def factor_for(a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    """Factors an operand of another routine, for the derivative of that routine."""
     return making.factor_for(POTRF, cholesky_factor.pack, a, arguments)
 
 

@@ -1,12 +1,15 @@
-"""How many floating-point operations a routine takes. It imports nothing, so that what compares
-versions of this package can read it beside any of them (benchmarks/problems.py)."""
+"""Numbers of floating-point operations of the routines.
+
+The module imports nothing, so that a script that compares versions of this package can load it
+with any of them (benchmarks/problems.py).
+"""
 
 
 def operations(routine, is_complex, n, nrhs=1, vectors=True):
-    """The leading terms of the number of operations, real multiplications and additions.
+    """Returns the leading terms of the number of real multiplications and additions.
 
-    For syevd the count is nominal: tridiagonal reduction and, with vectors, divide and conquer
-    without deflation and the back transformation.
+    For syevd the count is nominal: the tridiagonal reduction, and with vectors also divide and
+    conquer without deflation and the back transformation.
     """
     eigenproblem = (4 / 3 + (4 / 3 + 2) * vectors) * n**3
     count = {
@@ -21,7 +24,7 @@ def operations(routine, is_complex, n, nrhs=1, vectors=True):
         "geqrf": 4 / 3 * n**3,
         "least_squares": 4 / 3 * n**3 + 4 * n**2 * nrhs,
         "syevd": eigenproblem,
-        # Beside that B is factored, A reduced and the eigenvectors substituted into.
+        # Factor B, reduce A, substitute into the eigenvectors, and solve the eigenproblem.
         "sygvd": n**3 / 3 + 2 * n**3 + vectors * n**3 + eigenproblem,
     }[routine]
     return count * (4 if is_complex else 1)

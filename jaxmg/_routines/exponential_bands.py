@@ -1,9 +1,9 @@
-"""The entries of a triangular matrix's exponential that have a formula: its diagonal, the diagonal
-beside it, and the zeros.
+"""Entries of a triangular matrix's exponential that have a formula: the diagonal, the first
+off-diagonal, and the zeros.
 
-Products of a triangular matrix with itself lose these digits where entries differ in size. So each
-matrix of the squarings gets them anew (A. H. Al-Mohy, N. J. Higham, SIAM J. Matrix Anal. Appl. 31,
-2009, code fragment 2.1).
+Squaring a triangular matrix loses digits of these entries if the entries differ in size. So they
+are replaced by their formulas after each squaring (A. H. Al-Mohy, N. J. Higham, SIAM J. Matrix
+Anal. Appl. 31, 2009, code fragment 2.1).
 """
 
 import jax
@@ -14,12 +14,13 @@ from jaxmg._transform import derivatives, hermitian
 
 
 def make(layout, rows):
-    """A function of (X, k), X about exp(A 2^k), that replaces these entries if A is triangular.
+    """Returns a function of (X, k), where X approximates exp(A 2^k). If A is triangular, the
+    function replaces the entries of X that have a formula.
 
     Args:
-        rows: A (n, n), as the functions of `hermitian` have it.
+        rows: A (n, n), laid out by `hermitian.rows`.
 
-    Derivatives are those of X itself: A's may be in any direction.
+    The derivative is that of X itself, because the tangent of A need not be triangular.
     """
     bands, others = _bands(layout, jax.lax.stop_gradient(rows))
 
@@ -27,7 +28,7 @@ def make(layout, rows):
         d, above, below = scaling.multiplied(bands, k)
         slopes = _divided_difference(jnp.roll(d, 1), d)
         exact = jnp.stack([jnp.exp(d), above * slopes, below * jnp.roll(slopes, -1)])
-        exact = jax.lax.optimization_barrier(exact)  # or XLA computes it for every entry
+        exact = jax.lax.optimization_barrier(exact)  # else XLA recomputes it for every entry of X
 
         def local(rank, x, exact, others):
             row, column = hermitian._indices(rank, x)
@@ -48,8 +49,11 @@ def make(layout, rows):
 
 
 def _bands(layout, rows):
-    """By columns the entries on the diagonal, above and below it; whether there are entries in the
-    lower and in the upper triangle."""
+    """Returns (bands, others).
+
+    ``bands`` has the diagonal, the superdiagonal and the subdiagonal, indexed by column. ``others``
+    says whether the strictly lower and the strictly upper triangle have nonzero entries.
+    """
 
     def local(rank, a):
         row, column = hermitian._indices(rank, a)
@@ -62,7 +66,7 @@ def _bands(layout, rows):
 
 
 def _divided_difference(x, y):
-    """(exp(y) - exp(x)) / (y - x), without cancellation."""
+    """Returns (exp(y) - exp(x)) / (y - x), without cancellation."""
     first = jnp.real(x) >= jnp.real(y)
     large, gap = jnp.where(first, x, y), jnp.where(first, y - x, x - y)
     none = gap == 0

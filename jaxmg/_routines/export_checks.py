@@ -1,4 +1,4 @@
-"""`export_checks`: what `jax.export` has to be told about the native routines."""
+"""`export_checks`: lists the native routines for `jax.export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`from_portable`: a factor from its portable form."""
+"""`from_portable`: recreates a factor from its portable form."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _solve(call, coordinates, rows, b):
 
 
 def _status(status, diagonal):
-    """LAPACK's info: the first entry of R's diagonal, from 1, that is 0."""
+    """Returns LAPACK's info: the index, from 1, of the first zero on R's diagonal, or 0."""
     zero = diagonal == 0
     singular = jnp.where(jnp.any(zero), 1 + jnp.argmax(zero), 0).astype(jnp.int32)
     return jnp.where(status < 0, status, singular)
@@ -144,7 +144,7 @@ def least_squares(
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the equivalent composition of geqrf and its solve. A is scaled, so
+    """JVP rule: differentiates the equivalent composition of geqrf and its solve. A is scaled so
     that the inverse of A^H A neither overflows nor underflows."""
 
     def solve(a, b):

@@ -1,4 +1,4 @@
-"""The QR decomposition of any matrix, kept for later use: LAPACK's geqrf."""
+"""QR decomposition of any matrix for repeated use: LAPACK's geqrf."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GEQRF = record.Routine(
     kernel=_exchange_and_factor,
 )
 
-# Of A^T, which lies on the ranks by rows as the native code wants it.
+# QR of A^T. A rank's rows of A are columns of A^T, as the native code needs them: no exchange.
 TRANSPOSED = dataclasses.replace(GEQRF, exchanges=False, takes_m=True, kernel=None)
 
 
@@ -99,7 +99,7 @@ def geqrf(
 
 
 def _rule(arguments):
-    """JVP rule of `geqrf`: the tangent of the factor has the rows of dA^T."""
+    """JVP rule of `geqrf`: the tangent of the factor holds dA^T, laid out by rows."""
 
     def derivative(primals, tangents):
         factor = dispatch.transform(GEQRF, primals, arguments, _rule, qr_factor.pack)

@@ -1,11 +1,11 @@
-"""The singular value decomposition of a square matrix by all ranks: LAPACK's gesvd.
+"""Singular value decomposition of a square matrix by all ranks: LAPACK's gesvd.
 
-With vectors it is computed by the polar decomposition A = Q H and the eigenvectors of H
-(`xla_ffi/engine/svd/gesvd_vectors.h`). For the values alone A is reduced to a band by reflectors
-from both sides (B. Grosser, B. Lang, Parallel Comput. 25, 1999), and the values are the eigenvalues
-of [0 B^H; B 0], of which the order of rows makes a band too: its bulges are chased, and divide and
-conquer solves what is left. 8/3 n^3 multiplications and additions on all ranks, where the
-eigenvalues of [0 A^H; A 0] would take four times as many.
+Singular vectors come from the polar decomposition A = Q H and the eigenvectors of H
+(`xla_ffi/engine/svd/gesvd_vectors.h`). Without vectors, reflectors from both sides reduce A to a
+band B (B. Grosser, B. Lang, Parallel Comput. 25, 1999). The singular values are eigenvalues of
+[0 B^H; B 0], which a permutation makes a band too. Bulge chasing reduces this band to tridiagonal
+form, and divide and conquer computes its eigenvalues. This takes 8/3 n^3 multiplications and
+additions on all ranks; the eigenvalues of [0 A^H; A 0] would take four times as many.
 """
 
 import dataclasses
@@ -22,14 +22,17 @@ from jaxmg._transform import batching
 
 # The routine of the plugin.
 NATIVE = "gesvd"
-# The width of the band of complex128 and of other dtypes, by platform: the engine's own
+# Width of the band by platform, for complex128 and for other dtypes: the same as the engine's
 # (`xla_ffi/device/tunings.h`).
 _WIDTHS = {"cpu": (32, 32), "gpu": (48, 64)}
 
 
 def singular_values(a, layout):
-    """The singular values (n,) of a (n, n), descending, on all ranks; NaN where ``a`` holds NaN or
-    infinity. For a trace, of entries that are scaled: their squares are finite."""
+    """Returns the singular values (n,) of a (n, n) in a trace, descending and replicated.
+
+    They are NaN if ``a`` has NaN or infinity. The entries must be scaled so that their squares are
+    finite.
+    """
     return batching.batchable(_SingularValues(layout.by_rows), a)
 
 
@@ -57,10 +60,10 @@ def _values_on_rank(layout, coordinates, rows):
     n = rows.shape[1]
     width = _width(layout, rows.dtype)
     if layout.platform == "cpu" and n <= plugins.load("cpu").whole_svd_order():
-        width = 1  # one rank's LAPACK takes the matrix as it is
+        width = 1  # one rank's LAPACK computes the matrix without padding
     height = -(-n // (layout.ranks * width)) * width
     order = height * layout.ranks
-    # Zeros in the place of what is missing: as many singular values more are zero.
+    # Pads with zeros: each added row and column adds one singular value 0.
     rows = jnp.pad(rows, ((0, height - rows.shape[0]), (0, order - n)))
     _, w, _ = _call(coordinates, rows, order, layout, width, "native", vectors=False)
     return jnp.abs(w)[::-1][:n]
@@ -68,8 +71,8 @@ def _values_on_rank(layout, coordinates, rows):
 
 @dataclasses.dataclass(frozen=True)
 class Decomposition(batching.Batchable):
-    """(U, s, V^H) of a square matrix, or (s,) alone, descending, which only a library computes so;
-    natively of a part of the singular values, too."""
+    """Computes (U, s, V^H) of a square matrix, s descending; without ``vectors`` only (s,), which
+    needs a vendor's library. The native routine can compute a ``part`` of the triplets."""
 
     layout: layouts.Layout
     backend: str
@@ -114,13 +117,13 @@ class Decomposition(batching.Batchable):
 
 
 class _OfStacks:
-    """What a device does with its share of a native `Decomposition`, for `shares.Share`."""
+    """Native `Decomposition` of a device's share of a batch, for `shares.Share`."""
 
     by = "svd"
 
     @staticmethod
     def of_stacks(platform, options, a):
-        from jaxmg._stacks import ways  # which needs files that need this one
+        from jaxmg._stacks import ways  # imports files that import this one
 
         u, s, vh = ways.svd(platform, a)
         part = slice(*options)
@@ -128,7 +131,7 @@ class _OfStacks:
 
 
 def _call(coordinates, rows, n, layout, tile, backend, vectors, part=None, in_double=False):
-    """(Rows of U, the singular values, rows of V^H)"""
+    """Returns (rows of U, the singular values, rows of V^H)."""
     start, end = part or (0, n)
     count = end - start
     height = -(-count // layout.ranks) if vectors else 0

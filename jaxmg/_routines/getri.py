@@ -156,7 +156,7 @@ def getri_jit_ctx(
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the inverse that a kept factor gives."""
+    """JVP rule: differentiates the equivalent composition of lu_factor and its inverse."""
 
     def invert(a):
         factor, call = lu_factor.factor_for(a, arguments), arguments.inside

@@ -1,5 +1,7 @@
-"""Functions of one matrix that optimizers need, by products: the orthogonal factor and inverse
-roots. For `jaxmg.tree`, which gives each matrix a device; ``multiply`` is the product."""
+"""Matrix functions for optimizers, computed by products: the orthogonal factor and inverse roots.
+
+`jaxmg.tree` computes each matrix with them on one device. ``multiply`` is the product to use.
+"""
 
 import functools
 
@@ -10,12 +12,12 @@ from jaxmg import _compat
 from jaxmg._factors import scaling
 from jaxmg._stacks import library, sections
 
-# Muon's: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024. They
-# are made to be fast, and singular values come no nearer to 1 than 0.3.
+# Coefficients of K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
+# They are chosen for speed: singular values stay up to 0.3 away from 1.
 NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315),)
 # N. Amsel, D. Persson, C. Musco, R. M. Gower, "The Polar Express: Optimal Matrix Sign Methods and
-# Their Application to the Muon Algorithm", 2025: the best odd polynomials of degree 5, one after
-# the other, for singular values in [0.001, 1], as published; the last one is repeated.
+# Their Application to the Muon Algorithm", 2025: the published sequence of best odd polynomials of
+# degree 5 for singular values in [0.001, 1]. The last one is repeated.
 POLAR_EXPRESS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -26,16 +28,18 @@ POLAR_EXPRESS = (
     (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
     (1.875, -1.25, 0.375),
 )
-# Singular values that rounding has brought above 1 would diverge (as the same paper has it).
+# Singular values that rounding raises above 1 would diverge without this (the same paper).
 _SAFETY = 1.01
-# Of the power iteration, and of coupled Newton.
+# Numbers of steps of the power iteration and, at most, of the coupled Newton iteration.
 _POWERS, _NEWTON_STEPS = 100, 100
 
 
 @_compat.default_promotion()
 def orthogonal(g, coefficients, safe, dtype, multiply=sections.multiply):
-    """The odd polynomials (a x + b x^3 + c x^5) of the singular values of g, one after the other,
-    computed in ``dtype``, or of a complex g in the complex dtype of that precision."""
+    """Applies odd polynomials, a x + b x^3 + c x^5, one after the other to g's singular values.
+
+    Computes in ``dtype``, or for a complex g in the complex dtype of that precision.
+    """
     if not g.size:
         return g
     tall = g.shape[0] > g.shape[1]
@@ -48,7 +52,7 @@ def orthogonal(g, coefficients, safe, dtype, multiply=sections.multiply):
 
 @_compat.default_promotion()
 def start(g, safe, dtype):
-    """The X with which `orthogonal` begins, of singular values of 1 at most."""
+    """Returns the initial X of `orthogonal`, whose singular values are at most 1."""
     return rounded(_unit(g), safe, dtype)
 
 
@@ -60,7 +64,7 @@ def rounded(x, safe, dtype):
 
 
 def polynomials(coefficients, safe):
-    """The triples (a, b, c) that `orthogonal` applies."""
+    """Returns the triples (a, b, c) that `orthogonal` applies."""
     if not safe:
         return tuple(coefficients)
     *first, last = coefficients
@@ -68,9 +72,9 @@ def polynomials(coefficients, safe):
 
 
 def _unit(g):
-    """g over its Frobenius norm, in at least float32; zeros where g is zero."""
+    """Returns g over its Frobenius norm, in at least float32; zeros if g is zero."""
     x = g.astype(jnp.promote_types(g.dtype, jnp.float32))
-    # A division by the largest entry would multiply by its inverse, which may be denormal.
+    # XLA divides by the largest entry by multiplying with its inverse, which may be denormal.
     x, _ = scaling.scaled(x)
     norm = jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
     return x / jnp.where(norm == 0, 1, norm)
@@ -78,8 +82,11 @@ def _unit(g):
 
 @_compat.default_promotion()
 def inverse_root(a, p, epsilon, by, multiply=sections.multiply):
-    """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A, by the function ``by`` of a scaled A:
-    times a power of 2^p, if p is small, so that all digits stay."""
+    """Returns (A + epsilon max(w) I)^(-1/p), where w are the eigenvalues of A.
+
+    The function ``by`` computes the root of a scaled A. If p is small, the scale is a power of 2^p,
+    so that scaling back is exact.
+    """
     largest = scaling.largest(jax.lax.stop_gradient(a))
     exponent = scaling.exponent_of_largest(largest)
     exponent -= exponent % p if p <= 32 else 0
@@ -89,7 +96,7 @@ def inverse_root(a, p, epsilon, by, multiply=sections.multiply):
 
 
 def root_by_eigenvalues(a, p, epsilon, multiply, bad):
-    """`inverse_root` by eigenvalues and eigenvectors; ``bad``: A isn't finite."""
+    """Computes `inverse_root` by eigenvalues and eigenvectors. ``bad``: whether A isn't finite."""
     return _root_by_eigenvalues(p, epsilon, multiply, a, bad) if a.size else a
 
 
@@ -106,8 +113,8 @@ def _root_of(p, epsilon, multiply, w, v):
 @_root_by_eigenvalues.defjvp
 @_compat.default_promotion()
 def _(p, epsilon, multiply, primals, tangents):
-    """By divided differences (Y. L. Daleckii, S. G. Krein, 1965), which equal eigenvalues have: of
-    x^-q the one at x_i = (1 + t) x_j is x_j^(-q-1) ((1 + t)^-q - 1) / t."""
+    """JVP rule by divided differences (Y. L. Daleckii, S. G. Krein, 1965), which also exist for
+    equal eigenvalues. That of x^-q at x_i = (1 + t) x_j is x_j^(-q-1) ((1 + t)^-q - 1) / t."""
     (a, bad), (a_dot, _) = primals, tangents
     w, v = library.eigh_of_scaled(a, bad)
     inner = multiply(v.T.conj(), multiply(a_dot / 2 + a_dot.T.conj() / 2, v))
@@ -121,8 +128,9 @@ def _(p, epsilon, multiply, primals, tangents):
 
 
 def root_by_newton(a, p, epsilon, multiply, _):
-    """The same by the coupled Newton iteration: C.-H. Guo, N. J. Higham, "A Schur-Newton method for
-    the matrix pth root and its inverse", 2006, (1.2) there with M = H^p A beside H."""
+    """Computes `inverse_root` by the coupled Newton iteration of H and M = H^p A: equation (1.2) of
+    C.-H. Guo, N. J. Higham, "A Schur-Newton method for the matrix pth root and its inverse", 2006.
+    """
     if not a.size:
         return a
     n, real = a.shape[-1], jnp.finfo(a.dtype).dtype
@@ -133,7 +141,7 @@ def root_by_newton(a, p, epsilon, multiply, _):
 
     def far(state):
         _, _, error, before, count = state
-        # Below 1 / (p + 1) an error becomes (p + 1) / 2 of its square, up to rounding.
+        # An error e below 1 / (p + 1) becomes (p + 1) / 2 e^2 in one step, up to rounding.
         better = (before > 1 / (p + 1)) | (error < before / 2)
         return (count < _NEWTON_STEPS) & (error > enough) & better
 
@@ -152,9 +160,10 @@ def root_by_newton(a, p, epsilon, multiply, _):
 
 
 def _largest(a, multiply):
-    """The largest eigenvalue of a positive semidefinite matrix, by power iteration."""
+    """Returns the largest eigenvalue of a positive semidefinite matrix, by power iteration."""
     n = a.shape[-1]
-    v = jnp.cos(jnp.arange(n, dtype=jnp.finfo(a.dtype).dtype)).astype(a.dtype)  # no eigenvector
+    # The initial vector must not be an eigenvector.
+    v = jnp.cos(jnp.arange(n, dtype=jnp.finfo(a.dtype).dtype)).astype(a.dtype)
 
     def step(_, v):
         v = multiply(a, v)
@@ -166,12 +175,12 @@ def _largest(a, multiply):
 
 
 def _dot(x, y):
-    """The real part of their inner product."""
+    """Returns the real part of the inner product."""
     return jnp.sum((x.conj() * y).real)
 
 
 def _power(a, p, multiply):
-    """a^p by squares."""
+    """Returns a^p by repeated squaring."""
     result = None
     while p:
         if p % 2:

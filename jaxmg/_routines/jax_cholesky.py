@@ -1,4 +1,4 @@
-"""Cholesky factors by the names of JAX: `cholesky`, `cho_factor` and `cho_solve`."""
+"""`jaxmg.linalg.cholesky`, `cho_factor` and `cho_solve`."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def cho_solve(
 
 
 def _factor_stacks(platform, options, a):
-    """`triangular_factor` of each matrix of a stack."""
+    """Computes `triangular_factor` of each matrix of a stack."""
     read, upper = options
     lower = ways.cholesky(platform, a if read == "lower" else shares.hermitian(a, read))
     return (jnp.swapaxes(lower, -1, -2).conj() if upper else lower,)

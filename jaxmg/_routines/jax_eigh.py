@@ -1,4 +1,4 @@
-"""Eigenvalues of Hermitian matrices by the names of JAX: `eigh` and `eigvalsh`."""
+"""`jaxmg.linalg.eigh` and `eigvalsh`: eigenvalues of Hermitian matrices."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _part_to_read(name: str, UPLO: Any, symmetrize_input: bool) -> str:
 
 
 def pairs(arrays, name, mesh, spec, read=jax_linalg.HERMITIAN):
-    """(w, v) on behalf of the function of this name."""
+    """Returns (w, v). ``name`` is the public function's name, for errors."""
     return jax_linalg.run(arrays, name, eigenvectors, ("small", "matrix"), mesh, spec, read)
 
 
@@ -153,17 +153,17 @@ def eigenvalues(call, a):
 
 
 def eigenpairs_of(a, layout, read):
-    """(w, v) of the matrix of which this part is read."""
+    """Returns (w, v) of the Hermitian matrix that the part ``read`` of ``a`` defines."""
     return _scaled(layout, read, 1, 0)(a)
 
 
 def eigenvalues_of(a, layout, read):
-    """Its eigenvalues alone."""
+    """As `eigenpairs_of`, without eigenvectors."""
     return _scaled(layout, read, 1, return_eigenvectors=False)(a)
 
 
 def _scaled(layout, read, *degrees, **options) -> Any:
-    """`jaxmg.syevd` of the matrix, of which this part is read, times a power of two."""
+    """Returns `jaxmg.syevd` of the part ``read`` as a function that scales by a power of two."""
 
     def function(a, largest):
         a = jax_linalg.upper(a, layout, read, largest)

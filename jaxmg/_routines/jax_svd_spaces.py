@@ -1,4 +1,4 @@
-"""`jaxmg.linalg.orth`, `null_space` and `pinv`: what is made of a matrix's singular vectors."""
+"""`jaxmg.linalg.orth`, `null_space` and `pinv`, computed from singular vectors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def null_space(
 
 
 def _basis(name, program, a, rcond, rank, mesh, spec):
-    """(The columns of which some are zeros, how many of them are for singular values that count)"""
+    """Returns (vectors, rank). The caller drops the zero columns of the vectors."""
     m, n = jax_svd.shape_of(name, a)
     rtol = None if rcond is None else float(rcond)
     if rank is not None:
@@ -159,7 +159,7 @@ def pinv(
 
 
 def _cutoffs(rtol, a):
-    """``rtol`` as matrices (..., 1, 1) of the dtype of ``a``, so that it is mapped as they are."""
+    """Returns ``rtol`` as matrices (..., 1, 1) of a's dtype, which are batched like ``a``."""
     rtol = rtol if isinstance(rtol, jax.Array) else np.asarray(rtol)
     if rtol.dtype.kind == "c":
         raise ValueError(f"linalg.pinv: rtol must be real; got {rtol!r}")

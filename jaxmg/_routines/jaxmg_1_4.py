@@ -1,5 +1,8 @@
-"""Calls of JAXMg 1.4.1 that have another name or form here: `gesvd`, `polar`, the functions for
-global arrays inside ``jit`` that it names ``*_shardmap_ctx``, and `device_supports_vmm`."""
+"""Functions of JAXMg 1.4.1 that have another name or form here.
+
+These are `gesvd`, `polar`, `device_supports_vmm`, and functions for global arrays inside ``jit``,
+which JAXMg names ``*_shardmap_ctx``.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def polar(
 
 
 def _check(name, a, T_A, mesh, matrix_specs, in_specs):
-    """Checks the arguments of a call; returns those that say where the matrix is."""
+    """Checks the arguments of a call; returns those for the mesh and the sharding."""
     checks.array(name, "a", a, checks.ALL)
     if a.ndim < 2:
         raise ValueError(f"{name}: a must be a matrix of shape (m, n); it has shape {a.shape}")
@@ -132,7 +135,10 @@ def gesvd_shardmap_ctx(
     matrix_specs: Specs | None = None,
     **options: Any,
 ) -> tuple[Array, ...]:
-    """`gesvd` on global arrays inside ``jit``: (a_work, ..., status). ``a_work`` is ``a``."""
+    """Calls `gesvd` with global arrays inside ``jit``; returns (a_work, ..., status).
+
+    ``a_work`` is ``a``.
+    """
     results: Any = gesvd(a, T_A, mesh, matrix_specs, return_status=True, **options)
     return cast(Array, a), *results
 
@@ -144,7 +150,7 @@ def polar_shardmap_ctx(
     matrix_specs: Specs | None = None,
     **options: Any,
 ) -> tuple[Array, ...]:
-    """`polar` on global arrays inside ``jit``: (U, H, status) or (U, status)."""
+    """Calls `polar` with global arrays inside ``jit``; returns (U, H, status) or (U, status)."""
     results: Any = polar(a, T_A, mesh, matrix_specs, return_status=True, **options)
     return results
 
@@ -158,7 +164,7 @@ def qr_shardmap_ctx(
     in_specs: Specs | None = None,
     pad: bool = True,
 ) -> tuple[Array, ...]:
-    """`qr` on global arrays inside ``jit``: (Q, R, status)."""
+    """Calls `qr` with global arrays inside ``jit``; returns (Q, R, status)."""
     q, r, status = qr.qr(a, T_A, mesh, matrix_specs, in_specs=in_specs, return_status=True)
     return q, r, status.reshape(1)
 
@@ -173,7 +179,7 @@ def lu_solve_shardmap_ctx(
     in_specs: Specs | None = None,
     pad: bool = True,
 ) -> tuple[Array, ...]:
-    """`lu_solve` on global arrays inside ``jit``: (a_work, x, status)."""
+    """Calls `lu_solve` with global arrays inside ``jit``; returns (a_work, x, status)."""
     work, x, status = gesv.gesv_jit_ctx(a, b, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad)
     return work, x, status.reshape(1)
 
@@ -188,8 +194,11 @@ def least_squares_shardmap_ctx(
     in_specs: Specs | None = None,
     pad: bool = True,
 ) -> tuple[Array, ...]:
-    """`least_squares` on global arrays inside ``jit``: (a_work, b_work, x, status). ``a_work`` is
-    ``a``; the first rows of ``b_work``, of b's shape, are those of x if ``a`` is tall."""
+    """Calls `least_squares` with global arrays inside ``jit``; returns (a_work, b_work, x, status).
+
+    ``a_work`` is ``a``. ``b_work`` has b's shape; it is x followed by zeros if ``a`` is tall, and
+    the first rows of x otherwise.
+    """
     x, status = gels.least_squares(
         a, b, T_A, mesh, matrix_specs, in_specs=in_specs, return_status=True
     )

@@ -1,4 +1,4 @@
-"""The LU factorization, kept for later solves: LAPACK's getrf and getrs."""
+"""LU factorization for repeated solves: LAPACK's getrf and getrs."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ def _factorize(a, arguments):
 
 
 def factor_for(a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    """Factors an operand of another routine, for the derivative of that routine."""
     return making.factor_for(GETRF, kept.pack, a, arguments)

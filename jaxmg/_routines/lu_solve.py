@@ -1,4 +1,4 @@
-"""Solving with a kept LU factor, and JAXMg 1.4.1's call with a matrix."""
+"""`lu_solve`: solves with an LU factor, or with a matrix as in JAXMg 1.4.1."""
 
 from __future__ import annotations
 

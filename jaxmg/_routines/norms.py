@@ -1,8 +1,8 @@
-"""Norms without overflow or underflow on the way, and maxima that keep NaN.
+"""Norms whose intermediate results neither overflow nor underflow, and maxima that propagate NaN.
 
-Sums of squares and of other powers are taken of the entries times a power of two, which brings the
-largest one near 1. XLA's maximum over a sharded axis loses a NaN on CPU devices (jaxlib 0.11.2), so
-that of a norm a sum decides whether there is one.
+Sums of powers are taken after scaling by a power of two that brings the largest entry near 1. XLA's
+maximum over a sharded axis loses NaN on CPU devices (jaxlib 0.11.2). So the bits of the entries, or
+a sum, decide whether there is a NaN.
 """
 
 import functools
@@ -17,13 +17,13 @@ _MATRIX_SUMS = (1, -1, jnp.inf, -jnp.inf)
 
 
 def largest(x, axis, keepdims=False):
-    """The largest of numbers that aren't negative; 0 of none, and NaN where there is one."""
+    """Returns the largest of nonnegative numbers; NaN if there is one, and 0 for no numbers."""
     value = _extreme(x, axis % x.ndim, True)
     return value if keepdims else jnp.squeeze(value, axis)
 
 
 def smallest(x, axis, keepdims=False):
-    """The smallest of numbers that aren't negative; NaN where there is one."""
+    """Returns the smallest of nonnegative numbers; NaN if there is one."""
     value = _extreme(x, axis % x.ndim, False)
     return value if keepdims else jnp.squeeze(value, axis)
 
@@ -36,8 +36,7 @@ def _smallest(x, axis, keepdims=False):
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 @_compat.default_promotion()
 def norm(x, ord=None, axis=None, keepdims=False, scaled=False):
-    """`jax.numpy.linalg.norm` of inexact numbers, but for the orders that are of singular values
-    of matrices.
+    """Computes `jax.numpy.linalg.norm` of inexact numbers, except matrix norms of singular values.
 
     Args:
         scaled: whether the largest entry is known to be near 1.
@@ -63,7 +62,7 @@ def norm(x, ord=None, axis=None, keepdims=False, scaled=False):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _of_squares(x, axes):
-    """The root of the sum of squares."""
+    """Returns the square root of the sum of squares."""
     down, up = scaling.scale_of(x, axes, keepdims=True)
     return _root_of_squares(scaling.times_scale(x, down), axes) * up
 
@@ -71,7 +70,7 @@ def _of_squares(x, axes):
 @_of_squares.defjvp
 @_compat.default_promotion()
 def _of_squares_jvp(axes, primals, tangents):
-    """A norm has the derivative of its multiples, so that only its argument is scaled."""
+    """The derivative of a norm doesn't change if x is scaled, so that only x is scaled."""
     (x,), (x_dot,) = primals, tangents
     scaled = scaling.times_scale(x, scaling.scale_of(x, axes, keepdims=True)[0])
     moved = jax.jvp(lambda x: _root_of_squares(x, axes), (scaled,), (x_dot,))[1]
@@ -84,7 +83,7 @@ def _root_of_squares(x, axes):
 
 
 def _of_sums(x, ord, row, column, keepdims):
-    """The largest or smallest sum of absolute values of a column or of a row."""
+    """Returns the largest or smallest sum of absolute values of a column or of a row."""
     along, across = (row, column) if abs(ord) == 1 else (column, row)
     sums = jnp.sum(jnp.abs(x), along, keepdims=True)
     value = _extreme(sums, across % x.ndim, bool(ord > 0))
@@ -105,9 +104,11 @@ def _extreme_jvp(axis, is_largest, primals, tangents):
 
 
 def _weights(sums, value, axis, is_largest):
-    """The derivative of the largest or smallest sum by each: the same for equal ones, as JAX has
-    it. XLA's code for GPUs may compute the sums again in another order, so that none is ``value``;
-    then it is 1 for that of the first such sum."""
+    """Returns the derivatives of the largest or smallest sum with respect to each sum.
+
+    Equal sums share the derivative equally, as in JAX. XLA's code for GPUs may recompute the sums
+    in another order, so that none equals ``value``. Then the first largest or smallest sum has 1.
+    """
     first = (jnp.argmax if is_largest else jnp.argmin)(sums, axis, keepdims=True)
     position = jax.lax.broadcasted_iota(first.dtype, sums.shape, axis)
     ties = ((sums == value) | (position == first)).astype(sums.dtype)
@@ -127,7 +128,7 @@ def _of_powers(x, ord, axis, keepdims):
 @_of_powers.defjvp
 @_compat.default_promotion()
 def _of_powers_jvp(ord, axis, keepdims, primals, tangents):
-    """A norm has the derivative of its multiples, so that only its argument is scaled."""
+    """The derivative of a norm doesn't change if x is scaled, so that only x is scaled."""
     (x,), (x_dot,) = primals, tangents
     scaled, *_ = _scaled(x, ord, axis)
     moved = jax.jvp(lambda x: jnp.linalg.norm(x, ord, axis, keepdims), (scaled,), (x_dot,))[1]
@@ -135,9 +136,12 @@ def _of_powers_jvp(ord, axis, keepdims, primals, tangents):
 
 
 def _scaled(x, ord, axis):
-    """(``x`` over a number, its exponent, its factor from 1 to 2). The number is the entry that has
-    most to say, of negative powers the smallest. It is never divided by as a whole: XLA multiplies
-    by a reciprocal, which of the largest numbers is denormal, and then 0."""
+    """Returns (x / c, e, f), where c = f 2^e, 1 <= f < 2, is the magnitude that dominates the norm.
+
+    For negative powers this is the smallest one, otherwise the largest. x is divided by 2^e and f
+    separately: XLA divides by multiplying with the reciprocal, and that of the largest numbers is
+    denormal and flushed to 0.
+    """
     still = jax.lax.stop_gradient(x)
     if float(ord) > 0:
         scale = scaling.largest(still, axis, keepdims=True)

@@ -1,8 +1,8 @@
-"""Functions of a matrix that `jaxmg.tree` maps, and of a stack of matrices of one shape at once.
+"""Functions that `jaxmg.tree` maps, of one matrix or of a stack of matrices of one shape.
 
-Each is hashable, and equal to another one with the same options, so that a tree is compiled once.
-`of_stack` computes a stack as `jaxmg._stacks.ways` has it for a share of a batch. `result` gives
-shapes and dtypes of what comes of a matrix, without tracing it.
+Each is hashable and equals another one with the same options, so that a tree is compiled once.
+`of_stack` computes a stack with the functions of `jaxmg._stacks.ways`. `result` returns the shapes
+and dtypes of the results for a matrix, without tracing it.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class Function:
         return self(stack)
 
     def _named(self, stack, values):
-        """Values as the named tuple that JAX's function gives."""
+        """Returns the values as the named tuple that JAX's function returns."""
         return type(self.result(jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype)))(*values)
 
     def _cholesky(self, platform, stack, upper, symmetrize_input):
@@ -84,7 +84,7 @@ def _adjoint(a):
 
 
 class _Like:
-    """A function that gives a matrix like its operand."""
+    """A function whose result has the shape and dtype of its operand."""
 
     def result(self, matrix):
         return matrix
@@ -92,7 +92,7 @@ class _Like:
 
 @dataclasses.dataclass(frozen=True)
 class _ExactlyOrthogonal(_Like):
-    """U V^H of the singular value decomposition."""
+    """Computes U V^H of the singular value decomposition."""
 
     def __call__(self, g):
         return self.of_stack("", g[None])[0]
@@ -111,7 +111,7 @@ class Orthogonal(_Like):
 
     coefficients: tuple
     safe: bool
-    dtype: Any  # None: the matrix's
+    dtype: Any  # None: the matrix's dtype
 
     def __call__(self, g):
         return iterations.orthogonal(g, self.coefficients, self.safe, self.dtype or g.dtype)
@@ -126,7 +126,7 @@ class Orthogonal(_Like):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @_compat.default_promotion()
 def _orthogonal_by_plugin(options, stack):
-    """`Orthogonal` of each matrix, with one operation for all polynomials."""
+    """Computes `Orthogonal` of each matrix, with one operation for all polynomials."""
     dtype = options.dtype or stack.dtype
     wide = jnp.promote_types(stack.dtype, jnp.float32)
     x = iterations.rounded(native.normalize(stack.astype(wide)), options.safe, dtype)
@@ -137,7 +137,7 @@ def _orthogonal_by_plugin(options, stack):
 @_orthogonal_by_plugin.defjvp
 @_compat.default_promotion()
 def _(options, primals, tangents):
-    """That of the polynomials by products."""
+    """JVP rule: differentiates the polynomials computed by products."""
     dtype = options.dtype or primals[0].dtype
     by_plugin = str(jnp.dtype(dtype)) in checks.DTYPES or jnp.iscomplexobj(primals[0])
     multiply = products.multiply if by_plugin else sections.multiply
@@ -172,14 +172,14 @@ class InverseRoot(_Like):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @_compat.default_promotion()
 def _root_by_plugin(options, stack):
-    """`InverseRoot` by Newton's iteration of each matrix, by one operation."""
+    """Computes `InverseRoot` of each matrix by Newton's iteration, in one operation."""
     return native.inverse_root(stack, options.p, options.epsilon)
 
 
 @_root_by_plugin.defjvp
 @_compat.default_promotion()
 def _(options, primals, tangents):
-    """The derivative of the same iteration, by products."""
+    """JVP rule: differentiates the same iteration computed by products."""
     each = functools.partial(options, multiply=products.multiply)
     _, tangent = jax.jvp(jax.vmap(each), primals, tangents)
     return _root_by_plugin(options, *primals), tangent
@@ -187,7 +187,7 @@ def _(options, primals, tangents):
 
 @dataclasses.dataclass(frozen=True)
 class OrthogonalIteration:
-    """So many steps for [A Q] or [A; Q]."""
+    """``steps`` orthogonal iterations Q <- qr(A Q), for an operand [A Q] or [A; Q]."""
 
     steps: int
 
@@ -211,6 +211,6 @@ class OrthogonalIteration:
 
 
 def cost_of_pair(pair):
-    """As `homes.operations`, of a pair of matrices."""
+    """Returns `homes.operations` for one matrix of a pair."""
     n = min(pair.shape)
     return homes.operations(jax.ShapeDtypeStruct((n, n), pair.dtype))

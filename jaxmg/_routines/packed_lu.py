@@ -1,4 +1,8 @@
-"""LAPACK's L, U and pivots of any matrix (m, n): getrf of its transpose, as it lies by rows."""
+"""LAPACK's packed L, U and pivots of any matrix (m, n).
+
+The native getrf factors the transpose of the matrix that is sharded by rows. So A is transposed
+before the call, and the result after it.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +14,8 @@ from jaxmg._transform import derivatives, dispatch, hermitian, products
 
 
 def _factor_and_return(call, coordinates, a):
-    """A rank's rows of what getrf makes of A^T, transposed, with the pivots."""
+    """Runs getrf on A^T, of which a rank has columns. Returns the rank's rows of the transposed
+    packed factor, the pivots and the status."""
     m, n = call.shape
     real = jnp.finfo(a.dtype).dtype
     shapes = (
@@ -46,7 +51,7 @@ PACKED = record.Routine(
 
 
 def packed(a, layout):
-    """(L and U packed, pivots) of a (m, n) in a trace, as LAPACK's getrf gives them."""
+    """Returns (L and U packed, pivots) of a (m, n) in a trace, as LAPACK's getrf."""
     down, up = scaling.scale_of(a)
     lu, pivots = _of_scaled(scaling.times_scale(a, down), layout)
     return scaling.with_upper_times(lu, up), pivots
@@ -69,8 +74,8 @@ def _packed(a, layout):
 
 
 def _rule(layout, primals, tangents):
-    """JVP rule: with P A = L U, A^H P^T = U^H L^H is what `lu_operations` differentiates. Where A
-    isn't square, L or U is extended by the identity, and dA by zeros, as in JAX's own rule."""
+    """JVP rule. P A = L U implies A^H P^T = U^H L^H, which `lu_operations` differentiates. If A
+    isn't square, L or U is extended by the identity and dA by zeros, as in JAX's own rule."""
     (a,), (a_dot,) = primals, tangents
     lu, pivots = _of_scaled(a, layout)
     if not a.size:
@@ -90,7 +95,7 @@ def _rule(layout, primals, tangents):
 
 
 def _adjoint_of_square(layout, x):
-    """The adjoint, by rows, of x (m, n) with rows or columns of zeros until it is square."""
+    """Pads x (m, n) with zeros to a square matrix; returns its adjoint, laid out by rows."""
     m, n = x.shape
     if m < n:
         x = products.transposed(x.conj(), layout)

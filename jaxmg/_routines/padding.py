@@ -1,4 +1,4 @@
-"""Rows of zeros below a matrix, for code that pads by hand; `potrs` and its kin need none."""
+"""Appends and removes rows of zeros, for code that pads by hand. The routines need no padding."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""The polar decomposition A = U H by QDWH, the dynamically weighted Halley iteration, on all ranks:
-a routine of the engine (`xla_ffi/engine/svd/qdwh.h`), or a library's. In a trace, of matrices that
-lie on the ranks by rows.
+"""The polar decomposition A = U H by QDWH, the dynamically weighted Halley iteration.
+
+All ranks compute it together, with a routine of the engine (`xla_ffi/engine/svd/qdwh.h`) or of a
+vendor's library. The functions are called in a trace, with matrices that are sharded by rows.
 
 Y. Nakatsukasa, Z. Bai, F. Gygi, "Optimizing Halley's iteration for computing the matrix polar
 decomposition", SIAM J. Matrix Anal. Appl. 31, 2010; Y. Nakatsukasa, N. J. Higham, "Stable and
 efficient spectral divide and conquer algorithms for the symmetric eigenvalue decomposition and the
 SVD", SIAM J. Sci. Comput. 35, 2013.
 
-On GPUs that are as fast in float64, U of a matrix in single precision is computed in double: the
-rounding of X^H X hides no singular value there, so that it takes fewer steps.
+On GPUs whose float64 is as fast as float32, U of a matrix in single precision is computed in
+double. The rounding of X^H X then hides no singular value, so that fewer steps are needed.
 """
 
 import dataclasses
@@ -24,16 +25,19 @@ from jaxmg._transform import batching, products
 
 # The routine of the plugin.
 NATIVE = "polar"
-# The order from which on U of a matrix in single precision is computed in double where that is
-# fast, and the bytes of a rank's rows, in double precision, up to which it is.
+# U of a matrix in single precision is computed in double, on devices where double is fast, if the
+# order is at least DOUBLE and a rank's rows in double precision take at most _DOUBLE_BYTES.
 DOUBLE = 1024
 _DOUBLE_BYTES = 2**31
 
 
 def decompose(a, layout, backend="native"):
-    """(U, H) of a square matrix in a trace: U with orthonormal columns, by rows like ``a``, and
-    the Hermitian, positive semidefinite H. A batch is taken one after the other, each its own
-    steps, unless devices have whole matrices."""
+    """Returns (U, H) of a square matrix in a trace.
+
+    U has orthonormal columns and is sharded by rows like ``a``. H is Hermitian and positive
+    semidefinite. The matrices of a batch are computed one after the other, so that each takes only
+    the steps it needs, unless each device has whole matrices.
+    """
     results = batching.batchable(_Decomposition(layout, backend), a)
     if backend == "native":
         return results
@@ -44,7 +48,7 @@ def decompose(a, layout, backend="native"):
 
 @dataclasses.dataclass(frozen=True)
 class _Decomposition(batching.Batchable):
-    """(U, H), or (U,) by a vendor's library."""
+    """Computes (U, H), or (U,) with a vendor's library."""
 
     layout: layouts.Layout
     backend: str
@@ -86,19 +90,19 @@ class _Decomposition(batching.Batchable):
 
 
 class _OfStacks:
-    """What a device does with its share of `_Decomposition`, for `shares.Share`."""
+    """`_Decomposition` of a device's share of a batch, for `shares.Share`."""
 
     by = ""
 
     @staticmethod
     def of_stacks(platform, options, a):
-        from jaxmg._stacks import ways  # which needs this file
+        from jaxmg._stacks import ways  # imports this file
 
         return ways.polar_factors(platform, a)
 
 
 def in_double(a, layout):
-    """Whether U of this matrix in single precision is computed in double."""
+    """Returns whether ``a`` is in single precision and its U is computed in double."""
     fits = 2 * a.size * a.dtype.itemsize <= _DOUBLE_BYTES * layout.ranks
     single = jnp.finfo(a.dtype).bits == 32
     large = fits and a.shape[1] >= DOUBLE
@@ -106,7 +110,7 @@ def in_double(a, layout):
 
 
 def by_rows(x, layout):
-    """``x`` where explicit axes have it by rows, as a loop's state has to be."""
+    """Shards ``x`` by rows on explicit axes, where the sharding of a loop's state is fixed."""
     if not layout.explicit:
         return x
     fits = len(x) % layout.ranks == 0
@@ -114,7 +118,7 @@ def by_rows(x, layout):
 
 
 def _noise(x):
-    """Numbers between -1 and 1 without a pattern, of x's shape: a hash of row and column."""
+    """Returns numbers of x's shape between -1 and 1 without a pattern: hashes of row and column."""
     row, column = (jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) for i in (0, 1))
     word = row * jnp.uint32(0x9E3779B1) + column * jnp.uint32(0x85EBCA77) + jnp.uint32(1)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):

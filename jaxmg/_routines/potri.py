@@ -20,7 +20,8 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
 
 
 def _upper(rows, layout, shape):
-    """A rank's part of the inverse's upper triangle: all that 0.0.9 gave inside a shard_map."""
+    """Returns a rank's part of the inverse's upper triangle, zeros below it. As in JAXMg 0.0.9,
+    `potri_shardmap_ctx` returns only this triangle."""
     count, n = rows.shape
     row = local_layouts.local_rank(layout) * count + jnp.arange(count)[:, None]
     return blocks.from_rows(jnp.where(row <= jnp.arange(n), rows, 0), layout, shape)
@@ -215,7 +216,7 @@ def _symmetrize(a):
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the inverse that a kept factor gives."""
+    """JVP rule: differentiates the equivalent composition of cho_factor and its inverse."""
 
     def invert(a):
         factor, call = cho_factor.factor_for(a, arguments), arguments.inside

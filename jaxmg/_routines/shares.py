@@ -1,8 +1,8 @@
-"""What a device does with its share of a batch: programs of `jaxmg.linalg` as functions of stacks.
+"""The computation of one device's share of a batch, for programs of `jaxmg.linalg`.
 
-A program of one matrix spreads it over all devices. For a batch of matrices of which each fits on a
-device it has a second form, ``of_stacks``: what one device does with a stack of them, by the ways
-of `jaxmg._stacks`. JAX may differentiate and batch it.
+A program spreads one matrix over all devices. For a batch whose matrices each fit on a device, the
+program has a second form, ``of_stacks``: one device computes a stack of whole matrices with the
+functions of `jaxmg._stacks`. JAX can differentiate and batch this form.
 """
 
 import dataclasses
@@ -17,8 +17,11 @@ from jaxmg._stacks.triangle import whole
 
 
 def hermitian(a, triangle):
-    """The Hermitian matrices of which this triangle, "upper" or "lower", is read; with "hermitian"
-    the matrices themselves, and NaN in the place of one that isn't Hermitian up to rounding."""
+    """Returns the Hermitian matrices that this triangle of ``a``, "upper" or "lower", defines.
+
+    "hermitian" returns the matrices themselves, symmetrized. A matrix that isn't Hermitian up to
+    rounding becomes NaN.
+    """
     if triangle == "hermitian":
         still = jax.lax.stop_gradient(a)
         off = jnp.abs(still - _adjoint(still)).max((-2, -1), keepdims=True, initial=0)
@@ -26,7 +29,8 @@ def hermitian(a, triangle):
         good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
         good &= jnp.isfinite(largest)
         a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
-        # A sum may overflow, and XLA would merge a division with the power that scales this.
+        # (a + a^H) / 2 may overflow. In a / 2 + a^H / 2 XLA would merge the divisions with the
+        # power of two that scales ``a``.
         return a + (_adjoint(a) - a) / 2
     return whole(a, upper=triangle == "upper")
 
@@ -37,10 +41,12 @@ def _adjoint(a):
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """The share of a device, for `batching.spread`.
+    """Computes a device's share of a batch; a function for `batching.spread`.
 
     Attributes:
-        devices: how many compute theirs.
+        program: has ``of_stacks``.
+        options: second argument of ``of_stacks``.
+        devices: number of devices that compute shares.
     """
 
     program: Any
@@ -59,14 +65,14 @@ class Share:
         if self.platform != "cpu" or self.devices == 1 or self._by_plugin(stacks[0]):
             return in_parts(compute, *stacks)
 
-        # JAX's LAPACK kernels lock up where several devices call them with batches at a time (seen
-        # with jaxlib 0.10.2), and their threads hold each other up.
+        # JAX's LAPACK kernels deadlock if several CPU devices call them with batches at the same
+        # time (seen with jaxlib 0.10.2), and their threads compete for the cores.
         def one(arrays):
             return tuple(value[0] for value in compute(*(array[None] for array in arrays)))
 
         return jax.lax.map(one, stacks)
 
     def _by_plugin(self, stack):
-        """Whether the plugin computes all that is a library's, on as many threads as cores."""
+        """Returns whether the plugin replaces all library calls; it has one thread per core."""
         by = self.program.by
         return by != "" and choice.choose(self.platform, by, stack) != choice.JAX

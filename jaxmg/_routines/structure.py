@@ -14,7 +14,7 @@ from jaxmg._transform import batching, derivatives
 
 @dataclasses.dataclass(frozen=True)
 class ByStructure(batching.Batchable):
-    """Two functions of a square matrix and further arrays, of which one is for definite matrices.
+    """Combines two functions of a square matrix and further arrays; one needs a definite matrix.
 
     One pass over the matrix checks whether it is Hermitian with a positive diagonal. If it is,
     ``definite`` is tried. Otherwise, or if the status of ``definite`` isn't 0, ``general`` is
@@ -51,7 +51,7 @@ class ByStructure(batching.Batchable):
         arrays, largest = arrays[:-1], arrays[-1]
         if not arrays[0].size:
             return self.general(*arrays)
-        # Traced once, for the shapes of its results and for the second branch.
+        # Traces ``general`` only once: for the shapes of its results and for the second branch.
         program, shapes = jax.make_jaxpr(self.general, return_shape=True)(*arrays)
         tree = jax.tree.structure(shapes)
 
@@ -59,8 +59,8 @@ class ByStructure(batching.Batchable):
             return jax.tree.unflatten(tree, jaxpr_as_fun(program)(*arrays))
 
         def unused(shape):
-            """Returns a value of this shape. If it is a matrix's, not a constant: each device would
-            hold all of a constant."""
+            """Returns a placeholder of this shape. If the shape is A's, it is A: every device would
+            hold the whole of a constant."""
             if (shape.shape, shape.dtype) == (arrays[0].shape, arrays[0].dtype):
                 return arrays[0]
             return jnp.zeros(shape.shape, shape.dtype)
@@ -86,5 +86,5 @@ class ByStructure(batching.Batchable):
         return jax.vmap(each)(*(arrays[i] for i in moving))
 
     def _alike(self, values, shapes):
-        """Reshards the results of either function like those of `general`, on explicit axes."""
+        """Reshards the results of either function like those of ``general``, on explicit axes."""
         return jax.tree.map(layouts.constrain_like, values, shapes)

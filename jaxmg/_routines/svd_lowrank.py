@@ -1,10 +1,10 @@
 """The leading singular triplets of a large matrix in a trace, by a randomized range finder.
 
 N. Halko, P.-G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Rev. 53, 2011:
-subspace iteration with a QR after each product (algorithm 4.4), then the SVD of Q^H A (5.1). A rank
-multiplies with its rows of A, which never move. All ranks have the n x l matrices that A is
-multiplied with. Where A's entries are huge or tiny, half of the power of two that scales them goes
-to what A is multiplied with and half to the product: A isn't copied.
+subspace iteration with a QR after each product (algorithm 4.4), then the SVD of Q^H A (5.1). Each
+rank multiplies its rows of A, which never move. The n x l matrices that A multiplies are
+replicated. If A's entries are huge or tiny, a power of two scales them: one half of it is applied
+to the matrix that A multiplies, the other half to the product. So A isn't copied.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, polar, svd, tall, tall_qr
 from jaxmg._transform import batching, derivatives
 
-# Further columns of random numbers, by which the error is estimated.
+# Number of additional random vectors, which estimate the error.
 PROBES = 6
-# A spectral norm is below this times the longest of its products with so many random vectors but
-# for a probability of 10^-PROBES (lemma 4.1).
+# The 2-norm of a matrix exceeds _BOUND times the length of its longest product with PROBES random
+# vectors with a probability of at most 10^-PROBES (lemma 4.1).
 _BOUND = 10 * (2 / np.pi) ** 0.5
 
 
 @jax_linalg.program(any_shape=True)
 def decomposed(call, a, omega):
-    """(U, s, V^H, the estimated error), of random numbers ``omega`` (n, l + PROBES)."""
+    """Returns (U, s, V^H, the estimated error) from random numbers ``omega`` (n, l + PROBES)."""
     k, iterations = call.attributes
     of = _LowRank(call.layout, k, iterations)
 
@@ -46,8 +46,8 @@ def decomposed(call, a, omega):
 
 @dataclasses.dataclass(frozen=True)
 class _LowRank(batching.Batchable):
-    """`decomposed` with k triplets. A batch is taken one matrix after the other, unless
-    devices have whole matrices."""
+    """`decomposed` with k triplets. The matrices of a batch are computed one after the other,
+    unless each device has whole matrices."""
 
     layout: layouts.Layout
     k: int
@@ -57,11 +57,11 @@ class _LowRank(batching.Batchable):
         a, omega = arrays
         layout = self.layout
         width = omega.shape[1] - PROBES
-        # Else XLA makes the numbers once for each of its two parts.
+        # Without the barrier XLA generates the numbers twice, once for each of the two slices.
         omega = jax.lax.optimization_barrier(blocks.replicate(omega, layout))
         probes, (down, up) = omega[:, width:], scaling.scale_of(a)
         q, w, r, images = self._subspaces(a, down, omega[:, :width], probes)
-        # A is about Q R^H W^H, times 2 to this power.
+        # A ``down`` is about Q R^H W^H. R is scaled by a further power of two.
         r, scale = scaling.scaled(blocks.replicate(r.conj().T, layout))
         u, s, vh = (
             x[:, : self.k] if i == 0 else x[: self.k]
@@ -76,7 +76,8 @@ class _LowRank(batching.Batchable):
         return u, s * up, vh, error * up
 
     def _subspaces(self, a, power, w, probes):
-        """(Q, W, R, A times the probes) with A^H Q = W R, of A times this power of two."""
+        """Returns (Q, W, R, A times the probes) with A^H Q = W R, where A is ``a`` times ``power``,
+        a power of two."""
         layout, width, dtype = self.layout, w.shape[1], a.dtype
         before, behind = scaling.halves(power, jnp.ones_like(power))
 
@@ -92,7 +93,7 @@ class _LowRank(batching.Batchable):
             return settled(w, q, r, y[:, width:])
 
         def settled(w, q, r, images):
-            """As a loop's state has to lie on explicit axes."""
+            """Shards the loop's state the same way in each iteration, as explicit axes require."""
             w, r = (blocks.replicate(x, layout) for x in (w, r))
             return w, polar.by_rows(q, layout), r, polar.by_rows(images, layout)
 
@@ -102,7 +103,7 @@ class _LowRank(batching.Batchable):
         return q, w, r, images
 
     def _error(self, u, s, vh, probes, images):
-        """A bound of norm(A - U S V^H, 2), from its products with the probes."""
+        """Returns a probable bound of norm(A - U S V^H, 2), from its products with the probes."""
         layout = self.layout
         scale = jnp.where(s[0] > 0, s[0], 1)
 

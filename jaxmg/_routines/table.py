@@ -1,6 +1,6 @@
-"""The table of routines: one row a routine, from which the rest follows.
+"""The table of routines, one row per routine. It determines the names of handlers and functions.
 
-A new routine is a module beside this one with its record and its public functions, and a row here.
+A new routine is a module in this folder with its record and its public functions, and a row here.
 """
 
 from jaxmg._factors import (
@@ -48,7 +48,7 @@ ROUTINES = (
     geqrf.GEQRF,
     gels.GELS,
 )
-# Native routines without a record: operations on a kept factor, and services to the routines.
+# Native routines without a record: operations on factors, and services that routines use.
 _OTHERS = (
     *(operation.native for operation in cholesky_operations.OPERATIONS),
     *(operation.native for operation in lu_operations.OPERATIONS),
@@ -62,14 +62,14 @@ _OTHERS = (
     *native.HANDLERS,
 )
 
-# The FFI targets that the package calls. A plugin registers all of them, or is another version's.
+# The FFI targets that the package calls. A plugin that lacks one belongs to another version.
 HANDLERS = tuple(
     f"jaxmg_{native}"
     for native in (*(routine.native for routine in ROUTINES if routine.outputs), *_OTHERS)
 )
-# What `jaxmg.plan` takes.
+# The routines that `jaxmg.plan` accepts.
 PLANS = {routine.name: routine for routine in ROUTINES if routine.plans}
-# The public functions that the records stand for, in ``jaxmg.__all__``.
+# The public functions of the records; names in ``jaxmg.__all__``.
 FUNCTIONS = tuple(
     dict.fromkeys(
         name

@@ -1,5 +1,6 @@
-"""QR of a tall matrix that lies on the ranks by rows, of which no row moves, by the plugin
-(xla_ffi/engine/qr/tall_qr.h has the algorithms), and small products that go with it.
+"""QR of a tall matrix that is sharded by rows, and small products related to it.
+
+The plugin computes the QR without moving a row (xla_ffi/engine/qr/tall_qr.h has the algorithms).
 """
 
 import jax
@@ -11,25 +12,25 @@ from jaxmg._transform import products
 
 # The routine of the plugin.
 NATIVE = "tall_qr"
-# Up to which |R| |R^-1| / n, in Frobenius's norm, R^-1 itself is multiplied with: as the plugin.
+# If |R| |R^-1| / n in the Frobenius norm is at most this, products with R^-1 replace solves with R.
+# The plugin has the same limit.
 _MODERATE = 4
 
 
 def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
-    """(a rank's rows of Q, R, Q^H b, i, j) of A (m, n), m >= n, inside a shard_map; None for what
-    there isn't.
+    """Returns (a rank's rows of Q, R, Q^H b, i, j) of A (m, n), m >= n, inside a shard_map.
 
-    R is that of A 2^-i, and Q^H b of b 2^-j, with a j for each column. Without right-hand sides
-    there are no powers, and squares of A's entries must neither overflow nor underflow. The
-    diagonal of R is real and not negative.
+    R is the factor of A 2^-i, and Q^H b is computed from b 2^-j, with one j per column. Without b
+    the last three results are None, nothing is scaled, and squares of A's entries must neither
+    overflow nor underflow. The diagonal of R is real and nonnegative.
 
     Args:
         coordinates: this rank's, [rank, group of replicas].
-        rows: its rows of A; those of padding are zeros.
-        below: (p, n), the same on all ranks: further rows of A, below the others. The rows of Q
-            that are theirs are not returned.
-        b: its rows of right-hand sides, (m, nrhs); zeros beside ``below``.
-        with_q: whether to compute Q.
+        rows: this rank's rows of A; rows of padding are zeros.
+        below: (p, n), the same on all ranks: further rows of A, below all others. The corresponding
+            rows of Q are not returned.
+        b: this rank's rows of the right-hand sides (m, nrhs), which are zero for ``below``.
+        with_q: whether to compute Q; otherwise the first result is None.
     """
     (height, n), dtype, with_b = rows.shape, rows.dtype, b is not None
     b = jnp.zeros((0, 0), dtype) if b is None else b
@@ -50,15 +51,17 @@ def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
 
 
 def with_positive_diagonal(q, r):
-    """(Q, R, u) with R's diagonal real and not negative, of (Q, R), as Q times diag(u) and its
-    adjoint times R; a Q may be left out, and may have more columns than R has on its diagonal."""
+    """Returns (Q diag(u), diag(u)^H R, u), where |u| = 1 makes R's diagonal real and nonnegative.
+
+    Q may be None, and may have more columns than R has diagonal entries.
+    """
     diagonal = jnp.diagonal(r)
     sizes = jnp.abs(diagonal)
     units = jnp.where(sizes == 0, 1, diagonal / jnp.where(sizes == 0, 1, sizes).astype(r.dtype))
     # XLA of jaxlib 0.11.2 crashes on `.at[...].set` here.
     units = jnp.concatenate([units, jnp.ones(len(r) - len(units), r.dtype)])
     turned = units.conj()[:, None] * r
-    if jnp.iscomplexobj(r):  # whose products leave rounding on the diagonal
+    if jnp.iscomplexobj(r):  # rounding leaves imaginary parts on the diagonal
         turned = jnp.where(
             jnp.eye(len(r), r.shape[1], dtype=bool), turned.real.astype(r.dtype), turned
         )
@@ -66,7 +69,7 @@ def with_positive_diagonal(q, r):
 
 
 def is_moderate(r, inverse):
-    """Whether R is so well conditioned that its inverse may take its place."""
+    """Returns whether R is conditioned so well that products with R^-1 may replace solves."""
     return _frobenius(r) * _frobenius(inverse) <= _MODERATE * len(r)
 
 
@@ -75,30 +78,31 @@ def _frobenius(x):
 
 
 def right_solve(rows, r):
-    """rows R^-1."""
+    """Returns ``rows`` R^-1."""
     return jax.lax.linalg.triangular_solve(r, rows, left_side=False, lower=False)
 
 
 def adjoint_product(layout, x, y):
-    """X^H Y of what the ranks have rows of, the same on all of them."""
+    """Returns X^H Y, replicated, of matrices whose rows are distributed over the ranks."""
     return sum_over_ranks(layout, products.dot(x.conj(), y, 0, 0, layout))
 
 
 def sum_over_ranks(layout, value):
-    """The sum of all ranks' values."""
+    """Returns the sum of all ranks' values."""
     return jax.lax.psum(value, layout.rows) if layout.ranks > 1 else value
 
 
 def dot(x, y, layout=None):
-    """X Y; with a ``layout`` in its `shard_map`."""
+    """Returns X Y. Inside the `shard_map` of a layout this needs the ``layout``."""
     return products.dot(x, y, 1, 0, layout)
 
 
 def pivot_order(r):
-    """The order in which a QR with column pivoting takes the columns of ``r`` (k, n).
+    """Returns the order in which a QR with column pivoting takes the columns of ``r`` (k, n).
 
-    The longest one that is left, perpendicular to those before, comes next (P. Businger, G. H.
-    Golub, Numer. Math. 7, 1965; LAPACK's geqp3). Lengths are computed again in each step.
+    Each step takes the column with the longest component orthogonal to the columns before it
+    (P. Businger, G. H. Golub, Numer. Math. 7, 1965; LAPACK's geqp3). All lengths are recomputed in
+    each step.
     """
     k, n = r.shape
     rows, columns = jnp.arange(k), jnp.arange(n)
@@ -123,7 +127,7 @@ def pivot_order(r):
 
 
 def _lengths(x):
-    """The lengths of columns, without overflow."""
+    """Returns the lengths of the columns, without overflow."""
     largest = jnp.max(jnp.abs(x), axis=0, initial=0)
     safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     scaled = jnp.abs(x) / safe

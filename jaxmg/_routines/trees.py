@@ -1,4 +1,4 @@
-"""Pytrees of matrices: their leaves on a mesh, and a function of each matrix."""
+"""Applies a function to each matrix of a pytree whose leaves are on a mesh."""
 
 from typing import Any
 
@@ -14,16 +14,17 @@ def of_each(
     name, function, tree, mesh, specs, dtypes=None, square=False, cost=None, prepare=None,
     rounded=None,
 ):  # fmt: skip
-    """A tree of what ``function``, which is hashable, gives of each matrix of a tree.
+    """Returns the tree of ``function``'s results for each matrix of ``tree``.
 
     Args:
-        name: of the public function, for errors.
-        dtypes: that the leaves may have; None for any.
-        square: whether the matrices have to be.
-        cost: of a matrix, hashable; None for its operations.
-        prepare: of each leaf, before all.
-        rounded: to which dtype leaves of a dtype are rounded on their way, by names; the results
-            of that dtype have the leaf's.
+        name: the public function's name, for errors.
+        function: hashable function of a matrix.
+        dtypes: the dtypes that leaves may have; None for any.
+        square: whether the matrices must be square.
+        cost: hashable function that returns the cost of a matrix; None for `homes.operations`.
+        prepare: function that is applied to each leaf first.
+        rounded: dict from a leaf's dtype to the dtype, by names, in which the leaf is exchanged. A
+            result of the latter dtype gets the leaf's.
     """
     caller = f"tree.{name}"
     if not checks.ALL:
@@ -53,8 +54,8 @@ def of_each(
 
 
 def side_by_side(name, tree, others, dtypes, specs):
-    """A tree of [A B], or of [A; B] where A's columns are sharded, of a tree of square matrices and
-    another one like it."""
+    """Returns a tree of [A B], or [A; B] if A's columns are sharded, from a tree of square matrices
+    A and a tree of matrices B like them."""
     caller = f"tree.{name}"
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     leaves, structure = jax.tree.flatten(others)
@@ -106,7 +107,7 @@ def _is_spec(value):
 
 
 def _flatten_specs(caller, specs, tree):
-    """The spec of each leaf, or None, of one for all or a prefix of the tree."""
+    """Returns each leaf's spec or None. ``specs`` is one spec for all leaves, or a tree prefix."""
     for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
         if not _is_spec(spec):
             raise TypeError(
@@ -125,7 +126,7 @@ def _flatten_specs(caller, specs, tree):
 
 
 def _lay_out(caller, mesh, path, array, spec):
-    """The `homes.Leaf` of an array."""
+    """Returns the `homes.Leaf` of an array."""
     spec = layouts.known_spec(array, mesh) if spec is None else spec
     if spec is None:
         spec = _default_spec(mesh, array.shape)
@@ -147,7 +148,7 @@ def _lay_out(caller, mesh, path, array, spec):
 
 
 def _default_spec(mesh, shape):
-    """The first dimension that the mesh divides is sharded over all of it."""
+    """Shards the first dimension that the number of devices divides over the whole mesh."""
     for i, size in enumerate(shape):
         if size and size % mesh.size == 0:
             return P(*(None,) * i, mesh.axis_names)
@@ -155,7 +156,7 @@ def _default_spec(mesh, shape):
 
 
 def _put(array, leaf, spec, mesh):
-    """An array that isn't traced, on the mesh as its leaf says."""
+    """Places an array on the mesh with its leaf's spec, unless it is traced or already there."""
     if layouts.traced((array,)):
         return array
     if spec is None and layouts.known_spec(array, mesh) is not None:

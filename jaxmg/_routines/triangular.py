@@ -1,8 +1,8 @@
-"""Solves with one triangle of a matrix that lies by rows, without a transposition.
+"""Solves with one triangle of a matrix that is sharded by rows, without transposing it.
 
-The engine sees the transpose of what lies by rows. So an upper triangle is the U of a Cholesky
-factor, A = U^H U, of which one of the two substitutions is enough; a lower one is the lower
-triangular matrix of an LU factor, whose other matrix is the identity.
+The engine sees the transpose of a matrix that is sharded by rows. So an upper triangle serves as
+the Cholesky factor U of A = U^H U, and one of the two substitutions solves with it. A lower
+triangle serves as the lower triangular matrix of an LU factor whose other matrix is the identity.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from jaxmg._transform import derivatives, dispatch, hermitian
 
 
 def solve(a, b, layout, lower, how, unit_diagonal):
-    """The x with op(T) x = b in a trace, T a triangle of ``a`` (n, n), which lies by rows.
+    """Solves op(T) x = b in a trace. T is a triangle of ``a`` (n, n), which is sharded by rows.
 
     Args:
         lower: whether T is the lower triangle.
         how: op: "N", "T" or "C".
-        unit_diagonal: whether T's diagonal is ones, whatever ``a`` has there.
+        unit_diagonal: whether to read T's diagonal as ones.
     """
     if how == "T":  # T^T x = b: T^H conj(x) = conj(b)
         return jnp.conj(solve(a, jnp.conj(b), layout, lower, "C", unit_diagonal))
@@ -40,7 +40,7 @@ def solve(a, b, layout, lower, how, unit_diagonal):
 
 
 def _triangle(a, lower, unit_diagonal):
-    """The triangle of ``a``, zeros beside it."""
+    """Returns the triangle of ``a``, with zeros in the other one."""
     if not unit_diagonal:
         return scaling.lower(a) if lower else scaling.upper(a)
     if lower:
@@ -55,7 +55,7 @@ def _triangle(a, lower, unit_diagonal):
 )
 @dataclasses.dataclass(frozen=True)
 class _Triangle:
-    """A triangle in the engine's layout. Its tangent is that of the triangle, by rows."""
+    """A triangle in the engine's layout. Its tangent is laid out by rows."""
 
     tiles: jax.Array
     overflow: jax.Array | None
@@ -82,7 +82,7 @@ def _pack(call, values):
 
 
 def _rule(routine, arguments):
-    """JVP rule: the tangent of the factor is that of the triangle."""
+    """JVP rule: the tangent of the factor is the triangle's tangent."""
 
     def derivative(primals, tangents):
         again = functools.partial(_rule, routine)
@@ -93,7 +93,7 @@ def _rule(routine, arguments):
 
 
 def _place(call, coordinates, a):
-    """A rank's rows in the engine's layout."""
+    """Moves a rank's rows to the engine's layout."""
     n = a.shape[1]
     sizes = {"n": n} if call.routine is UPPER else {"m": n, "n": n}
     return ffi.call(
@@ -105,7 +105,7 @@ def _place(call, coordinates, a):
 
 @dataclasses.dataclass(frozen=True)
 class _Substitution(operations.Apply):
-    """One of the substitutions with a Cholesky factor, as a function of U alone."""
+    """One of the two substitutions of a Cholesky solve, as a function of U and b."""
 
     of: cholesky_operations.Cholesky
     operation: int
@@ -121,7 +121,7 @@ class _Substitution(operations.Apply):
         return dataclasses.replace(self, operation=both - self.operation)
 
     def rule(self, primals, tangents):
-        """The tangent of op(U)^-1 b is op(U)^-1 (db - op(dU) x)."""
+        """JVP rule: the tangent of x = op(U)^-1 b is op(U)^-1 (db - op(dU) x)."""
         *factor, b = primals
         u_dot, moved = tangents[0], tangents[-1]
         x = self(*primals)

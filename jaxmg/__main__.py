@@ -1,10 +1,11 @@
-"""``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
+"""``python -m jaxmg``: prints the facts for a bug report, then runs a small checked solve on all
+devices.
 
-``python -m jaxmg --bench n`` measures the routines instead. It is one of several processes under
-``python -m jaxmg.launch -n 2 -m jaxmg``, and elsewhere with ``--distributed``: ``srun python -m
-jaxmg --distributed``.
+``python -m jaxmg --bench n`` measures the routines instead. Started by ``python -m jaxmg.launch -n
+2 -m jaxmg`` it is one of several processes; other launchers need ``--distributed``, as in ``srun
+python -m jaxmg --distributed``.
 
-The exit code is 1 where a routine is missing, fails or gives a wrong result.
+The exit code is 1 if a routine is missing, fails or returns a wrong result.
 """
 
 import argparse
@@ -27,12 +28,12 @@ from jaxmg._call import checks, plugins
 from jaxmg._command import bench, output
 from jaxmg._processes import rendezvous
 
-_N = 250  # divides by few device counts, so that padding is exercised too
-_LIMIT = 30 * _N  # residuals are compared with this many eps
+_N = 250  # few device counts divide it, so padding is exercised too
+_LIMIT = 30 * _N  # largest residual that passes, in units of eps
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Does what the command line says and returns the exit code."""
+    """Runs the command line and returns the exit code."""
     parser = argparse.ArgumentParser(
         "python -m jaxmg", description="Reports what a bug report needs, and solves to check."
     )
@@ -72,10 +73,10 @@ def _report(distributed):
     if devices is None or plugin is None:
         print("\nFAILED")
         return 1
-    known = plugin.about()  # its libraries, say
+    known = plugin.about()  # for example its libraries
     _print_facts(known)
     passed = _solve(devices)
-    # Most libraries are opened there.
+    # The solve opens most libraries.
     if changed := {k: v for k, v in plugin.about().items() if known.get(k) != v}:
         output.section("plugin, after the solve")
         _print_facts(changed)
@@ -101,7 +102,7 @@ def _print_versions():
 
 
 def _start_jax(distributed):
-    """The devices, which it prints; None where JAX can't start."""
+    """Prints the devices and returns them; returns None if JAX can't start."""
     output.section("devices")
     try:
         if distributed:
@@ -170,7 +171,7 @@ def _solve(devices):
         "potri |A inv(A) - I|": lambda: _potri_residual(exact, a, mesh),
         "syevd |AV - VW| / |A|": lambda: _syevd_residual(exact, a, mesh),
     }
-    # A list: every check is made, also after one that fails.
+    # A list, because all checks have to run, also after one fails.
     return all([_check(name, run, float(jnp.finfo(dtype).eps)) for name, run in residuals.items()])
 
 

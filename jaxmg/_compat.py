@@ -1,4 +1,4 @@
-"""What is spelled differently in the JAX versions that this package supports (0.6.2 and up)."""
+"""Names and behaviour that differ between the supported JAX versions (0.6.2 and up)."""
 
 # pyright: reportAttributeAccessIssue=false
 
@@ -49,9 +49,11 @@ else:  # JAX 0.6
 
 
 def compiled(function: _F) -> _F:
-    """``function``, called with JAX's compilation switched on, where the caller has
-    ``jax_disable_jit``. Operation by operation, JAX has no result where this package wants it, and
-    XLA can't compile each native call on its own."""
+    """Wraps ``function`` so that it runs with JAX's compilation on, also under ``jax_disable_jit``.
+
+    Without compilation JAX doesn't place results where this package needs them, and XLA can't
+    compile each native call on its own.
+    """
 
     @functools.wraps(function)  # type: ignore
     def run(*args, **named):
@@ -76,18 +78,18 @@ def _interpreted():
 
 
 def interpreted():
-    """Whether the caller of a `compiled` function has ``jax_disable_jit``: JAX may evaluate what is
-    traced here later, operation by operation."""
+    """Returns whether the caller of a `compiled` function has ``jax_disable_jit``, so that JAX may
+    later evaluate traced code operation by operation."""
     return getattr(_here, "interpreted", False)
 
 
 def api_boundary(function: _F) -> _F:
-    """A public function: ``function``, `compiled`, with its frames hidden in tracebacks."""
+    """Makes ``function`` public: `compiled`, and with its frames hidden in tracebacks."""
     return _internals.api_boundary(compiled(function))
 
 
 def warn_caller(message):
-    """Warns, in the name of the code that called this package."""
+    """Issues a warning that points to the code that called this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _is_internal(frame):
         frame, level = frame.f_back, level + 1
@@ -95,40 +97,40 @@ def warn_caller(message):
 
 
 def _is_internal(frame):
-    """Whether a frame is of this package or of JAX."""
+    """Returns whether a frame belongs to this package or to JAX."""
     folders = (os.path.dirname(__file__), os.path.dirname(jax.__file__))
     return frame.f_code.co_filename.startswith(folders)
 
 
-# The stubs of some versions of jax.config don't have these two.
+# Functions, because the stubs of jax.config lack these two in some versions.
 
 
 def x64_enabled():
-    """Whether JAX computes with 64 bits here."""
+    """Returns whether JAX's 64-bit mode is on."""
     return jax.config.jax_enable_x64
 
 
 def default_device():
-    """The device that JAX puts uncommitted arrays on, where somebody has chosen one."""
+    """Returns the configured default device for uncommitted arrays, or None."""
     return jax.config.jax_default_device
 
 
 def is_entered(mesh):
-    """Whether ``shard_map`` takes ``mesh`` in the current context: there is no context mesh, or it
-    is this one."""
+    """Returns whether ``shard_map`` accepts ``mesh`` in the current context: there is no context
+    mesh, or ``mesh`` is the context mesh."""
     current = jax.sharding.get_abstract_mesh()
     if current.empty:
         return True
     same = current == mesh.abstract_mesh
-    # Outside of a trace the order of the devices counts too.
+    # Outside a trace the order of the devices counts too.
     return same and not (trace_state_clean() and context_mesh() != mesh)
 
 
 def entered(mesh):
-    """A context in which ``mesh`` is the context mesh, where another one is now.
+    """Returns a context in which ``mesh`` is the context mesh, if another one is now.
 
-    Without it ``shard_map`` refuses a mesh that isn't the context's. No context is entered where
-    there is none: the mesh would be visible to what is traced inside, and cost a retrace. Inside a
+    Without it ``shard_map`` refuses a mesh other than the context's. If there is no context mesh,
+    none is entered: it would be visible to functions traced inside, and cause a retrace. Inside a
     trace only the abstract mesh can be changed.
     """
     if is_entered(mesh):
@@ -137,8 +139,8 @@ def entered(mesh):
 
 
 def entered_by(array):
-    """`entered` for the mesh whose explicit axes ``array`` is on, if it is on any: JAX refuses an
-    operation on it in the context of another one."""
+    """Returns `entered` for the mesh of ``array`` if it has explicit axes: JAX refuses operations
+    on such an array in the context of another mesh."""
     sharding = jax.typeof(array).sharding
     if not sharding.mesh.explicit_axes:
         return contextlib.nullcontext()
@@ -147,48 +149,48 @@ def entered_by(array):
 
 @contextlib.contextmanager
 def default_promotion():
-    """A context, and a decorator, in which dtypes and ranks are promoted by JAX's defaults, for
-    which this package is written, where the caller has ``jax_numpy_dtype_promotion="strict"`` or
+    """A context, also usable as a decorator, with JAX's default promotion of dtypes and ranks, for
+    which this package is written. The caller may have ``jax_numpy_dtype_promotion="strict"`` or
     ``jax_numpy_rank_promotion="raise"``."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 def tracks_varying(axis):
-    """Whether the enclosing shard_map tracks what varies over its manual ``axis``."""
+    """Returns whether the enclosing shard_map tracks which values vary over its manual ``axis``."""
     return bool(varying_axes(jax.lax.axis_index(axis)))
 
 
-# Whether the functions have derivatives and take batches. A custom_jvp of JAX 0.6 wants tangents to
-# be where their primals are, and its scan isn't transposed where it closes over what is linear; JAX
-# 0.7 to 0.9 pass most tests of it, not all.
+# Whether functions support derivatives and batches. A custom_jvp of JAX 0.6 requires tangents to be
+# placed like their primals, and its scan can't be transposed if it closes over linear values. JAX
+# 0.7 to 0.9 pass most tests of derivatives and batches, but not all.
 TRANSFORMS = jax.__version_info__ >= (0, 10)
-# XLA of JAX 0.6.2 aborts the process when it compiles an all-to-all before some native calls. Those
-# of JAX 0.10 and later don't; the versions between were not tried.
+# XLA of JAX 0.6.2 aborts the process when it compiles an all-to-all before some native calls. JAX
+# 0.10 and later don't; the versions between were not tried.
 COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 
 
-# Whether XLA lets a branch of a lax.cond work in the memory of a donated array; older ones copy it.
+# Whether XLA lets a branch of a lax.cond work in a donated array's memory; older versions copy it.
 BRANCHES_WORK_IN_PLACE = jax.__version_info__ >= (0, 11)
 
-# JAX before 0.9 hands programs to the GPUs of a mesh one by one. Two threads may then do so in
-# different orders, and each GPU waits in a program for those that are at the other one.
+# JAX before 0.9 enqueues a program on the GPUs of a mesh one by one. Two threads may do so in
+# different orders; then each GPU waits inside one program for GPUs that run the other.
 _ONE_BY_ONE = jax.__version_info__ < (0, 9)
 _handing_out = threading.Lock()
 
 
 def launches_at_any_time(mesh):
-    """Whether a program may be handed to the devices of ``mesh`` whatever other threads do."""
+    """Returns whether a program may be enqueued on ``mesh`` while other threads enqueue theirs."""
     return not _ONE_BY_ONE or mesh.size == 1 or mesh.devices.flat[0].platform != "gpu"
 
 
 def launching(mesh):
-    """A context in which a program may be handed to the devices of ``mesh``."""
+    """Returns a context in which a program may be enqueued on the devices of ``mesh``."""
     return contextlib.nullcontext() if launches_at_any_time(mesh) else _handing_out
 
 
 def varying_axes(array):
-    """The manual axes that ``array`` is known to vary over; empty where JAX doesn't track it."""
+    """Returns the manual axes over which ``array`` varies; empty if JAX doesn't track them."""
     aval = jax.typeof(array)
     if hasattr(aval, "vma"):
         return frozenset(aval.vma)
@@ -196,7 +198,7 @@ def varying_axes(array):
 
 
 def vary(array, axes):
-    """``array``, marked as varying over ``axes`` too, where the enclosing shard_map tracks it."""
+    """Marks ``array`` as varying over ``axes`` too, if the enclosing shard_map tracks that."""
     missing = tuple(sorted(frozenset(axes) - varying_axes(array)))
     if not missing:
         return array
@@ -206,7 +208,7 @@ def vary(array, axes):
 
 
 def set_if_new(store, key, value):
-    """Sets ``key``, unless some process has."""
+    """Sets ``key``, unless a process has set it before."""
     try:
         store.key_value_set(key, value)
     except jax.errors.JaxRuntimeError as error:
@@ -215,12 +217,12 @@ def set_if_new(store, key, value):
 
 
 def get_key(store, key, seconds):
-    """What some process has set, or sets within so many seconds; else None."""
+    """Returns the value of ``key`` once a process has set it; None if none does in time."""
     until = time.monotonic() + seconds
     while True:
         left = until - time.monotonic()
         try:
-            # In steps: a signal's handler, such as that of Ctrl-C, runs in between.
+            # In steps of 1 s, so that signal handlers, such as Ctrl-C's, run in between.
             return store.blocking_key_value_get(key, round(1000 * min(max(left, 0.001), 1)))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):

@@ -1,7 +1,7 @@
-"""All that reaches into JAX's internals, which any release may change.
+"""All accesses to JAX's internals, which any release may change.
 
-tests/python/internals_test.py has a canary for each function here: it fails with the name of what
-broke and the version of JAX that broke it.
+tests/python/internals_test.py has a canary for each function here: if it fails, it reports what
+broke and the JAX version that broke it.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -28,7 +28,7 @@ else:  # JAX 0.6
     from jax._src.mesh import use_abstract_mesh as use_abstract_mesh
 
 
-try:  # how JAX 0.8 hands NumPy arrays to the functions that it traces
+try:  # the type in which JAX 0.8 passes NumPy arrays to traced functions
     from jax._src.literals import TypedNdArray
 except ImportError:
     numpy_types = (np.ndarray,)
@@ -37,8 +37,8 @@ else:
 
 
 def _api_boundary():
-    """What JAX's own functions hide their frames in tracebacks with, there being no public way; a
-    function that changes nothing where this JAX has no such thing."""
+    """Returns the decorator by which JAX hides its own functions' frames in tracebacks. There is no
+    public one. If this JAX has none, returns the identity."""
     try:
         from jax._src import traceback_util
 
@@ -51,14 +51,14 @@ def _api_boundary():
 if typing.TYPE_CHECKING:
 
     def api_boundary(function: _F) -> _F:
-        """``function``, whose frames JAX leaves out of tracebacks if this JAX can do that."""
+        """Returns ``function`` with its frames left out of tracebacks, if this JAX supports it."""
         return function
 
 else:
     api_boundary = _api_boundary()
 
 
-# What differentiation and vmap put in the place of arrays, by class names: none is public.
+# Class names of the tracers that differentiation and vmap put in place of arrays; none is public.
 _TRANSFORMATIONS = {
     "BatchTracer": "vmap",
     "JVPTracer": "grad",
@@ -68,17 +68,17 @@ _TRANSFORMATIONS = {
 
 
 def context_mesh():
-    """The concrete mesh of the enclosing ``jax.set_mesh`` (or ``use_mesh``), or None."""
-    # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
+    """Returns the concrete mesh of the enclosing ``jax.set_mesh`` (or ``use_mesh``), or None."""
+    # JAX 0.6 lacks the public jax.sharding.get_mesh, and later versions raise inside a trace.
     mesh = concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
 
 
 def shard_map_mesh():
-    """The concrete mesh of the enclosing shard_map; None where there is none, or it isn't seen.
+    """Returns the concrete mesh of the enclosing shard_map; None outside one, or if it is hidden.
 
-    JAX tells the function that it maps how many devices there are, and not which; only its own
-    frames know that.
+    JAX tells a mapped function the number of devices but not the devices themselves; only the
+    frames of shard_map contain them.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -91,42 +91,43 @@ def shard_map_mesh():
 
 
 def abstract_platform(mesh):
-    """The platform of an ``AbstractMesh``, where it knows one."""
+    """Returns the platform of an ``AbstractMesh`` if it has one, else None."""
     return getattr(getattr(mesh, "abstract_device", None), "platform", None)
 
 
 def mapped_axes():
-    """The explicit mesh axes over which the batch of an enclosing vmap is sharded. What is traced
-    inside of it can't be sharded over these."""
+    """Returns the explicit mesh axes over which the batch of an enclosing vmap is sharded. Arrays
+    traced inside that vmap can't be sharded over them."""
     return frozenset(getattr(_core.get_axis_env(), "explicit_mesh_axis_names", ()))
 
 
 def inside_vmap(axes):
-    """A context in which the batch of an enclosing vmap is sharded over these axes too."""
+    """Returns a context in which the batch of an enclosing vmap is also sharded over ``axes``."""
     return _core.add_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
 
 
 def outside_vmap():
-    """A context in which all axes of the mesh can be used again, for what is traced to take the
-    place of a batch."""
+    """Returns a context in which all mesh axes can be used again, to trace code whose results
+    replace a batch."""
     axes = mapped_axes()
     return _core.remove_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
 
 
 def transformation(array):
-    """What ``array`` stands for in a transformation: "vmap", "grad" (any derivative) or None."""
+    """Returns the transformation that ``array`` is a tracer of: "vmap", "grad" (any derivative) or
+    None."""
     return _TRANSFORMATIONS.get(type(array).__name__)
 
 
 def batched_here(arrays):
-    """Whether ``jax.vmap`` is the innermost transformation that these arrays are in. Under
-    ``vmap(grad(f))`` it is not, though an array that isn't differentiated is one of vmap's."""
+    """Returns whether ``jax.vmap`` is the innermost transformation of these arrays. Under
+    ``vmap(grad(f))`` it isn't, although arrays that aren't differentiated are vmap's tracers."""
     innermost = type(_core.trace_ctx.trace).__name__
     return innermost == "BatchTrace" and any(transformation(x) == "vmap" for x in arrays)
 
 
 def in_eager_batch(arrays):
-    """Whether ``jax.vmap`` maps what has values, and nothing else transforms these arrays."""
+    """Returns whether ``jax.vmap`` maps concrete arrays and is their only transformation."""
     trace = _core.trace_ctx.trace
     if type(trace).__name__ != "BatchTrace":
         return False
@@ -141,7 +142,7 @@ def in_eager_batch(arrays):
 
 
 def batch_size(array):
-    """Of how many elements ``array`` is one in the batches that ``jax.vmap`` is seen to map."""
+    """Returns the number of elements of the visible ``jax.vmap`` batches around ``array``."""
     size, value = 1, array
     while isinstance(value, jax.core.Tracer):
         kind = type(value).__name__
@@ -156,9 +157,9 @@ def batch_size(array):
 
 
 def below(array):
-    """(array, batches): the array that a tracer stands for where the caller transforms eagerly, and
-    the dimensions that ``jax.vmap`` took off, the inner ones first. What has a value is its own;
-    a tracer of which a jit hides the array comes back as it is."""
+    """Returns (array, batches): the concrete array under a tracer of an eager transformation, and
+    the dimensions that ``jax.vmap`` removed, innermost first. Returns (array, []) for a concrete
+    array, and for a tracer whose array a jit hides."""
     value, batches = array, []
     while isinstance(value, jax.core.Tracer):
         kind, trace = type(value).__name__, getattr(value, "_trace", None)
@@ -171,29 +172,29 @@ def below(array):
         else:
             return array, []
         if value is None or not (isinstance(value, jax.core.Tracer) or _is_eager(trace)):
-            return array, []  # such as a constant in a jit
+            return array, []  # for example a constant in a jit
     return value, batches
 
 
 def _is_eager(trace):
-    """Whether what is in a trace is computed as it comes, and not later by a jit."""
+    """Returns whether a trace computes its operations immediately, not later in a jit."""
     while type(trace).__name__ in ("BatchTrace", "JVPTrace", "LinearizeTrace"):
         trace = getattr(trace, "parent_trace", None)
     return type(trace).__name__ == "EvalTrace"
 
 
 def key_value_store():
-    """The store that the processes of ``jax.distributed`` share; None where there is none."""
+    """Returns the store that the processes of ``jax.distributed`` share, or None."""
     return _distributed.global_state.client
 
 
 def raise_signals_before_errors():
     """Makes the next error of JAX in the main thread give way to a pending KeyboardInterrupt.
 
-    Python calls the handlers of signals between its own instructions alone. A wait in JAX's native
-    code that ends in an error would raise that error, and the caller's ``except KeyboardInterrupt``
-    would not see the interrupt. An error whose constructor is a Python function gives Python the
-    occasion. The constructor is removed again as soon as it was called without a pending signal.
+    Python calls signal handlers only between its own instructions. If a wait in JAX's native code
+    ends in an error, that error is raised first, and the caller's ``except KeyboardInterrupt``
+    doesn't see the interrupt. A constructor written in Python lets Python call the handlers before
+    the error exists. It is removed at its first call without a pending signal.
     """
     error = jax.errors.JaxRuntimeError
     before, own = error.__init__, vars(error).get("__init__")

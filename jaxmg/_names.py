@@ -1,4 +1,4 @@
-"""Messages for names that this package doesn't have, or has elsewhere."""
+"""Error messages for names that this package lacks or has elsewhere."""
 
 import importlib
 
@@ -13,7 +13,7 @@ _GENERAL = (
     "Hermitian matrices, jax.numpy.linalg.eig any, on one device"
 )
 _SCHUR = "it is not supported; jax.scipy.linalg has it, on one device"
-# LAPACK's, ScaLAPACK's, SciPy's and PyTorch's names of what is here by another one or isn't here.
+# Names of LAPACK, ScaLAPACK, SciPy and PyTorch for functions that have another name here, or none.
 _OTHER_NAMES = {
     "potrf": "jaxmg.cho_factor does this",
     "posv": "jaxmg.potrs does this",
@@ -66,7 +66,7 @@ def _hint(module, name):
     return _OTHER_NAMES.get(name, "")
 
 
-# Attributes of factors that people try -> what there is, by the factor's class.
+# By class of factor: attributes that people try, and what to use instead.
 _UPPER = "upper() gives U of A = U^H U, and L is its adjoint"
 _PACKED = "packed() gives (lu, pivots), as LAPACK's getrf does"
 _OF_FACTORS = {

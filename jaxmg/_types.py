@@ -21,14 +21,14 @@ AnyArray: TypeAlias = Array | NDArray[Any]
 MeshLike: TypeAlias = Mesh | AbstractMesh
 """A mesh of devices."""
 
-# Any: a jax.Device, which isn't a type to a checker where jaxlib has no stubs.
+# Any stands for jax.Device, which isn't a type to a checker if jaxlib has no stubs.
 Devices: TypeAlias = Sequence[Any] | NDArray[Any] | Mesh
 """Instances of ``jax.Device``, or a mesh of them."""
 
 Specs: TypeAlias = PartitionSpec | Sequence[PartitionSpec]
 """How a matrix is sharded; of a sequence the first spec counts."""
 
-# tests/typing/annotations_test.py compares the names below with those that the functions accept.
+# tests/typing/annotations_test.py compares the names below with those that functions accept.
 
 Backend: TypeAlias = Literal["auto", "native", "cusolvermg", "cusolvermp"]
 """The solver that takes the call."""
@@ -82,7 +82,7 @@ AssumeA: TypeAlias = Literal[
 ]
 """What is known of a matrix, as in ``scipy.linalg``."""
 
-# A float: there is no literal of infinity.
+# float, because there is no literal of infinity.
 Norm: TypeAlias = Literal[1, "1", "O", "inf", "I"] | float
 """The 1-norm, or the infinity norm: `jax.numpy.inf`."""
 

@@ -1,11 +1,11 @@
-"""``python -m jaxmg.launch -n 4 script.py``: the same script in several processes of this host.
+"""``python -m jaxmg.launch -n 4 script.py``: runs a script in several processes of this host.
 
-Each of them calls ``jax.distributed.initialize()``, without arguments, and has its own devices.
-Lines that they print come out with the number of the process in front. When one fails, by an exit
-code, a signal or an exception that ends the script, the others are ended, and the exit code is that
-of the first that failed; one that a signal ended counts as the first. When scripts have ended for
-ten seconds and others haven't, a line names both. Processes know each other by a secret that they
-inherit.
+Each process calls ``jax.distributed.initialize()`` without arguments and has its own devices. The
+launcher prints their output with the process's number before each line. A process fails if its
+script ends by an exit code, a signal or an exception. The launcher then ends the others and returns
+the exit code of the first process that failed; one that a signal ended counts as the first. If some
+scripts ended ten seconds ago and others still run, a line names both. The processes inherit a
+secret by which they recognize each other.
 """
 
 import argparse
@@ -19,14 +19,14 @@ import sys
 import threading
 import time
 
-_GRACE = 5  # seconds from SIGTERM, which jax.distributed catches and ignores, to SIGKILL
+_GRACE = 5  # seconds between SIGTERM, which jax.distributed catches and ignores, and SIGKILL
 _POLL = 0.05
-_SETTLE = 0.5  # seconds for a death by a signal to show, after a failure that it may have caused
-_BEFORE_NOTICE = 10  # seconds for which some scripts have ended and others haven't
+_SETTLE = 0.5  # seconds after a failure in which a death by a signal, its possible cause, may show
+_BEFORE_NOTICE = 10  # seconds between the end of a script and the notice that others still run
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the processes; returns the exit code."""
+    """Runs the processes and returns the exit code."""
     options = _parse(arguments)
     address = f"127.0.0.1:{free_port()}"
     secret = secrets.token_bytes(32)
@@ -71,13 +71,13 @@ def free_port() -> int:
 
 
 class _Process(subprocess.Popen):
-    printers: list[threading.Thread]  # of what it writes
-    failure: int  # a pipe in which it says with what code its script has failed
-    announced: int | None = None  # that code, before the process has ended: jax.distributed waits
+    printers: list[threading.Thread]  # print its output
+    failure: int  # a pipe from which its script's exit code can be read
+    announced: int | None = None  # that code, known while the process waits for jax.distributed
     ended_at: float | None = None  # when its script had ended
 
     def failed(self):
-        """The exit code, or minus the signal, of a process that has failed; else 0 or None."""
+        """Returns the exit code, or minus the signal, of a failed process; else 0 or None."""
         if self.poll() is None and self.announced is None:
             try:
                 if told := os.read(self.failure, 1):
@@ -94,7 +94,7 @@ def _start(index, options, address, secret):
     count = options.devices_per_process
     environment = {
         "JAX_COORDINATOR_ADDRESS": address,
-        "JAX_COORDINATOR_BIND_ADDRESS": address,  # no other host has business there
+        "JAX_COORDINATOR_BIND_ADDRESS": address,  # unreachable from other hosts
         "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(index * count, (index + 1) * count))),
         "JAX_NUM_CPU_DEVICES": str(count),
         "PYTHONUNBUFFERED": "1",
@@ -114,7 +114,7 @@ def _start(index, options, address, secret):
             env=os.environ | environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=(told, failure),
-            start_new_session=True,  # what it starts is ended with it
+            start_new_session=True,  # its children are ended with it
         )  # fmt: skip
     finally:
         os.close(told)
@@ -142,10 +142,10 @@ def _print(source, sink, prefix):
 
 
 def _wait(processes, stop):
-    """Until all have ended, or one has failed; the exit code."""
+    """Waits until all processes have ended or one has failed; returns the exit code."""
     noticed: set[int] = set()
     while True:
-        # After a signal that all have got, each ends as it likes.
+        # After a signal, which all processes get, each may end in its own way.
         codes = [process.poll() if stop.signal else process.failed() for process in processes]
         if any(codes):
             first, code = _first_failure(processes, codes, stop)
@@ -162,10 +162,10 @@ def _wait(processes, stop):
 
 
 def _first_failure(processes, codes, stop):
-    """The index and the code of the process whose failure is the cause of the others'.
+    """Returns the index and the code of the process whose failure caused the others'.
 
-    A process that a signal ended has not failed because of the others, which have lost it. The
-    exception is SIGABRT: JAX aborts processes that have lost one.
+    A process that a signal ended is the cause, since the loss of another process has other effects.
+    The exception is SIGABRT: JAX aborts processes that have lost another one.
     """
     seen, until = codes, time.monotonic() + _SETTLE
     while not stop.signal and time.monotonic() < until and not any(map(_is_cause, codes)):
@@ -197,7 +197,7 @@ def _say_who_has_ended(processes, noticed):
 
 
 def _end(processes):
-    """Ends those that run, and what they have started."""
+    """Ends the running processes and their children."""
     for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
         running = [process for process in processes if process.poll() is None]
         for process in running:
@@ -234,7 +234,7 @@ class _Stop:
         }
 
     def _pass(self, number, frame):
-        # Who asks twice doesn't want to wait.
+        # A second request means that the user doesn't want to wait.
         self.signal, again = number, self.signal
         if number == signal.SIGTERM:
             self._until = time.monotonic() + _GRACE
@@ -243,7 +243,7 @@ class _Stop:
                 _signal(process, signal.SIGKILL if again else number)
 
     def is_over(self):
-        """Whether the time that SIGTERM leaves is over. Ctrl-C leaves as much as they want."""
+        """Returns whether the grace period after SIGTERM is over. Ctrl-C sets no limit."""
         return time.monotonic() > self._until
 
     def restore(self):

@@ -1,6 +1,7 @@
-"""`Cholesky`, `LU` and `QR`: solvers of lineax for matrices spread over several devices.
+"""`Cholesky`, `LU` and `QR`: lineax solvers for matrices spread over several devices.
 
-It needs lineax (``pip install jaxmg[lineax]``), which nothing else in this package imports.
+This module needs lineax (``pip install jaxmg[lineax]``); no other module of this package imports
+it.
 """
 
 # pyright: reportMissingImports=false
@@ -23,7 +24,7 @@ __all__ = ["LU", "QR", "Cholesky"]
 
 
 class _OnMesh(equinox.Module):
-    """Where and how a solver factors a matrix."""
+    """The mesh and the options with which a solver factors a matrix."""
 
     mesh: MeshLike | None = equinox.field(default=None, static=True)
     matrix_specs: PartitionSpec | None = equinox.field(default=None, static=True)
@@ -49,22 +50,22 @@ class _State(equinox.Module):
 class Cholesky(_OnMesh, lineax.Cholesky):
     """`lineax.Cholesky` on the devices that hold the operator's matrix: `jaxmg.cho_factor`.
 
-    The operator is square and tagged as positive or as negative semidefinite, and definite. Its
-    matrix (``operator.as_matrix()``) may be sharded in any way; of it the upper triangle is read.
-    The factor stays spread over the devices, in the state too, and serves derivatives, which lineax
-    takes.
+    The operator must be square, tagged as positive or negative semidefinite, and in fact definite.
+    Its matrix (``operator.as_matrix()``) may be sharded in any way; only the upper triangle is
+    read. The factor stays spread over the devices, also in the state. Derivatives, which lineax
+    defines, reuse it.
 
-    ``lineax.linear_solve`` traces what it is given, so that the matrix's mesh can't be seen there:
-    pass ``mesh``, or the state, ``solver.init(operator, options={})``, or set a context mesh.
+    ``lineax.linear_solve`` traces its arguments, which hides the matrix's mesh. Pass ``mesh``, pass
+    the state ``solver.init(operator, options={})``, or set a context mesh.
 
     Attributes:
         mesh, matrix_specs, T_A, precision: as for `jaxmg.cho_factor`.
 
-    Failure: where the matrix isn't definite the result is ``lineax.RESULTS.singular``, and the
-    solution NaN.
+    Failure: if the matrix isn't definite, the result is ``lineax.RESULTS.singular`` and the
+    solution is NaN.
 
     Raises:
-        ValueError: the operator has no such tag; and all that `jaxmg.cho_factor` raises.
+        ValueError: the operator has neither tag. Errors of `jaxmg.cho_factor` are raised too.
 
     Examples:
         >>> operator = lineax.MatrixLinearOperator(a, lineax.positive_semidefinite_tag)
@@ -72,7 +73,7 @@ class Cholesky(_OnMesh, lineax.Cholesky):
     """
 
     def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> _State:
-        """Factors the operator's matrix; ``options`` has none."""
+        """Factors the operator's matrix; ``options`` is ignored."""
         del options
         negative = lineax.is_negative_semidefinite(operator)
         if not (negative or lineax.is_positive_semidefinite(operator)):
@@ -87,34 +88,34 @@ class Cholesky(_OnMesh, lineax.Cholesky):
     def compute(
         self, state: _State, vector: Any, options: dict[str, Any]
     ) -> tuple[Any, lineax.RESULTS, dict[str, Any]]:
-        """Solves with the factor; ``options`` has none."""
+        """Solves with the factor; ``options`` is ignored."""
         del options
         b, restore = jax.flatten_util.ravel_pytree(vector)
         x = cho_solve(state.factor, b)
         return restore(-x if state.negative else x), _result(state.factor.status == 0), {}
 
     def transpose(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
-        """Of a Hermitian operator the transpose is the conjugate."""
+        """Returns the conjugate's state: a Hermitian operator's transpose is its conjugate."""
         return self.conj(state, options)
 
     def conj(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
-        """The state of the conjugate operator: the factor's conjugate."""
+        """Returns the state of the conjugate operator, with the conjugate factor."""
         factor = state.factor
         overflow = None if factor.overflow is None else jnp.conj(factor.overflow)
         factor = dataclasses.replace(factor, tiles=jnp.conj(factor.tiles), overflow=overflow)
         return _State(factor, state.negative), options
 
     def assume_full_rank(self) -> bool:
-        """Yes: of a definite operator."""
+        """Returns True: a definite operator has full rank."""
         return True
 
 
 class _GeneralState(equinox.Module):
-    """A factor of a matrix, which is the operator's, its transpose, its conjugate or its adjoint.
+    """A factor of the operator's matrix, its transpose, its conjugate or its adjoint.
 
     Attributes:
         is_regular: whether solutions are finite, as far as the factor tells.
-        structures: (in, out), the operator's.
+        structures: (in, out) structures of the operator.
     """
 
     factor: LUFactor | QRFactor
@@ -125,12 +126,12 @@ class _GeneralState(equinox.Module):
 
 
 class _General(_OnMesh):
-    """What `LU` and `QR` have alike."""
+    """The methods that `LU` and `QR` share."""
 
     def compute(
         self, state: _GeneralState, vector: Any, options: dict[str, Any]
     ) -> tuple[Any, lineax.RESULTS, dict[str, Any]]:
-        """Solves with the factor; ``options`` has none."""
+        """Solves with the factor; ``options`` is ignored."""
         del options
         dtype, leaves = state.factor.dtype, jax.tree.leaves(vector)
         b = jnp.concatenate([leaf.astype(dtype).reshape(-1) for leaf in leaves])
@@ -143,7 +144,7 @@ class _General(_OnMesh):
     def transpose(
         self, state: _GeneralState, options: dict[str, Any]
     ) -> tuple[_GeneralState, dict[str, Any]]:
-        """The state of the transposed operator, with the same factor."""
+        """Returns the state of the transposed operator, with the same factor."""
         state = dataclasses.replace(
             state, transposed=not state.transposed, structures=state.structures[::-1]
         )
@@ -152,15 +153,15 @@ class _General(_OnMesh):
     def conj(
         self, state: _GeneralState, options: dict[str, Any]
     ) -> tuple[_GeneralState, dict[str, Any]]:
-        """The state of the conjugate operator, with the same factor."""
+        """Returns the state of the conjugate operator, with the same factor."""
         return dataclasses.replace(state, conjugated=not state.conjugated), options
 
     def assume_full_rank(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
 
-# (transposed, conjugated) -> ``trans`` of `solve`.
+# (transposed, conjugated) -> ``trans`` of the factor's `solve`.
 _OPERATIONS: dict[tuple[bool, bool], Any] = {
     (False, False): "N",
     (True, False): "T",
@@ -169,7 +170,7 @@ _OPERATIONS: dict[tuple[bool, bool], Any] = {
 
 
 def _unravel(x, structure):
-    """The leaves of a vector, each of its own dtype."""
+    """Splits a vector into leaves of their own shapes and dtypes."""
     leaves, tree = jax.tree.flatten(structure)
     ends = itertools.accumulate(leaf.size for leaf in leaves[:-1])
     parts = zip(jnp.split(x, list(ends)), leaves, strict=True)
@@ -189,13 +190,13 @@ def _structures(operator):
 class LU(_General, lineax.LU):
     """`lineax.LU` on the devices that hold the operator's matrix: `jaxmg.lu_factor`.
 
-    The operator is square. Its matrix may be sharded in any way, and the factor stays spread over
-    the devices, in the state too. How the mesh is found, and the attributes, are as for `Cholesky`.
+    The operator must be square. Its matrix may be sharded in any way. The factor stays spread over
+    the devices, also in the state. Mesh and attributes are as for `Cholesky`.
 
-    Failure: where the matrix is singular the result is ``lineax.RESULTS.singular``.
+    Failure: if the matrix is singular, the result is ``lineax.RESULTS.singular``.
 
     Raises:
-        ValueError: the operator isn't square; and all that `jaxmg.lu_factor` raises.
+        ValueError: the operator isn't square. Errors of `jaxmg.lu_factor` are raised too.
 
     Examples:
         >>> operator = lineax.MatrixLinearOperator(a)
@@ -203,7 +204,7 @@ class LU(_General, lineax.LU):
     """
 
     def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> Any:
-        """Factors the operator's matrix; ``options`` has none."""
+        """Factors the operator's matrix; ``options`` is ignored."""
         del options
         if operator.in_size() != operator.out_size():
             raise ValueError(
@@ -218,11 +219,12 @@ class LU(_General, lineax.LU):
 class QR(_General, lineax.QR):
     """`lineax.QR` on the devices that hold the operator's matrix: `jaxmg.geqrf`.
 
-    The operator may have any shape and has full rank. The solution is that of least squares, or the
-    one of least norm if the operator has more columns than rows; a wide matrix is transposed, which
-    all devices do together. How the mesh is found, and the attributes, are as for `Cholesky`.
+    The operator may have any shape and must have full rank. The solution is the least-squares
+    solution, or the one of least norm if the operator has more columns than rows. Such a wide
+    matrix is transposed in an exchange between all devices. Mesh and attributes are as for
+    `Cholesky`.
 
-    Failure: where a diagonal entry of R is 0, or the matrix has NaN or infinity, the result is
+    Failure: if a diagonal entry of R is 0, or the matrix has NaN or infinity, the result is
     ``lineax.RESULTS.singular``.
 
     Raises:
@@ -234,7 +236,7 @@ class QR(_General, lineax.QR):
     """
 
     def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> Any:
-        """Factors the operator's matrix, or its transpose; ``options`` has none."""
+        """Factors the operator's matrix or its transpose; ``options`` is ignored."""
         del options
         matrix = operator.as_matrix()
         is_wide = matrix.shape[0] < matrix.shape[1]

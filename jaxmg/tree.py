@@ -216,7 +216,7 @@ def svd(
 
 @functools.lru_cache(maxsize=64)
 def _function(name: str, **options: Any) -> Callable[[Any], Any]:
-    """A function of jax.numpy.linalg with these options: the same object each time."""
+    """Returns a function of jax.numpy.linalg with these options, always the same object."""
     return of_stacks.Function(name, tuple(options.items()))
 
 
@@ -386,7 +386,7 @@ def inverse_pth_root(
 
 @functools.lru_cache(maxsize=64)
 def _orthogonal(method: str, steps: int, dtype: Any) -> Callable[[Any], Any]:
-    """The function of `orthogonalize`: the same object each time."""
+    """Returns the function of `orthogonalize`, always the same object."""
     known = iterations.POLAR_EXPRESS if method == "polar-express" else iterations.NEWTON_SCHULZ
     coefficients = known[:steps] + known[-1:] * max(0, steps - len(known))
     return of_stacks.Orthogonal(coefficients, method == "polar-express", dtype)
@@ -394,13 +394,13 @@ def _orthogonal(method: str, steps: int, dtype: Any) -> Callable[[Any], Any]:
 
 @functools.lru_cache(maxsize=64)
 def _inverse_root(method: str, p: int, epsilon: float) -> Callable[[Any], Any]:
-    """The function of `inverse_pth_root`: the same object each time."""
+    """Returns the function of `inverse_pth_root`, always the same object."""
     by = iterations.root_by_newton if method == "newton" else iterations.root_by_eigenvalues
     return of_stacks.InverseRoot(by, p, epsilon)
 
 
 def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:
-    """As `homes.operations`, of a step of `orthogonalize`."""
+    """Returns the cost of one step of `orthogonalize`, as `homes.operations` does."""
     k, larger = sorted(matrix.shape)
     return homes.operations(matrix) * (2 * larger + k) / max(3 * larger, 1)
 

@@ -1,4 +1,4 @@
-"""`CholeskyFactor`, which outlives the call that made it."""
+"""`CholeskyFactor`, a factor that outlives the call that created it."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class CholeskyFactor(pickling.Pickled):
         return factor.upper(*arrays)
 
     def _divide_rows(self, b):
-        """B U^-1 of a matrix B by rows, as `hermitian` has them."""
+        """Returns B U^-1 for a matrix B sharded by rows, as in `hermitian`."""
         factor, arrays = _parts("CholeskyFactor", self)
         return factor.divide_rows(*arrays, b)
 
@@ -231,7 +231,7 @@ class CholeskyFactor(pickling.Pickled):
 
 
 def pack(call, values):
-    """The factor, of a call and its results."""
+    """Creates the factor from a call and its results."""
     tiles, overflow, log_det, status = values
     products = dict(call.attributes).get("products", checks.DEFAULT)
     return CholeskyFactor(
@@ -245,12 +245,12 @@ _from_upper_rule = functools.partial(upper_factor.rule, pack)
 
 
 def _apply(routine, factor, b, by_transposition, trans):
-    """The operation that ``by_transposition`` has for ``trans``, applied to b."""
+    """Applies to b the operation that ``by_transposition`` has for ``trans``."""
     return transposed.apply(routine, "L", _parts, factor, b, by_transposition, trans)
 
 
 def _parts(routine, factor):
-    """(`cholesky_operations.Cholesky`, the arrays) of a factor."""
+    """Returns (`cholesky_operations.Cholesky`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
     leaves.check(routine, factor, factor.n)
     overflow = () if factor.overflow is None else (factor.overflow,)

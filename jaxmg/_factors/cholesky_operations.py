@@ -1,9 +1,9 @@
-"""The operations on a kept Cholesky factor, with their derivatives and batches.
+"""The operations on a Cholesky factor, with their derivatives and batches.
 
 With A = L L^H, the derivative of L is L F, where F is the lower triangle, with half the diagonal,
 of the Hermitian S = L^-1 dA L^-H (S. P. Smith, J. Comput. Graph. Stat. 4, 1995). The
-tangent of a factor (`operations`) has the rows of dA (`hermitian.rows`), of which the upper
-triangle counts.
+tangent of a factor (`operations`) has the rows of dA (`hermitian.rows`); only their upper triangle
+is read.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ SOLVE, FORWARD, BACKWARD, LOWER, LOWER_H = range(5)
 _ADJOINTS = {SOLVE: SOLVE, FORWARD: BACKWARD, BACKWARD: FORWARD, LOWER: LOWER_H, LOWER_H: LOWER}
 
 
-# For batches: functions of stacks of upper factors U, A = U^H U, as a rank that has all of one
-# has it. Below the diagonal of U is anything.
+# The functions for batches take stacks of upper factors U, A = U^H U, as a rank that holds whole
+# factors stores them. Entries below U's diagonal are arbitrary.
 
 
 def _apply_at_once(platform, u, b, operation):
@@ -85,32 +85,32 @@ class Cholesky(operations.Factor):
         return _Apply(self, operation)(*arrays)
 
     def invert(self, *arrays):
-        """The inverse of A."""
+        """Computes the inverse of A."""
         run = functools.partial(self.run, INVERT, products=self.products)
         return self.differentiable(run, self._invert_rule, arrays)
 
     def diagonal(self, *arrays):
-        """The diagonal of L."""
+        """Returns the diagonal of L."""
         run = functools.partial(self.run, DIAGONAL)
         return self.differentiable(run, self._diagonal_rule, arrays)
 
     def upper(self, *arrays):
-        """U = L^H."""
+        """Returns U = L^H."""
         run = functools.partial(self.run, ROWS)
         return self.differentiable(run, self._upper_rule, arrays)
 
     def logdet(self, log_det, *arrays):
-        """log(det(A)), which ``log_det`` is."""
+        """Returns ``log_det``, which is log(det(A)), with its derivative."""
         return self.differentiable(
             lambda *arrays: arrays[-1], self._logdet_rule, (*arrays, log_det)
         )
 
     def divide_rows(self, *arrays):
-        """The last array, a matrix by rows, times the inverse of U = L^H."""
+        """Multiplies the last array, a matrix by rows, by the inverse of U = L^H from the right."""
         return _SolveRows(self, inverse=False)(*arrays)
 
     def reduced(self, factor, a_dot):
-        """S = L^-1 dA L^-H by rows."""
+        """Returns S = L^-1 dA L^-H by rows."""
         solve = functools.partial(_SolveRows(self, inverse=False), *factor)
         half = solve(hermitian.full(self.layout, a_dot))
         return solve(hermitian.adjoint(self.layout, half))
@@ -138,7 +138,7 @@ class Cholesky(operations.Factor):
         *factor, log_det = primals
         inverse = hermitian.rows(self.layout, self.invert(*factor))
         tangent = hermitian.trace(self.layout, inverse, tangents[0]).astype(log_det.dtype)
-        # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside it.
+        # Inside a shard_map log_det has shape (1,) and varies like the call's right-hand sides.
         tangent = _compat.vary(tangent.reshape(log_det.shape), _compat.varying_axes(log_det))
         return self.logdet(log_det, *factor), layouts.constrain_like(tangent, log_det)
 
@@ -169,7 +169,7 @@ class _Apply(operations.Apply):
         return x, derivatives.sum_of(after, None if moved is None else self(*factor, moved))
 
     def _moved(self, factor, a_dot, b, x):
-        """(The term of dA in the tangent of b, that in the tangent of the result)."""
+        """Returns the terms of dA in the tangent of b and in that of the result."""
 
         def times(product, matrix, vector):
             return hermitian.of_right_hand_sides(product, self.of.layout, matrix, vector)
@@ -188,7 +188,7 @@ class _Apply(operations.Apply):
 
 @dataclasses.dataclass(frozen=True)
 class _SolveRows(operations.OfRightHandSides):
-    """B L^-H, or B L^-1 where ``inverse``, of a matrix B by rows."""
+    """Computes B L^-H, or B L^-1 if ``inverse``, for a matrix B by rows."""
 
     of: Cholesky
     inverse: bool

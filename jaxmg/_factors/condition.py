@@ -1,8 +1,8 @@
-"""Condition numbers by a kept LU factor: LAPACK's gecon.
+"""Condition numbers from an LU factor, as LAPACK's gecon.
 
-The norm of the inverse is estimated from a few solves (W. W. Hager, SIAM J. Sci. Stat. Comput. 5,
-1984; N. J. Higham, ACM Trans. Math. Softw. 14, 1988), in the iteration of LAPACK's lacn2. The
-estimate is a lower bound, and mostly exact; below a third of the norm it is in made-up cases alone.
+A few solves estimate the norm of the inverse (W. W. Hager, SIAM J. Sci. Stat. Comput. 5, 1984;
+N. J. Higham, ACM Trans. Math. Softw. 14, 1988), in the iteration of LAPACK's lacn2. The estimate is
+a lower bound and mostly exact; only in constructed cases is it below a third of the norm.
 """
 
 import functools
@@ -14,14 +14,14 @@ from jaxmg import _compat
 from jaxmg._call import layouts
 from jaxmg._transform import derivatives
 
-# As many solves with A, and with its adjoint, as LAPACK has at most.
+# The maximum number of solves with A, and of solves with its adjoint, as in LAPACK.
 _ITERATIONS = 5
 # Names of the norms that are estimated.
 _NORMS = {**dict.fromkeys((1, "1", "O"), 1), **dict.fromkeys((jnp.inf, "inf", "I"), jnp.inf)}
 
 
 def norm_of(routine, name, value):
-    """1 or infinity, for LAPACK's, NumPy's and JAX's names of a norm."""
+    """Returns 1 or infinity for LAPACK's, NumPy's and JAX's names of a norm."""
     norm = _NORMS.get(value) if isinstance(value, str | int | float) else None
     if norm is None or isinstance(value, bool):
         raise ValueError(f"{routine}: {name} must be 1 or inf; got {value!r}")
@@ -29,8 +29,8 @@ def norm_of(routine, name, value):
 
 
 def inverse_norm(factor, norm):
-    """An estimate of the norm of A^-1, a real scalar, in a trace; infinity where A is singular."""
-    # The largest sum of a row of A^-1 is that of a column of its adjoint.
+    """Estimates the norm of A^-1, a real scalar, in a trace; infinity if A is singular."""
+    # The infinity norm of A^-1 is the 1-norm of its adjoint.
     how, adjoint = ("N", "C") if norm == 1 else ("C", "N")
     size = _largest_column(
         lambda x: factor.solve(x, how),
@@ -40,20 +40,20 @@ def inverse_norm(factor, norm):
         factor.status * 0,
         _repeat if factor.layout.explicit else jax.lax.while_loop,
     )
-    # Solutions that overflow give NaN; a matrix with NaN or infinity keeps its own.
+    # With status 0 a NaN means that solutions overflow. A matrix with NaN or infinity keeps NaN.
     singular = (factor.status > 0) | (jnp.isnan(size) & (factor.status == 0))
     return jnp.where(singular, jnp.inf, size)
 
 
 def _largest_column(apply, apply_adjoint, n, dtype, zero=None, loop=jax.lax.while_loop):
-    """A lower bound of the 1-norm of the operator that ``apply`` applies to (n, 2).
+    """Returns a lower bound of the 1-norm of an operator, which ``apply`` applies to (n, 2).
 
     Args:
-        zero: an int32 scalar, which is sharded as the factors are in a batch over explicit axes.
-        loop: `jax.lax.while_loop`, or what takes its arguments.
+        zero: an int32 scalar, sharded like the factors of a batch over explicit axes.
+        loop: `jax.lax.while_loop`, or a function with the same arguments.
     """
     rows = jnp.arange(n, dtype=jnp.int32)
-    # Beside each vector of the iteration one that has a part in every cancellation.
+    # Applied together with each vector of the iteration; it has a part in every cancellation.
     real = jnp.finfo(dtype).dtype
     alternating = (1 - 2 * (rows % 2)) * (1 + rows.astype(real) / max(n - 1, 1))
 
@@ -64,13 +64,13 @@ def _largest_column(apply, apply_adjoint, n, dtype, zero=None, loop=jax.lax.whil
     def step(state):
         count, largest, _, last_signs, column, _ = state
         x = jnp.where(count == 0, 1 / n, (rows == column).astype(real))
-        # On explicit axes JAX stacks only what is batched alike.
+        # Adds 0 x, because on explicit axes JAX stacks only arrays that are batched alike.
         y = apply(jnp.stack([x, alternating + 0 * x], 1).astype(dtype))
         size, beside = jnp.sum(jnp.abs(y), axis=0)
         signs = _signs(y[:, 0])
         z = jnp.abs(apply_adjoint(signs))
         found = jnp.argmax(z).astype(jnp.int32)
-        # Real signs that come again lead to the same column.
+        # Repeated signs, if real, lead to the same column again.
         repeated = jnp.all(signs == last_signs) & (not jnp.iscomplexobj(y))
         ends = (count > 0) & (~(size > largest) | repeated | (z[found] == z[column]))
         return count + 1, jnp.maximum(largest, size), beside, signs, found, ends
@@ -83,7 +83,7 @@ def _largest_column(apply, apply_adjoint, n, dtype, zero=None, loop=jax.lax.whil
 
 
 def _repeat(goes_on, step, start):
-    """`jax.lax.while_loop` of at most so many iterations. JAX can't batch that on explicit axes."""
+    """`jax.lax.while_loop` of at most _ITERATIONS steps; JAX can't batch that on explicit axes."""
 
     def masked(state, _):
         select = functools.partial(jnp.where, goes_on(state))
@@ -93,7 +93,7 @@ def _repeat(goes_on, step, start):
 
 
 def _signs(y):
-    """y / abs(y), 1 where y is 0."""
+    """Returns y / abs(y), and 1 where y is 0."""
     if not jnp.iscomplexobj(y):
         return jnp.where(y >= 0, 1, -1).astype(y.dtype)
     size = jnp.abs(y)
@@ -101,7 +101,7 @@ def _signs(y):
 
 
 def reciprocal(routine, factor, anorm, norm):
-    """1 / (anorm * the norm of A^-1), as gecon has it."""
+    """Returns 1 / (anorm * norm(A^-1)), as gecon."""
     leaves, tree = jax.tree.flatten((factor, anorm))
     return derivatives.differentiable(
         functools.partial(_run, routine, tree, norm), refuse(routine, "the factor"), *leaves
@@ -109,7 +109,7 @@ def reciprocal(routine, factor, anorm, norm):
 
 
 def refuse(routine, what):
-    """JVP rule: there is none."""
+    """Returns a JVP rule that raises, because there is no derivative."""
 
     def derivative(primals, tangents):
         raise NotImplementedError(

@@ -1,8 +1,8 @@
 """Iterative refinement: corrects a solution by residuals of the matrix itself.
 
-What solves for a correction is a function (`pcg`, `gmres`), as the operators are, so nothing here
-knows of devices: every rank of a matrix runs it on the same numbers, and comes to the same
-decisions.
+The solver for a correction (`pcg`, `gmres`) and the operators are function arguments, so this
+module is independent of devices: every rank of a matrix runs it on the same numbers and takes the
+same decisions.
 """
 
 import typing
@@ -10,24 +10,26 @@ import typing
 import jax
 import jax.numpy as jnp
 
-# Steps of the inner iteration before a solution is given up. On GPUs that many cost about as much
-# as the factorization in lower precision has saved.
+# Steps of the inner iteration before a solution is given up. On GPUs they cost about as much as the
+# factorization in lower precision has saved.
 LIMIT = 50
-# From this step on it is given up where the steps so far, at their pace, would not make half of the
-# way within LIMIT: residuals fall faster later on, but not that much faster.
+# From this step on a solution is given up if LIMIT steps at the pace so far would go less than half
+# of the way: residuals fall faster later on, but not that much faster.
 _PATIENCE = 10
-# Residuals in units of u |A|_F |x| / sqrt(n), of which rounding x leaves less than one, and sums of
-# a hundred products or two in the residuals 2 to 5: to the first, the inner iteration goes by its
-# own account, which can fall to anything; above the second, x is corrected again while that makes
-# it better; up to the third, times sqrt(n), it is a solution, as LAPACK's dsposv has it.
+# Residuals in units of u |A|_F |x| / sqrt(n). Rounding x leaves less than 1, and sums of one or two
+# hundred products in the residuals leave 2 to 5. The inner iteration stops at _INNER by its own
+# recursive residual, which can fall to any size. Above _OUTER x is corrected again as long as that
+# improves it. Up to _ACCEPTED sqrt(n) x is accepted as a solution, as in LAPACK's dsposv.
 _INNER, _OUTER, _ACCEPTED = 1, 6, 2
 
 
 class Refined(typing.NamedTuple):
-    """Attributes:
-    x: the solution.
-    steps: of the inner iteration, those of the column that took most; int32.
-    accepted: whether every column is solved for to working precision.
+    """A refined solution.
+
+    Attributes:
+        x: the solution.
+        steps: of the inner iteration, for the column that took the most; int32.
+        accepted: whether every column is solved to working precision.
     """
 
     x: jax.Array
@@ -36,30 +38,31 @@ class Refined(typing.NamedTuple):
 
 
 class Outer(typing.NamedTuple):
-    """The state of `refine`, of which an inner iteration solves for a correction."""
+    """The state of `refine`, from which an inner iteration computes a correction."""
 
     x: jax.Array
     r: jax.Array  # b - A x, as computed
-    norm: jax.Array  # its columns' norms
-    going: jax.Array  # which columns are to be corrected
+    norm: jax.Array  # the norms of its columns
+    going: jax.Array  # the mask of columns to correct
     steps: jax.Array
-    sound: jax.Array  # the inner iteration has found nothing that it can't work with
+    sound: jax.Array  # False once the inner iteration can't go on
 
 
 def refine(correct, residual, b, size):
     """Solves A x = b, with all columns of b at once.
 
-    x is corrected by residuals of A itself, until they are as small as those of a solution by
+    x is corrected by residuals of A itself until they are as small as those of a solution by
     factorization (J. Langou et al., "Exploiting the performance of 32 bit floating point
-    arithmetic in obtaining 64 bit accuracy", SC 2006, which is LAPACK's dsposv and dsgesv). A
-    correction is solved for by an iteration that a factor in lower precision preconditions
-    (E. Carson and N. J. Higham, "Accelerating the solution of linear systems by iterative
-    refinement in three precisions", SIAM J. Sci. Comput. 40, 2018).
+    arithmetic in obtaining 64 bit accuracy", SC 2006, which is LAPACK's dsposv and dsgesv). The
+    corrections come from an iteration that a factor in lower precision preconditions (E. Carson and
+    N. J. Higham, "Accelerating the solution of linear systems by iterative refinement in three
+    precisions", SIAM J. Sci. Comput. 40, 2018).
 
     Args:
-        correct: function of an `Outer` and a number that gives the inner iteration's end, with
-            attributes ``d``, the correction, ``steps`` and ``sound``. It stops at residuals of that
-            number times the norm of x, by `goal`.
+        correct: function of an `Outer` and a number that returns the final state of the inner
+            iteration, with attributes ``d`` (the correction), ``steps`` and ``sound``. It stops
+            when residuals are that number times the norm of x (see `goal`).
+        residual: function that returns b - A x for b and x; its accuracy limits the solution's.
         residual: function that gives b - A x for b and x; the solution is as exact as this is.
         b: (n, nrhs), columns of norms near one, or zero.
         size: |A|_F.
@@ -94,23 +97,24 @@ def refine(correct, residual, b, size):
 
 
 def goal(outer, d, floor):
-    """The norms of residuals at which a correction ``d`` will do."""
+    """Returns the norms of residuals at which a correction ``d`` is good enough."""
     return floor * norms(outer.x + d)
 
 
 def is_hopeful(outer, steps, norm, aim):
-    """For each column whether steps from here on can take its residual from ``norm`` to ``aim``."""
-    # Logarithms: the ratio itself may be beyond the range.
+    """Returns for each column whether further steps can reduce its residual from ``norm`` to
+    ``aim``."""
+    # Logarithms, because the ratio itself may be out of range.
     made, left = jnp.log(outer.norm / norm), jnp.log(norm / aim)
     pace = made / (steps - outer.steps)
     return (steps - outer.steps < _PATIENCE) | (2 * LIMIT * pace > made + left)
 
 
 def norms(v):
-    """The norms of the columns."""
+    """Returns the norms of the columns."""
     return jnp.sqrt(dots(v, v).real)
 
 
 def dots(v, w):
-    """The inner products of the columns."""
+    """Returns the inner products of the columns."""
     return jnp.sum(v.conj() * w, axis=0)

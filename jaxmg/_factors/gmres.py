@@ -9,19 +9,19 @@ import jax.numpy as jnp
 from jaxmg._factors import correction
 from jaxmg._factors.correction import norms
 
-# Directions that are kept, two arrays like b each: then a residual is computed anew, and the next
-# ones begin with that.
+# Number of directions that are kept, each with two arrays like b. After these the residual is
+# computed anew, and the next directions start from it.
 RESTART = 20
-# A step that leaves more of a residual than this has all but stood still.
+# A step that leaves a larger part of the residual than this has stagnated.
 _STALLED = 0.9
-# What is left of a direction when the others are taken off is rounding, up to so many eps.
+# If orthogonalization leaves at most this many eps of a direction, the rest is rounding errors.
 _ROUNDING = 16
 
 
 class _Inner(typing.NamedTuple):
     d: jax.Array  # the correction
     r: jax.Array  # the residual by recursion
-    v: jax.Array  # what the next direction is made of
+    v: jax.Array  # the vector from which the next direction is computed
     z: jax.Array  # (RESTART, n, nrhs), the directions
     w: jax.Array  # A z, orthonormal for each column
     norm: jax.Array
@@ -31,22 +31,22 @@ class _Inner(typing.NamedTuple):
 
 
 def refine(multiply, precondition, b, size):
-    """Solves A x = b with all columns of b at once, each by itself.
+    """Solves A x = b for all columns of b at once, each independently.
 
-    It is `correction.refine` with GMRES, restarted and flexible: what solving in lower precision
-    rounds is no fixed matrix (E. Carson and N. J. Higham, "A new analysis of iterative refinement
-    and its application to accurate solution of ill-conditioned sparse linear systems", SIAM J. Sci.
-    Comput. 39, 2017, and the same in three precisions, 40, 2018). Its form is that of generalized
-    conjugate residuals (S. C. Eisenstat, H. C. Elman and M. H. Schultz, "Variational iterative
-    methods for nonsymmetric systems of linear equations", SIAM J. Numer. Anal. 20, 1983), which has
-    the residual at each step and no small problem to solve. Where that residual stands still, the
-    next direction comes from the last one instead, so that it doesn't break down where GMRES does
-    not (P. Jiránek and M. Rozložník, "Adaptive version of simpler GMRES", Numer. Algorithms 53,
-    2010).
+    This is `correction.refine` with restarted flexible GMRES. It is flexible because the rounding
+    of solves in lower precision makes the preconditioner vary (E. Carson and N. J. Higham, "A new
+    analysis of iterative refinement and its application to accurate solution of ill-conditioned
+    sparse linear systems", SIAM J. Sci. Comput. 39, 2017, and in three precisions, 40, 2018). The
+    form is that of generalized conjugate residuals (S. C. Eisenstat, H. C. Elman and M. H. Schultz,
+    "Variational iterative methods for nonsymmetric systems of linear equations", SIAM J. Numer.
+    Anal. 20, 1983), which provides the residual at each step and needs no small problem to be
+    solved. If this residual stagnates, the next direction is computed from the last direction
+    instead, so the method breaks down only where GMRES does (P. Jiránek and M. Rozložník, "Adaptive
+    version of simpler GMRES", Numer. Algorithms 53, 2010).
 
     Args:
-        multiply: function that gives A v for v of b's shape; the solution is as exact as this is.
-        precondition: the same with about the inverse of A.
+        multiply: function that returns A v for v of b's shape; its accuracy limits the solution's.
+        precondition: the same with an approximate inverse of A.
         b: (n, nrhs), columns of norms near one, or zero.
         size: |A|_F.
 
@@ -58,13 +58,13 @@ def refine(multiply, precondition, b, size):
 
 
 def _minimize_residuals(multiply, precondition, outer, floor):
-    """The correction of ``outer.x`` that leaves residuals of ``floor`` times the norm of x."""
+    """Corrects ``outer.x`` until residuals are ``floor`` times the norm of x."""
 
     def step(state):
         z = jnp.where(state.active, precondition(state.v), 0)
         w = multiply(z)
         whole = norms(w)
-        for _ in range(2):  # once leaves what rounding has made of a small difference
+        for _ in range(2):  # a single pass leaves the rounding errors of a small difference
             share = jnp.sum(state.w.conj() * w, axis=1, keepdims=True)
             z = z - jnp.sum(state.z * share, axis=0)
             w = w - jnp.sum(state.w * share, axis=0)
@@ -74,7 +74,7 @@ def _minimize_residuals(multiply, precondition, outer, floor):
         unit = jnp.where(new, 1 / jnp.where(new, size, 1), 0)
         i, steps = state.steps - outer.steps, state.steps + 1
         z, w = state.z.at[i].set(unit * z), state.w.at[i].set(unit * w)
-        # Of all directions: what rounding leaves of a residual is in those before as well.
+        # Along all directions, since rounding leaves parts of the residual in earlier ones too.
         share = jnp.sum(w.conj() * state.r, axis=1, keepdims=True)
         d = state.d + jnp.sum(z * share, axis=0)
         r = state.r - jnp.sum(w * share, axis=0)

@@ -1,12 +1,12 @@
-"""The leaf of a factor that says what its other leaves were made for.
+"""The leaf of a factor that records the layout for which its other leaves were made.
 
-Leaves in the engine's layout mean nothing on another number of ranks or with another tile width,
-and often have shapes that fit there too: (8, 8) on 2 ranks, and on 4. So a factor has a dict of one
-leaf, zeros whose shape is (ranks, tile width), and the key says the same. A library that restores
-leaves onto another tree finds that keys and shapes differ; by the key alone it does where it cuts
-and pads arrays to the shapes of the tree. Each method compares the shape with the static fields.
-That costs nothing when a program runs, raises inside ``jit`` too, and no arithmetic on leaves
-changes it. Another layout of the engine needs another key and shape.
+Leaves in the engine's layout are meaningless for another number of ranks or another tile width, but
+their shapes may fit there too: for example (8, 8) on 2 ranks and on 4. So a factor has a dict with
+one leaf of zeros, whose shape is (ranks, tile width), under a key with the same two numbers. A
+library that restores leaves into another tree finds that keys and shapes differ; if it crops and
+pads arrays to the shapes of the tree, the key still differs. Each method compares the shape with
+the static fields. This costs nothing when a program runs, raises inside ``jit`` too, and holds
+after any arithmetic on leaves. Another layout of the engine needs another key and shape.
 """
 
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ from jaxmg._call import layouts, programs
 
 
 def made_for(call, rows, status):
-    """{key: leaf} of the factor a `programs.Call` makes; None inside a shard_map of the caller's.
+    """Returns {key: leaf} for the factor from a `programs.Call`; None in the caller's shard_map.
 
     Args:
-        rows: the number of rows of what lies in the tiles.
-        status: the factor's, or that of a stack of factors, like which the leaf lies.
+        rows: the number of rows of the matrix in the tiles.
+        status: the factor's status, or that of a stack of factors. The leaf is placed like it.
     """
     if call.layout.inside:
         return None
@@ -32,12 +32,12 @@ def made_for(call, rows, status):
 
 
 def with_key(leaf):
-    """{key: leaf} of a leaf of zeros, or of a stack of them."""
+    """Returns {key: leaf} for a leaf of zeros, or for a stack of them."""
     return {_key(leaf.shape[-2:]): leaf}
 
 
 def check(routine, factor, rows):
-    """Raises unless the leaves of a factor are for its layout and its tile width."""
+    """Raises unless the leaves of a factor match its layout and its tile width."""
     if factor.made_for is None and factor.layout.inside:
         return
     needed = _shape(factor.layout, rows, factor.tile)
@@ -57,7 +57,7 @@ def check(routine, factor, rows):
 
 
 def _shape(layout, rows, tile):
-    """(ranks, tile width). A tile has no more rows than a rank."""
+    """Returns (ranks, tile width). A tile has no more rows than a rank."""
     ranks = layout.ranks
     return ranks, max(1, min(tile, -(-rows // ranks)))
 

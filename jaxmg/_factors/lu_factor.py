@@ -1,4 +1,4 @@
-"""`LUFactor`, which outlives the call that made it."""
+"""`LUFactor`, a factor that outlives the call that created it."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class LUFactor(pickling.Pickled):
         return self._det_times(jnp.int32(0))
 
     def _det_times(self, exponent):
-        """det(A) 2^exponent."""
+        """Returns det(A) 2^exponent."""
         factor, arrays = parts("LUFactor.det", self)
         return factor.det(self._sign, self._log_det, exponent, *arrays)
 
@@ -264,7 +264,7 @@ class LUFactor(pickling.Pickled):
         return factor.invert(*arrays)
 
     def _divide_rows(self, b):
-        """B A^-1 of a matrix B by rows, as `hermitian` has them."""
+        """Returns B A^-1 for a matrix B sharded by rows, as in `hermitian`."""
         factor, arrays = parts("LUFactor", self)
         return factor.divide_rows(*arrays, b)
 
@@ -278,7 +278,7 @@ class LUFactor(pickling.Pickled):
 
 
 def pack(call, values):
-    """The factor, of a call and its results."""
+    """Creates the factor from a call and its results."""
     tiles, overflow, pivots, log_det, sign, status = values
     products = dict(call.attributes).get("products", checks.DEFAULT)
     return LUFactor(
@@ -289,13 +289,13 @@ def pack(call, values):
 
 
 def _pack_without(call, values):
-    """The same of results without pivots, and with the sign of U's diagonal."""
+    """Like `pack`, for results without pivots, whose sign is that of U's diagonal."""
     tiles, overflow, log_det, sign, status = values
     return pack(call, (tiles, overflow, None, log_det, sign, status))
 
 
 def _rule_of_packed(arguments):
-    """JVP rule: the factor's tangent is that of A P^T, until it has its pivots."""
+    """Returns the JVP rule: until the factor has its pivots, its tangent is that of A P^T."""
 
     def derivative(primals, tangents):
         factor = dispatch.transform(
@@ -312,7 +312,7 @@ def _rule_of_packed(arguments):
 
 
 def parts(routine, factor):
-    """(`lu_operations.LU`, the arrays) of a factor."""
+    """Returns (`lu_operations.LU`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor.pivots, factor._log_det)
     leaves.check(routine, factor, factor.n)
     overflow = () if factor.overflow is None else (factor.overflow,)

@@ -1,6 +1,6 @@
-"""The operations on a kept LU factor, with their derivatives and batches.
+"""The operations on an LU factor, with their derivatives and batches.
 
-The engine factors M = A^T, which is what it sees of rows of A: P M = L U. In the caller's terms
+The engine sees rows of A as columns of M = A^T, and factors P M = L U. In the caller's terms
 A P^T = (U^T) (L^T), a lower triangular matrix times an upper one with a unit diagonal. The
 tangent of a factor (`operations`) has the rows of dA.
 """
@@ -16,8 +16,8 @@ from jaxmg._call import layouts, results
 from jaxmg._factors import cholesky_factor, operations, scaling
 from jaxmg._transform import at_once, derivatives, hermitian
 
-# Values of the attribute ``operation`` of APPLY and SOLVE_ROWS: with the inverse of A, or that of
-# its adjoint. 1 is that of its transpose, which is made of the adjoint's.
+# Values of the attribute ``operation`` of APPLY and SOLVE_ROWS: multiply by the inverse of A, or of
+# its adjoint. 1 means the transpose, which is computed through the adjoint.
 SOLVE, SOLVE_ADJOINT = 0, 2
 
 
@@ -57,13 +57,13 @@ ROWS = operations.Operation(
 
 OPERATIONS = (APPLY, SOLVE_ROWS, INVERT, DIAGONAL, ROWS)
 
-# The most zeros on U's diagonal with which a determinant's derivative isn't 0.
+# With more zeros than this on U's diagonal the derivative of a determinant is 0.
 _MOST_ZEROS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class LU(operations.Factor):
-    """An LU factor without its arrays. The last of these are the pivots.
+    """An LU factor without its arrays. The last array is the pivots.
 
     Attributes:
         products: the precision of `invert`.
@@ -78,32 +78,32 @@ class LU(operations.Factor):
         return _Apply(self, operation)(*arrays)
 
     def divide_rows(self, *arrays):
-        """B A^-1 of the last array, a matrix by rows."""
+        """Returns B A^-1 for the last array B, a matrix by rows."""
         return _SolveRows(self, SOLVE)(*arrays)
 
     def invert(self, *arrays):
-        """The inverse of A."""
+        """Computes the inverse of A."""
         run = functools.partial(self.run, INVERT, products=self.products)
         return self.differentiable(run, self._invert_rule, arrays)
 
     def diagonal(self, *arrays):
-        """The diagonal of U."""
+        """Returns the diagonal of U."""
         run = functools.partial(self.run, DIAGONAL, m=self.n)
         return self.differentiable(lambda *arrays: run(*arrays[:-1]), self._diagonal_rule, arrays)
 
     def rows(self, *arrays):
-        """L and U of A^T, packed and transposed."""
+        """Returns L and U of A^T, packed and transposed."""
         run = functools.partial(self.run, ROWS, m=self.n)
         return self.differentiable(lambda *arrays: run(*arrays[:-1]), self._rows_rule, arrays)
 
     def slogdet(self, sign, log_det, *arrays):
-        """(sign, logarithm of the absolute value) of det(A), which ``sign`` and ``log_det`` are."""
+        """Returns ``sign`` and ``log_det``, those of det(A), with their derivatives."""
         return self.differentiable(
             lambda *arrays: arrays[-2:], self._slogdet_rule, (*arrays, sign, log_det)
         )
 
     def det(self, sign, log_det, exponent, *arrays):
-        """det(A) 2^exponent, of which ``sign`` and ``log_det`` are these."""
+        """Returns det(A) 2^exponent from the sign and the logarithm of det(A)."""
 
         def value(*arrays):
             *_, sign, log_det, exponent = arrays
@@ -138,11 +138,11 @@ class LU(operations.Factor):
         return value, _like(scale.reshape(()) * trace, value)
 
     def _regular(self, value, exponent, *factor):
-        """(determinant, *factor) of a matrix that has A's adjugate, to rounding, and an inverse.
-        The determinant is times 2^exponent, as ``value`` is.
+        """Returns (determinant, *factor) of an invertible matrix that has A's adjugate up to
+        rounding. The determinant is multiplied by 2^exponent, as ``value`` is.
 
-        The adjugate's elements are polynomials of A's. So zeros on the diagonal of U are replaced
-        by a number that is so small, relative to the others, that only the inverse changes.
+        The adjugate's elements are polynomials in A's elements. So zeros on the diagonal of U can
+        be replaced by a number so small, relative to the others, that only the inverse changes.
         """
 
         def regular(value, exponent, *factor):
@@ -163,7 +163,7 @@ class LU(operations.Factor):
 
         def rule(primals, tangents):
             results = self._regular(*primals)
-            # Derivatives of the derivative are of another matrix where this one is singular.
+            # If A is singular, second derivatives would be those of another matrix.
             once = jnp.where(primals[0] == 0, jnp.nan, 1)
             moved = jnp.zeros_like(results[0]) if tangents[0] is None else tangents[0] * once
             pairs = zip(derivatives.still(results[1:]), tangents[2:], strict=True)
@@ -172,7 +172,7 @@ class LU(operations.Factor):
         return derivatives.differentiable(regular, rule, value, exponent, *factor)
 
     def _add_to_diagonal(self, numbers, *tiles):
-        """Tiles and overflow with ``numbers``, (n,), added to the diagonal of U."""
+        """Adds ``numbers``, (n,), to the diagonal of U; returns tiles and overflow."""
         if self.n == 0:
             return tiles
 
@@ -199,7 +199,7 @@ class LU(operations.Factor):
         return hermitian.over_ranks(self.layout, local, tiles, (numbers,))
 
     def _slogdet_rule(self, primals, tangents):
-        """d log(det(A)) = trace(dA A^-1), of which the imaginary part turns the sign."""
+        """d log(det(A)) = trace(dA A^-1), whose imaginary part rotates the sign."""
         *factor, sign, log_det = primals
         trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
         values = self.slogdet(sign, log_det, *factor)
@@ -208,35 +208,35 @@ class LU(operations.Factor):
 
 
 def _like(tangent, primal):
-    """A scalar tangent of `primal`. Inside a shard_map its shape is (1,), and it varies with the
-    right-hand sides beside."""
+    """Returns a scalar tangent of ``primal``. Inside a shard_map it has shape (1,) and varies like
+    the call's right-hand sides."""
     tangent = tangent.astype(primal.dtype).reshape(primal.shape)
     tangent = _compat.vary(tangent, _compat.varying_axes(primal))
     return layouts.constrain_like(tangent, primal)
 
 
 def packed_tangent(layout, lu, pivots, a_dot):
-    """The tangent of ``lu``, the F and G of A P^T = F G in one matrix, where G has a unit diagonal.
-    All matrices are by rows."""
+    """Returns the tangent of ``lu``, which packs F and G of A P^T = F G, where G has a unit
+    diagonal. All matrices are by rows."""
     lower, upper = hermitian.triangles(layout, lu)
     below, above = hermitian.triangles(layout, _reduced(layout, lu, pivots, a_dot))
-    # `above` has a unit diagonal, by which it gives G itself too.
+    # `above` has a unit diagonal, so the product contains G itself, which is subtracted.
     moved = hermitian.times(layout, above, upper) - upper
     return hermitian.times(layout, lower, below) + moved
 
 
 def product_tangent(layout, lu, lu_dot):
-    """The tangent of F G, of ``lu`` that has both in one matrix, and its tangent; all by rows."""
+    """Returns the tangent of F G from ``lu``, which packs both, and its tangent; all by rows."""
     lower, upper = hermitian.triangles(layout, lu)
     below, above = hermitian.triangles(layout, lu_dot)
-    moved = hermitian.times(layout, lower, above) - lower  # `above` has a unit diagonal
+    moved = hermitian.times(layout, lower, above) - lower  # since `above` has a unit diagonal
     return hermitian.times(layout, below, upper) + moved
 
 
 def _reduced(layout, lu, pivots, a_dot):
-    """F^-1 dA P^T G^-1: its lower triangle is F^-1 dF, and what is above that dG G^-1 (the rule for
-    LU in S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions",
-    arXiv:1001.1654)."""
+    """Returns F^-1 dA P^T G^-1. Its lower triangle is F^-1 dF, and the triangle above that is
+    dG G^-1 (the rule for LU in S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear
+    algebra functions", arXiv:1001.1654)."""
     n = lu.shape[1]
     lower, upper = hermitian.triangles(layout, lu)
     units = 1 / hermitian.general_diagonal(layout, lu)
@@ -248,7 +248,7 @@ def _reduced(layout, lu, pivots, a_dot):
 
 
 def divided(layout, b, u):
-    """B U^-1 of an upper triangular U with a unit diagonal, both by rows."""
+    """Returns B U^-1 for an upper triangular U with a unit diagonal, both by rows."""
     factor = cholesky_factor.CholeskyFactor.from_upper(
         hermitian.with_padding(layout, u, u.shape[1]),
         **layout.by_rows.where,
@@ -287,7 +287,7 @@ class _Apply(operations.Apply):
 
 @dataclasses.dataclass(frozen=True)
 class _SolveRows(operations.OfRightHandSides):
-    """SOLVE_ROWS as a linear function of the matrix, which lies by rows."""
+    """SOLVE_ROWS as a linear function of the matrix, which is sharded by rows."""
 
     of: LU
     operation: int

@@ -1,4 +1,4 @@
-"""Makes kept factors: the calls that give one, their derivative, and the factor of an operand."""
+"""Creation of factors: calls that return one, their derivative, and the factor of an operand."""
 
 import collections.abc
 import dataclasses
@@ -10,10 +10,10 @@ from jaxmg._transform import derivatives, dispatch
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """JVP rule of a routine that gives a factor: its tangent is that of A.
+    """JVP rule of a routine that returns a factor: the factor's tangent is that of A.
 
     Attributes:
-        pack: makes the factor of a (`programs.Call`, results) pair.
+        pack: function that creates the factor from a `programs.Call` and its results.
     """
 
     routine: record.Routine
@@ -28,17 +28,17 @@ class Rule:
 
 
 def factorize(routine, pack, a, arguments, check=False):
-    """The factor of ``a`` by ``routine``, as ``pack`` makes it of a (`programs.Call`, results)
-    pair."""
+    """Factors ``a`` by ``routine``; ``pack`` creates the factor from a `programs.Call` and its
+    results."""
     return dispatch.call(routine, (a,), arguments, Rule(routine, pack), check, pack)
 
 
 def factor_for(routine, pack, a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative.
+    """Factors an operand of another routine, for that routine's derivative.
 
     Args:
-        arguments: the arguments of that call. The factorization is the engine's, whatever
-            ``backend`` they have.
+        arguments: the arguments of that call. The engine computes the factorization, whatever
+            their ``backend``.
     """
     if arguments.inside is not None:
         (rows,) = execute.local_operands(routine, (a,), arguments.inside)
@@ -49,7 +49,7 @@ def factor_for(routine, pack, a, arguments):
 
 
 def _factorize_rows(routine, pack, rows, call):
-    """The factor of a matrix of which a rank has these rows, inside a shard_map of the caller's.
+    """Factors a matrix of which a rank has these rows, inside the caller's shard_map.
 
     Args:
         call: the `programs.Call` of the other routine.

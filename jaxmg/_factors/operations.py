@@ -23,7 +23,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks, ffi, layouts, local_layouts, plugins, programs, results
 from jaxmg._transform import at_once, batching, derivatives, hermitian
 
-# The largest order for which a device computes with all factors of a batch at once, by platform.
+# The largest order for which a device processes all factors of a batch at once, by platform.
 ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
 _PLAIN = (checks.PRODUCTS["highest"], checks.DEFAULT)
 
@@ -107,7 +107,7 @@ class Factor:
 
     @property
     def shape(self):
-        """That of the matrix whose rows lie in the tiles; right-hand sides have n rows."""
+        """The shape of the matrix whose rows are in the tiles; right-hand sides have n rows."""
         return self.n, self.n
 
     def run(self, native, *arrays, **attributes):
@@ -278,7 +278,7 @@ class OfRightHandSides(derivatives.Linear):
 
 
 class Apply(derivatives.ByColumns, OfRightHandSides):
-    """One of right-hand sides that are the same on all ranks."""
+    """An operation on right-hand sides that are the same on all ranks."""
 
     def __call__(self, *arrays):
         if not self.inside:
@@ -291,9 +291,9 @@ class Apply(derivatives.ByColumns, OfRightHandSides):
         )
 
     def cotangent(self, value):
-        """The argument of the adjoint. If a shard_map doesn't track what varies, a replicated
-        number counts once for each rank, and the cotangent is the sum over the ranks. Each rank
-        applies the adjoint to that sum, so each takes 1 / P of it."""
+        """Returns the argument of the adjoint. If a shard_map doesn't track which values vary, a
+        replicated number counts once for each rank, and the cotangent is the sum over the ranks.
+        Each rank applies the adjoint to that sum, so each takes 1 / P of it."""
         layout = self.layout
         if not (layout.inside and layout.rows) or _compat.tracks_varying(layout.rows[0]):
             return value

@@ -1,9 +1,9 @@
-// The routines that handlers call, as one rank runs them from the caller's block of rows to its
-// results: workspace, agreement, redistribution, the algorithm, the status.
+// The routines that handlers call. A routine is one rank's whole part of a call, from the caller's
+// block of rows to its results: workspace, agreement, redistribution, the algorithm, the status.
 //
 // A is row-major, in blocks of rows. Read as column-major, each rank's block is a block of columns
-// of M = A^T. For a Hermitian A, M = conj(A), and only the upper triangle of A, which is the lower
-// one of M, is read.
+// of M = A^T. For a Hermitian A, M = conj(A), and a routine reads only the upper triangle of A,
+// which is the lower triangle of M.
 //
 // Every rank calls the same routine with the same sizes. All return the same Status: either all of
 // them have enqueued everything (Stream::kMain last) or all failed. A numerical failure is not an

@@ -1,6 +1,6 @@
 // Batches: the order of a factorization's updates. A batch is a run of panels that update the
-// trailing matrix in one product. For each batch this tells which of a rank's tile columns are in
-// the trailing matrix.
+// trailing matrix in one product. The class also tells which of a rank's tile columns each batch
+// updates.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_
 
@@ -12,14 +12,14 @@
 
 namespace jaxmg {
 
-// Panels [first, last], which update the trailing matrix in one product.
+// Panels first to last, inclusive, which update the trailing matrix in one product.
 struct Batch {
   int64_t index, first, last;
 };
 
 class Batches {
  public:
-  // Makes batches of at most `most` panels. They are small at the beginning, where an update has
+  // Makes batches of at most `most` panels. Batches are small at the beginning, where an update has
   // nothing to overlap with, and towards the end, where the panels take longest.
   Batches(const Tiles& tiles, int rank, int64_t most)
       : tiles_(tiles), rank_(rank), end_(tiles.slots_before(rank, tiles.nonempty())) {
@@ -41,13 +41,13 @@ class Batches {
   const std::vector<Batch>& all() const { return all_; }
   const Batch& of(int64_t panel) const { return of_panel_[panel]; }
 
-  // The first of this rank's slots behind the tile that follows a batch: the batch updates these
-  // slots as a whole.
+  // This rank's first slot after the tile that follows a batch. The batch updates the slots from
+  // there on as a whole.
   int64_t FirstTrailing(const Batch& batch) const {
     return tiles_.slots_before(rank_, batch.last + 2);
   }
   int64_t EndTrailing() const { return end_; }
-  // The end of those of them that are factored with the next batch.
+  // The end of those of these slots that are factored with the next batch.
   int64_t EndOfWindow(const Batch& batch) const {
     const size_t next = batch.index + 1;
     return next < all_.size() ? FirstTrailing(all_[next]) : EndTrailing();

@@ -1,5 +1,5 @@
-// Chain: how blocks go from their owner to all other ranks, block by block: from rank to rank, each
-// sending on what it has received, or from the owner to each, as Tuning::chain says.
+// Chain: sends blocks from their owner to all other ranks, one after the other. As Tuning::chain
+// selects, a block passes from rank to rank, or its owner sends it to each rank.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_CHAIN_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_CHAIN_H_
 
@@ -21,7 +21,7 @@ class Chain {
     on.Send(Next(), block);
   }
 
-  // Receives a block of `owner`'s, and sends it on where the next rank still needs it.
+  // Receives a block from `owner`, and passes it on if the next rank still needs it.
   template <typename T>
   void Receive(Step<T>& on, int owner, const Bytes2D& block) const {
     on.Recv(passes_on_ ? (rank_ + ranks_ - 1) % ranks_ : owner, block);

@@ -9,8 +9,8 @@
 namespace jaxmg {
 
 // Redistributes `block` rows of `columns` elements on each rank from contiguous blocks to
-// block-cyclic tiles of `tile` rows, or back if `inverse`. `tile` must divide `block`. Copies
-// `source` to `a` first, unless it is null. Workspace: one tile.
+// block-cyclic tiles of `tile` rows, or back if `inverse`. `tile` must divide `block`. First copies
+// `source` to `a`, unless `source` is null. Workspace: one tile.
 template <typename T>
 Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns, int64_t tile,
                      bool inverse, T* a, const T* source = nullptr);

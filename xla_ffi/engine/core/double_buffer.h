@@ -1,4 +1,5 @@
-// DoubleBuffer: prefetches a sequence of blocks that all ranks need, each one step before its use.
+// DoubleBuffer: prefetches a sequence of blocks that all ranks need, each block one step before
+// use.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_
 
@@ -17,7 +18,7 @@ class DoubleBuffer {
   DoubleBuffer(Flow& flow, T* workspace, int64_t buffer_size)
       : flow_(flow), buffers_{workspace, workspace + buffer_size} {}
 
-  // For each k in `order` calls gather(on, k, buffer) in a step on kCopy, then use(on, k, buffer)
+  // For each k in `order`, calls gather(on, k, buffer) in a step on kCopy, then use(on, k, buffer)
   // in a step named `name` on kMain.
   template <typename Gather, typename Use>
   void ForEach(const std::vector<int64_t>& order, const Gather& gather, const char* name,
@@ -34,9 +35,9 @@ class DoubleBuffer {
     flow_.Join();
   }
 
-  // The same of what is received alone, for i from 0 to count: receive(on, i, buffer) sends
-  // nothing. Blocks that the caller sent before are not waited for, so that ranks may first send
-  // all that others will receive.
+  // As ForEach, for blocks that are only received: calls receive(on, i, buffer), which sends
+  // nothing, for each i < count. Doesn't wait for blocks that the caller sent before, so ranks may
+  // first send all blocks that the others will receive.
   template <typename Receive, typename Use>
   void ForEachReceived(int64_t count, const Receive& receive, const char* name, const Use& use) {
     auto fetch = [&](int64_t i) {
@@ -70,8 +71,8 @@ class DoubleBuffer {
   std::array<Data, 2> fetched_;
 };
 
-// A function for `gather`: sends tile column k of a factor, from its diagonal tile down, to all
-// ranks. Its columns are contiguous in `column`.
+// To be called by a `gather`: sends tile column k of a factor, from its diagonal tile down, to all
+// ranks. Stores its columns contiguously in `column`.
 template <typename T>
 void GatherColumn(Step<T>& on, const Matrix<T>& matrix, int64_t k, T* column) {
   const Tiles& tiles = matrix.tiles;

@@ -7,8 +7,8 @@
 namespace jaxmg {
 namespace {
 
-// Calls f(first, count) for runs of columns of a block of `height` rows; a run has at most `room`
-// elements.
+// Calls f(first, count) for runs of columns of a block of `height` rows. A run has at most `room`
+// elements, or one column.
 template <typename F>
 void ForPieces(int64_t height, int64_t begin, int64_t width, int64_t room, const F& f) {
   if (height == 0) return;
@@ -37,8 +37,7 @@ Status Exchange(const RankContext& context, const From& from, const To& to) {
   return flow.Finish();
 }
 
-// The part of a rank's columns, stored as their conjugate transpose, that lies in the rows of
-// `peer`.
+// The part of a rank's columns, stored as their conjugate transpose, in the rows of `peer`.
 template <typename T>
 Bytes2D InColumns(int rank, int peer, const Distribution& rows, const Distribution& columns,
                   const T* z) {
@@ -46,7 +45,7 @@ Bytes2D InColumns(int rank, int peer, const Distribution& rows, const Distributi
   return Block(z + rows.begin(peer) * ldz, ldz, width, rows.width(peer));
 }
 
-// The part of a rank's rows that lies in the columns of `peer`.
+// The part of a rank's rows in the columns of `peer`.
 template <typename T>
 Bytes2D InRows(int rank, int peer, const Distribution& rows, const Distribution& columns,
                const T* a) {
@@ -62,7 +61,7 @@ Status RowsToColumns(const RankContext& context, const Distribution& rows,
   const int rank = context.comm.rank(), ranks = context.comm.size();
   const int64_t first = columns.begin(rank), width = columns.width(rank);
   const int64_t ldz = std::max<int64_t>(width, 1);
-  // The staging holds the real numbers as received and, for complex T, the same converted to T.
+  // The staging holds the received real numbers and, for complex T, their conversion to T.
   const int64_t room = staging_size / (kIsComplex<T> ? 3 : 1) * (kIsComplex<T> ? 2 : 1);
   auto* reals = reinterpret_cast<Real<T>*>(staging);
   T* widened = staging + staging_size / 3;

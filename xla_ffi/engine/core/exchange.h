@@ -1,5 +1,5 @@
 // Exchanges a matrix between a distribution by rows and one by columns. Eigenvectors pass through
-// it on their way from divide and conquer to the caller.
+// it from divide and conquer to the caller.
 //
 // A rank stores its columns as their conjugate transpose. Then a few rows of the matrix, which a
 // product from the left needs, are contiguous, and results have the order of the caller's row-major
@@ -25,7 +25,7 @@ struct Distribution {
   int64_t width(int rank) const { return begin(rank + 1) - begin(rank); }
 };
 
-// Distributes the eigenvectors of a subset evenly.
+// Returns the distribution that spreads the eigenvectors of a subset evenly.
 inline Distribution DistributionOf(const Subset& subset, int ranks) {
   return {subset.count(), (subset.count() + ranks - 1) / ranks};
 }

@@ -24,7 +24,7 @@ void Flow::Await(Stream later, const Mark& mark) noexcept {
 
 void Flow::Await(Stream later, Stream earlier, int64_t time) noexcept {
   if (known_[Index(later)][Index(earlier)] >= time) return;
-  // Reuses the last event if it is late enough: it covers less work than a new one.
+  // Reuses the last event if it is late enough, because it covers less work than a new one.
   const Mark& last = last_[Index(earlier)];
   AwaitEvent(later, last.time >= time ? last : Record(earlier));
 }
@@ -101,7 +101,7 @@ StepBase& StepBase::Takes(Room& room) {
 }
 
 void StepBase::Access(Kind kind, Data* data, int64_t count) noexcept {
-  // The last one first: its wait often covers the others.
+  // Waits for the last one first, because its wait often covers the others.
   for (Data* d = data + count; d-- > data;) {
     flow_.Await(stream_, d->written_);
     if (kind == Kind::kReads) continue;

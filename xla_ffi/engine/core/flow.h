@@ -26,12 +26,12 @@
 
 namespace jaxmg {
 
-// For each stream, a position in its work: the number of steps, waits and operations of the flow so
-// far. 0: nothing.
+// By stream: a position in its work, as the number of the flow's steps, waits and operations so
+// far; 0: none.
 using Progress = std::array<int64_t, kNumStreams>;
 
-// A point in a stream's work. Without an event it is the end of a step, and the first wait for it
-// records an event, which also covers everything that the stream was given in between.
+// A point in a stream's work. If it has no event, it is the end of a step. The first wait for it
+// then records an event, which also covers everything enqueued on the stream since.
 struct Mark {
   Stream stream = Stream::kMain;
   int64_t time = 0;  // 0: never recorded
@@ -43,7 +43,7 @@ struct Mark {
 class Data {
   friend class StepBase;
   Mark written_;
-  Progress read_ = {};  // reads since then
+  Progress read_ = {};  // reads since that write
 };
 
 // Memory that holds different data one after the other.
@@ -52,7 +52,7 @@ class Room {
   friend class StepBase;
   Mark free_;
   std::vector<int64_t>
-      sent_;  // for each rank, the count of blocks sent up to the last one from here; empty: none
+      sent_;  // by rank: the number of blocks sent up to the last one from this room; empty: none
 };
 
 class Flow {
@@ -67,7 +67,7 @@ class Flow {
   }
   Flow(const Flow&) = delete;
 
-  // Makes later steps of other streams wait for the work that kMain was given so far.
+  // Makes later steps of other streams wait for the work enqueued on kMain so far.
   void Fork() { fork_ = Record(Stream::kMain); }
   // Makes kMain wait for all steps of all streams.
   void Join();
@@ -103,9 +103,9 @@ class Flow {
   int64_t& now(Stream stream) { return known_[Index(stream)][Index(stream)]; }
   static int Index(Stream stream) { return static_cast<int>(stream); }
 
-  // Returns a mark with an event after the work that the stream was given so far.
+  // Returns a mark with an event after the work enqueued on the stream so far.
   const Mark& Record(Stream stream) noexcept;
-  // Makes `later` wait for a mark, or for the work that `earlier` was given until a time.
+  // Make `later` wait for a mark, or for the work of `earlier` up to a time.
   void Await(Stream later, const Mark& mark) noexcept;
   void Await(Stream later, Stream earlier, int64_t time) noexcept;
   void AwaitEvent(Stream later, const Mark& mark) noexcept;
@@ -119,11 +119,11 @@ class Flow {
   Mark fork_;
   std::array<Mark, kNumStreams> last_;  // the last recorded mark of each stream
   std::array<Progress, kNumStreams> known_ =
-      {};  // by stream, the work that precedes its next operation
+      {};  // by stream: the work that precedes its next operation
 };
 
 // The accesses of a step. Steps that are open at the same time run concurrently: neither may access
-// what the other writes, unless it Follows it.
+// data that the other writes, unless it Follows the other's stream.
 class StepBase {
  public:
   StepBase(Flow& flow, Stream stream, const char* name, int64_t index)
@@ -146,13 +146,13 @@ class StepBase {
   StepBase& Writes(D&... data) {
     return (Access(Kind::kWrites, &data, 1), ...), *this;
   }
-  // The same as Writes, and records an event at the end of the step, so that readers wait for
-  // nothing beyond it.
+  // As Writes, and records an event at the end of the step, so that readers don't wait for later
+  // work.
   template <typename... D>
   StepBase& Gives(D&... data) {
     return (Access(Kind::kGives, &data, 1), ...), *this;
   }
-  // The same for the elements [begin, end).
+  // The same for elements [begin, end) of a vector.
   StepBase& Reads(std::vector<Data>& all, int64_t begin, int64_t end) {
     return Access(Kind::kReads, all.data() + begin, end - begin), *this;
   }
@@ -164,16 +164,16 @@ class StepBase {
   }
   // Records the event of Gives now, before the end of the step.
   void GivesNow();
-  // Makes the step wait for all work that another stream was given so far.
+  // Makes the step wait for all work enqueued on another stream so far.
   StepBase& Follows(Stream earlier) {
     flow_.Await(stream_, earlier, flow_.now(earlier));
     return *this;
   }
 
-  // Makes the step wait until the previous content of a room is no longer needed, by this or
-  // another rank.
+  // Makes the step wait until neither this rank nor another one needs the previous content of a
+  // room.
   StepBase& Takes(Room& room);
-  // Declares that the content of a room is not needed after this step.
+  // Declares that no step after this one needs the content of a room.
   StepBase& Frees(Room& room) {
     frees_ = &room;
     return *this;
@@ -216,7 +216,7 @@ class StepBase {
     begun_ = name_ != nullptr;
   }
 
-  const char* const name_;  // of its range in a timeline; null: no range
+  const char* const name_;  // of the step's range in a timeline; null: no range
   const int64_t index_;
   bool begun_ = false;
   int count_ = 0;
@@ -235,8 +235,9 @@ class Step : public StepBase {
         products_(flow.device().template blas<T>(flow.precision())),
         eigen_(flow.device().template eigen<T>()) {}
 
-  // The operations of Blas<T>, Device and EigenKernels<T> of the same names, without the stream.
-  // Gemm and Herk use the flow's precision, all others that of T.
+  // The operations of Blas<T>, Device and EigenKernels<T> of the same names, without the stream
+  // argument. Gemm, Herk, Split and GemmOfParts use the flow's precision, all others the precision
+  // of T.
 #define JAXMG_OPERATION(Name, operations, Operation)           \
   template <typename... A>                                     \
   void Name(A... a) {                                          \

@@ -1,6 +1,7 @@
-// Routines that one rank runs for all ranks of its process, whose memory it shares: it copies their
-// blocks to a matrix of its own, on which it runs the routine of one rank, and copies the results
-// to all of them. Nothing is exchanged, and the bits are those of one rank.
+// Routines that one rank runs for all ranks of its process, whose memory it shares. It copies their
+// blocks to a matrix of its own, runs the routine for one rank on this matrix, and copies the
+// results to all of them. The ranks exchange nothing, and the results have the same bits as on one
+// rank.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_FOR_ALL_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_FOR_ALL_H_
 
@@ -13,20 +14,20 @@
 
 namespace jaxmg {
 
-// Whether one rank solves with, or inverts, a matrix of this order for all. `tile`: the caller's
-// width; one that asks for tiles gets them.
+// Returns whether one rank solves with, or inverts, a matrix of this order for all. `tile` is the
+// caller's width; a caller that sets one gets tiles on all ranks.
 template <typename T>
 bool SolvesForAll(int64_t n, int64_t tile, const Tuning& tuning) {
   return tile == 0 && n <= tuning.whole_solve_order;
 }
 
-// Columns of `rows` elements in contiguous blocks, rank by rank, and the same as a whole.
+// Columns of `rows` elements in contiguous blocks, rank by rank, and copies to and from one matrix.
 template <typename T>
 struct BlocksOfAll {
   int64_t rows, columns, block;
 
   int64_t first(size_t rank) const { return std::min(static_cast<int64_t>(rank) * block, columns); }
-  // Without padding.
+  // The number of a rank's columns, without padding.
   int64_t count(size_t rank) const { return std::min(block, columns - first(rank)); }
 
   Status Gather(Device& device, const std::vector<const T*>& parts, T* whole) const {
@@ -53,7 +54,7 @@ struct BlocksOfAll {
   }
 };
 
-// [part.member for part in parts], of any expression.
+// Returns [get(part) for part in parts].
 template <typename Part, typename F>
 auto OfAll(const std::vector<Part>& parts, const F& get) {
   std::vector<decltype(get(parts[0]))> all;
@@ -62,7 +63,7 @@ auto OfAll(const std::vector<Part>& parts, const F& get) {
   return all;
 }
 
-// Copies the first rank's result to those of the others.
+// Copies the first rank's result to the other ranks.
 template <typename T>
 Status CopyToAll(Device& device, int64_t count, const std::vector<T*>& results) {
   for (size_t rank = 1; rank < results.size(); ++rank) {
@@ -71,7 +72,7 @@ Status CopyToAll(Device& device, int64_t count, const std::vector<T*>& results) 
   return Status::Ok();
 }
 
-// Whether all ranks have brought the same bits.
+// Returns whether the operands of all ranks are equal bit for bit.
 template <typename T>
 bool AllAlike(int64_t count, const std::vector<const T*>& operands) {
   for (size_t rank = 1; rank < operands.size(); ++rank) {
@@ -83,7 +84,7 @@ bool AllAlike(int64_t count, const std::vector<const T*>& operands) {
   return true;
 }
 
-// The ranks' operands as that of one rank.
+// The ranks' operands as the operand of one rank.
 template <typename T>
 class OperandOfAll {
  public:
@@ -103,7 +104,8 @@ class OperandOfAll {
     });
     return rows().Gather(device, sources, whole_.a);
   }
-  // Copies the matrix, which has results, to the ranks' blocks; what pads these stays what it was.
+  // Copies the results in the matrix to the ranks' blocks. Padding rows get the values of the
+  // source.
   Status Return(Device& device) const {
     for (size_t rank = 0; rank < operands_.size(); ++rank) {
       const Operand<T>& each = operands_[rank];
@@ -130,7 +132,7 @@ class OperandOfAll {
   std::unique_ptr<Buffer> memory_;
 };
 
-// A routine whose result takes the operand's place.
+// Runs a routine whose result overwrites the operand.
 template <typename T>
 Status InPlaceForAll(const RankContext& alone, const std::vector<Operand<T>>& operands,
                      Status (*routine)(const RankContext&, const Operand<T>&)) {
@@ -141,15 +143,15 @@ Status InPlaceForAll(const RankContext& alone, const std::vector<Operand<T>>& op
   return all.ReturnStatus(alone.device);
 }
 
-// A rank's part of a call that solves: Solution or GeneralSolution.
+// A rank's part of a call that solves. `Solution` is Solution or GeneralSolution.
 template <typename T, typename Solution>
 struct SolveOfAll {
   Operand<T> operand;
   Solution solution;
 };
 
-// A routine that solves for right-hand sides that all ranks have. `log_dets`, and `signs` if there
-// are any: its other results, by rank.
+// Runs a routine that solves for right-hand sides that all ranks have. `log_dets` and `signs`: the
+// routine's other results, by rank; `signs` is empty if there are none.
 template <typename T, typename Solution>
 Status SolveForAll(const RankContext& alone, const std::vector<SolveOfAll<T, Solution>>& parts,
                    Status (*routine)(const RankContext&, const Operand<T>&, const Solution&),

@@ -7,7 +7,7 @@ namespace jaxmg {
 Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
                      const std::function<Status()>& work) {
   JAXMG_RETURN_IF_ERROR(comm.Agree(Guarded(prepare)));
-  // A library's routine, if `work` begins with one, can't be stopped.
+  // Checked first, because a library's routine can't be stopped, and `work` may begin with one.
   const Status status = comm.failed() ? GivenUp(comm.Failure()) : Guarded(work);
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);

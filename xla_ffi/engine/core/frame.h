@@ -24,13 +24,13 @@ struct Operand {
   int64_t m;        // rows of A, without padding
   int64_t n;        // columns of A
   int64_t block;    // rows of A on each rank, padding included
-  int64_t tile;     // tile width at most, 0: choose
+  int64_t tile;     // limit for the tile width; 0: choose
   T* a;             // this rank's block: block x n, row-major; changed in place
   int32_t* status;  // LAPACK's info, the same on every rank; may be null
   Precision precision = Precision::kHighest;  // of matrix products
   const T* source = nullptr;                  // copied to `a` first, unless null
   T* overflow = nullptr;  // the overflow tile of a Cholesky factor, if it has one
-  int64_t grid_rows = 0;  // of the grid of ranks of a vendor's solver; 0: choose
+  int64_t grid_rows = 0;  // rows of the grid of ranks of a vendor's solver; 0: choose
 
   Sizes sizes() const { return {m, n, block, tile, precision}; }
 };
@@ -39,7 +39,7 @@ inline Ranks RanksOf(const RankContext& context) {
   return {context.comm.size(), context.comm.rank(), context.device.tuning()};
 }
 
-// Runs `work` on every rank if `prepare` succeeds on all, and returns the same Status everywhere.
+// Runs `work` on every rank if `prepare` succeeds on all, and returns the same Status on all ranks.
 // The second agreement also keeps every rank's memory valid until no other rank reads it.
 Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
                      const std::function<Status()>& work);
@@ -63,7 +63,7 @@ class Frame {
     return workspace_.Get(piece);
   }
   const Workspace& workspace() const { return workspace_; }
-  // `other` where the piece has no elements.
+  // Returns `other` if the piece has no elements.
   T* AtOr(const Piece<T>& piece, T* other) const { return piece.elements > 0 ? at(piece) : other; }
   T* panels() const { return at(space_.panels); }
   T* gathered() const { return at(space_.gathered); }

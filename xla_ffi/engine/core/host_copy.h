@@ -1,4 +1,4 @@
-// Copies to the host, for values on which the host's next steps depend.
+// Copies to the host of values that determine the host's next steps.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_HOST_COPY_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_HOST_COPY_H_
 
@@ -8,8 +8,8 @@
 
 namespace jaxmg {
 
-// Copies `source`, in device memory, to `target`, which AllocateOnHost has allocated, and waits for
-// the copy.
+// Copies `source`, in device memory, to `target`, which must come from AllocateOnHost, and waits
+// for the copy.
 inline Status CopyToHost(Device& device, const Bytes2D& target, const Bytes2D& source) {
   std::shared_ptr<Event> there;
   JAXMG_RETURN_IF_ERROR(device.NewEvent(&there));

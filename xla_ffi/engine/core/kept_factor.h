@@ -1,4 +1,4 @@
-// What routines on a factor that the caller keeps share: its overflow tile.
+// The overflow tile of a factor that the caller keeps, for routines that use such a factor.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_KEPT_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_KEPT_FACTOR_H_
 
@@ -6,14 +6,15 @@
 
 namespace jaxmg {
 
-// The overflow tile in memory of the routine's own, for work that changes it.
+// Returns the operand without the caller's overflow tile, so that a routine that changes the
+// overflow tile allocates its own.
 template <typename T>
 Operand<T> WithoutOverflow(Operand<T> factor) {
   factor.overflow = nullptr;
   return factor;
 }
 
-// To there from the caller's.
+// Copies the caller's overflow tile to the routine's own.
 template <typename T>
 Status CopyOverflow(const RankContext& context, const Operand<T>& factor, const Matrix<T>& matrix) {
   if (!matrix.tiles.has_overflow()) return Status::Ok();
@@ -21,7 +22,7 @@ Status CopyOverflow(const RankContext& context, const Operand<T>& factor, const 
                      factor.n * matrix.tiles.width());
 }
 
-// A caller keeps the overflow tile, of which the factor takes a part.
+// Zeros the caller's overflow tile, because the factor fills only a part of it.
 template <typename T>
 Status ClearOverflow(const RankContext& context, const Matrix<T>& matrix) {
   if (!matrix.tiles.has_overflow()) return Status::Ok();

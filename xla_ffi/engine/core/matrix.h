@@ -35,7 +35,7 @@ struct Matrix {
     const bool overflows = tiles.has_overflow() && s == tiles.slots() - 1;
     return overflows ? overflow : data + s * tiles.width() * ld();
   }
-  // Tile p of this rank (block-cyclic), from `row` on.
+  // This rank's tile p (block-cyclic), from `row` on.
   T* tile(int64_t p, int64_t row = 0) const { return slot(tiles.slot(p)) + row; }
 
   // Calls f(first_slot, pointer, columns) for each contiguous run of columns in this rank's slots

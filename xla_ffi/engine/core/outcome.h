@@ -1,6 +1,6 @@
-// Outcome: reduces the ranks' own outcomes to one status, and one logarithm and sign of the
-// determinant, on all ranks. A routine chooses whether its results are NaN for any status other
-// than 0, or for negative ones only. For the engine's routines and the vendors'.
+// Outcome: reduces the ranks' own outcomes to one status, and to one logarithm and sign of the
+// determinant, on all ranks. A routine chooses whether its results are NaN for any nonzero status
+// or only for a negative one. Used by the engine's and the vendors' routines.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
 
@@ -12,9 +12,10 @@
 
 namespace jaxmg {
 
-// A rank's record: an info, a digest of the operands that all ranks must have alike, and this
-// rank's terms of the logarithm and of the sign. In device memory: this rank's record, those of all
-// ranks, and a status with 0 in place of positive values.
+// A rank's record consists of an info, a digest of the operands that must be equal on all ranks,
+// and this rank's terms of the logarithm and of the sign. `records` is device memory for this
+// rank's record, the records of all ranks, and a copy of the status in which 0 replaces positive
+// values.
 template <typename T>
 class Outcome {
  public:
@@ -32,17 +33,16 @@ class Outcome {
   // Whether this rank works on the matrix.
   bool works() const { return !gathers_ || context_.comm.rank() == kRoot; }
 
-  // No info, no logarithm and the sign 1.
+  // Sets this rank's record to no info, no logarithm and sign 1.
   Status Init() const {
     constexpr bool kSingle = sizeof(Real<T>) == sizeof(float);
-    // The upper word of 1.0 as a double, or its only word as a float; the real part comes first.
+    // The upper word of 1.0 as a double, or its only word as a float. The real part comes first.
     return device().status().InitRecord(device(), Stream::kMain, info(),
                                         kRecordSign + (kSingle ? 0 : 1),
                                         kSingle ? 0x3f800000 : 0x3ff00000);
   }
 
-  // Sends the records of the other ranks to the root if only the root works. Set adds the root's
-  // own.
+  // If only the root works, sends the other ranks' records to it. Set adds the root's own record.
   Status GatherRecords() const {
     if (!works()) return context_.comm.Send(Stream::kMain, kRoot, mine());
     for (int rank = 1; rank < context_.comm.size(); ++rank) {
@@ -61,7 +61,7 @@ class Outcome {
     return Spread(status_, 1);
   }
 
-  // The same, for routines that have results for a singular matrix and call PoisonIfNegative.
+  // As Set, for routines that have results for a singular matrix and call PoisonIfNegative.
   Status SetAndKeepNegative() const {
     JAXMG_RETURN_IF_ERROR(Set());
     return works() ? device().status().KeepNegative(Stream::kMain, status_, failure())
@@ -81,18 +81,19 @@ class Outcome {
     return Spread(log_det, 1);
   }
 
-  // Set, SetLogDet, and NaN in the `count` elements of x if the status is not 0, at once.
+  // Combines Set, SetLogDet and PoisonIfFailed in one operation. The latter applies to the `count`
+  // elements of x.
   Status ConcludeOrFail(Real<T>* log_det, T* x, int64_t count) const {
     return Conclude(nullptr, log_det, nullptr, x, count);
   }
-  // The same for routines whose results are NaN only if the status is negative, with the product of
-  // the ranks' signs. Call instead of SetAndKeepNegative.
+  // As ConcludeOrFail, for routines whose results are NaN only if the status is negative. Also sets
+  // *sign to the product of the ranks' signs. Call instead of SetAndKeepNegative.
   Status ConcludeDeterminant(Real<T>* log_abs, T* sign, T* x, int64_t count) const {
     return Conclude(failure(), log_abs, sign, x, count);
   }
 
-  // Fills results of this rank with NaN if the status is not 0, for routines whose failure leaves
-  // no result.
+  // Fills results of this rank with NaN if the status is not 0. For routines that have no result
+  // after a failure.
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) const {
     if (!works()) return Status::Ok();
@@ -136,7 +137,7 @@ class Outcome {
     return Spread(x, count);
   }
 
-  // The records of all ranks, after Collect. A single rank's own is all there are.
+  // The records of all ranks, after Collect. A single rank uses its own record.
   const int32_t* collected() const {
     return context_.comm.size() == 1 ? info() : static_cast<int32_t*>(RecordOf(0).data);
   }

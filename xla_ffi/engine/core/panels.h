@@ -1,10 +1,10 @@
 // Panels: the location of a factorization's panels: in the matrix, in its workspace or on another
 // rank.
 //
-// A panel is the part of a tile column below the diagonal tile. If it is solved in place it is in
-// its tile column, else in the workspace, next to the other panels of its batch, so that one
-// product uses all of them. All panels of a batch begin at the row below the batch's first diagonal
-// tile and are stored column after column.
+// A panel is the part of a tile column below the diagonal tile. If it is solved in place, it is in
+// its tile column. Otherwise it is in the workspace, next to the other panels of its batch, so that
+// one product uses all of them. All panels of a batch begin at the row below the batch's first
+// diagonal tile and are stored column after column.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_
 
@@ -17,15 +17,15 @@
 
 namespace jaxmg {
 
-// The rows of panel k below diagonal tile k, or of several panels below the diagonal tile of the
-// first.
+// The rows of panel k below diagonal tile k, or the rows of several panels below the diagonal tile
+// of the first one.
 template <typename T>
 struct Panel {
   T* data;
   int64_t ld;
 };
 
-// A factor B^H of a product, B being some rows of panels: stores B or B^H.
+// A factor B^H of a product, where B is a range of rows of panels. Stores B or B^H.
 template <typename T>
 struct Factor {
   T* data;
@@ -34,7 +34,7 @@ struct Factor {
 };
 
 // The layout of the workspace, in elements. Every region exists twice, indexed by the parity of the
-// batch. There are regions of parts if products consist of parts (parts.h) and rows are gathered.
+// batch. Regions of parts exist only if products consist of parts (parts.h) and rows are gathered.
 template <typename T>
 struct PanelRegions {
   PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning, const PartsShape& parts) {
@@ -52,7 +52,7 @@ struct PanelRegions {
     }
     size = left > 0 ? first_part + 2 * (left + right) : 2 * (panels + gathered);
   }
-  // One if panels are solved in place, because these are not contiguous.
+  // Returns 1 if panels are solved in place, because such panels are not contiguous.
   static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
     if (tuning.panel_block == 0) return 1;
     return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
@@ -94,7 +94,7 @@ class Panels {
 
   bool in_place() const { return tuning_.panel_block == 0; }
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
-  // Columns of panels [first, k].
+  // The number of columns of panels [first, k].
   int64_t Depth(int64_t first, int64_t k) const {
     return tiles_.offset(k + 1) - tiles_.offset(first);
   }
@@ -128,7 +128,8 @@ class Panels {
 
   // Whether rows are gathered, so that one large product updates several contiguous tile columns.
   bool gathers() const { return tuning_.group_columns > 0; }
-  // The rows B of a batch that match this rank's trailing tile columns from `slot` on, or B^H.
+  // The rows B of a batch that match this rank's trailing tile columns from `slot` on, or their
+  // B^H.
   Factor<T> Gathered(const Batch& batch, int64_t slot) const {
     T* data = workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered;
     const int64_t first = batches_.FirstTrailing(batch), before = batches_.Columns(first, slot);
@@ -168,7 +169,7 @@ class Panels {
             ld};
   }
 
-  // Sets the panel of another rank, which this rank reads in place.
+  // Sets the panel that this rank reads in place in another rank's memory.
   void Borrow(const Bytes2D& block) {
     borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
   }

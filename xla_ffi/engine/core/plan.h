@@ -20,18 +20,18 @@ struct Sizes {
   int64_t m;                                  // rows of A, without padding
   int64_t n;                                  // columns of A
   int64_t block;                              // rows of A on each rank, padding included
-  int64_t tile = 0;                           // tile width at most; 0: choose
+  int64_t tile = 0;                           // limit for the tile width; 0: choose
   Precision precision = Precision::kHighest;  // of matrix products
 };
 
-// The ranks of a call, from the view of one of them.
+// The ranks of a call, as seen from one of them.
 struct Ranks {
   int size;
   int rank;
   Tuning tuning;
 };
 
-// Converts an order in Tuning, which is for real dtypes, to T.
+// Converts an order in Tuning, which holds for real dtypes, to T.
 template <typename T>
 int64_t OrderOf(int64_t real) {
   return kIsComplex<T> ? real * 3 / 5 : real;
@@ -41,24 +41,25 @@ int64_t OrderOf(int64_t real) {
 template <typename T>
 Precision ChosenPrecision(Precision requested, int64_t n, const Tuning& tuning);
 
-// Bytes that products with a matrix of `rows` rows and the columns of a rank's tiles split into
-// parts, where they are split one by one.
+// Returns the bytes of the parts into which products with a matrix of `rows` rows and the columns
+// of a rank's tiles are split, if the products are split one by one.
 template <typename T>
 int64_t SplitBytes(const Tiles& tiles, int64_t rows, Precision precision);
 
-// The tile width if the caller names none.
+// Returns the tile width used if the caller sets none.
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 
-// Tiles of the caller's width, else of the default one.
+// Returns tiles of the caller's width, or of the default width if the caller sets none.
 Tiles TilesOf(const Sizes& sizes, int ranks, const Tuning& tuning);
 
-// Whether several ranks leave a matrix to one of them to be factored and solved with, and the tiles
-// of that: one rank alone factors a matrix of at most order `whole` as a single tile.
+// GathersToSolve returns whether several ranks gather a matrix on one of them, which factors it and
+// solves with it. TilesToSolve returns the tiles for this. A rank that works alone uses a single
+// tile for orders of at most `whole`.
 template <typename T>
 bool GathersToSolve(const Sizes& sizes, const Ranks& ranks);
 template <typename T>
 Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks, int64_t whole);
-// The same to be inverted, in tiles of the usual width.
+// As GathersToSolve and TilesToSolve, for inversion. Tiles have the default width.
 bool GathersToInvert(const Sizes& sizes, const Ranks& ranks);
 Tiles TilesToInvert(const Sizes& sizes, const Ranks& ranks);
 
@@ -66,7 +67,7 @@ Tiles TilesToInvert(const Sizes& sizes, const Ranks& ranks);
 inline constexpr int64_t kRecordBytes = kRecordWords * sizeof(int32_t);
 inline constexpr int64_t RecordsBytes(int ranks) { return kRecordBytes * (1 + ranks) + 16; }
 
-// The workspace of one rank that every routine has. A routine derives its own struct and adds the
+// The workspace that every routine has on one rank. A routine derives its own struct and adds the
 // pieces that its algorithm needs. Sizes are in elements of T.
 template <typename T>
 struct RoutineSpace {
@@ -79,7 +80,7 @@ struct RoutineSpace {
   bool works;
   Tiles tiles;
 
-  Pieces pieces;           // all pieces below and those of derived structs
+  Pieces pieces;           // all pieces below and in derived structs
   Piece<char> records;     // of the outcome
   Piece<T> panels = {};    // staging of tile columns, or an algorithm's panels
   Piece<T> overflow = {};  // the overflow tile, unless the caller passes it

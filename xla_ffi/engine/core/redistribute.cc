@@ -11,8 +11,9 @@ namespace jaxmg {
 namespace {
 
 // Exchanges between ranks are staged on kPanel and received on kCopy, so that one chunk is staged
-// while the previous one is in transfer. Moves within the rank run concurrently on kNext: each
-// cycle starts when the exchanges of its slots have ended, or vice versa.
+// while the previous one is in transfer. Moves within the rank run concurrently on kNext. Towards
+// tiles, each cycle of moves starts when the exchanges of its slots have ended; on the way back,
+// each exchange starts when the moves of its slot have ended.
 template <typename T>
 class Redistribution {
  public:
@@ -25,7 +26,7 @@ class Redistribution {
     const int64_t width = matrix.tiles.width();
     const int64_t column_bytes = std::max<int64_t>(matrix.rows, 1) * sizeof(T);
     const int64_t wanted = flow_.tuning().exchange_bytes / column_bytes;
-    // Exchanges and moves get half of the staging tile each, unless it is too narrow to be shared.
+    // Exchanges and moves use half of the staging tile each, unless it is too narrow to be shared.
     separate_ = width >= 4;
     chunk_ = std::clamp<int64_t>(wanted, 1, separate_ ? width / 4 : (width + 1) / 2);
     chunks_.resize(std::min<int64_t>((separate_ ? width / 2 : width) / chunk_, kMostChunks));
@@ -76,7 +77,7 @@ class Redistribution {
     int64_t message = 0;
   };
 
-  // The content of a slot, which the later of the two phases (exchanges, moves) depends on.
+  // The content of a slot, on which the later phase (moves or exchanges) depends.
   Data& Slot(int64_t slot) { return slot_[slot - TileMove::kStaging]; }
 
   // Moves this rank's last tile between its block and the overflow tile.
@@ -123,7 +124,7 @@ class Redistribution {
     next_chunk_ = (next_chunk_ + 1) % chunks_.size();
   }
 
-  // Moves as many columns of all tiles at a time as the staging memory holds.
+  // Moves the tiles in pieces of as many columns as the staging memory holds.
   void MoveTiles(const MoveCycle& cycle) {
     for (int64_t column = 0; column < matrix_.tiles.width(); column += move_columns_) {
       for (const TileMove& move : cycle) {

@@ -1,7 +1,7 @@
 // In-place redistribution of a matrix between contiguous blocks and block-cyclic tiles.
 //
-// Moves (P - 1) / P of the matrix between ranks and all of it once inside each rank; half of
-// both with Region::kLower. Workspace: `staging`, one tile, and the matrix's overflow tile.
+// Moves (P - 1) / P of the matrix between ranks and all of it once within each rank; half of both
+// with Region::kLower. Workspace: `staging`, one tile, and the matrix's overflow tile.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_REDISTRIBUTE_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_REDISTRIBUTE_H_
 
@@ -11,7 +11,7 @@ namespace jaxmg {
 
 enum class Region {
   kFull,
-  kLower,  // of each tile only the rows from its diagonal tile on; the others are left undefined
+  kLower,  // only the rows of each tile from its diagonal tile on; the others become undefined
 };
 
 // Enqueued on all streams, kMain last. `staging` holds rows x tiles.width() elements.

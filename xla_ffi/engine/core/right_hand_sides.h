@@ -1,4 +1,4 @@
-// Right-hand sides in row form, on every rank and by tiles, for what solves with a factor.
+// Right-hand sides in row form, on every rank and by tiles, for routines that solve with a factor.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_RIGHT_HAND_SIDES_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_RIGHT_HAND_SIDES_H_
 
@@ -12,39 +12,41 @@ namespace jaxmg {
 // nrhs row-major array).
 template <typename T>
 struct RightHandSides {
-  int64_t count;  // nrhs; 0 for none
+  int64_t count;  // nrhs; may be 0
   T* data;        // all columns, on every rank
-  T* local;       // workspace: those of this rank's tiles, side by side as the slots are
-  // Where a single rank reads them that has a single tile, in place, instead of in `data`; or null.
+  T* local;       // workspace: the columns of this rank's tiles, contiguous in the order of slots
+  // If a single rank with a single tile reads the right-hand sides in place, their location;
+  // otherwise null, and they are in `data`.
   const T* source = nullptr;
-  // On one rank tiles lie as in `data`, so what solves in place needs no other memory.
+  // On one rank `local` has the layout of `data`, so a routine that solves in place shares the
+  // memory.
   bool in_place() const { return local == data; }
   T* column(int64_t j) const { return data + j * count; }
   T* of_slot(const Tiles& tiles, int64_t slot) const {
     return local + slot * tiles.width() * count;
   }
-  // Columns of X, of tiles [first, end).
+  // The columns of X in tiles [first, end).
   Bytes2D OfTiles(const Tiles& tiles, int64_t first, int64_t end) const {
     const int64_t begin = tiles.offset(first);
     return Block(column(begin), count, count, tiles.offset(end) - begin);
   }
-  // Tile k among its owner's.
+  // Tile k in its owner's `local`.
   Bytes2D ShareOf(const Tiles& tiles, int64_t k) const {
     return Block(of_slot(tiles, tiles.slot(k)), count, count, tiles.width(k));
   }
 };
 
-// Elements that `local` takes.
+// Returns the number of elements of `local`.
 inline int64_t LocalRightHandSides(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
-// The same where `local` is `data` on one rank.
+// As LocalRightHandSides; 0 on one rank, where `local` is `data`.
 inline int64_t LocalInPlace(const Tiles& tiles, int64_t nrhs) {
   return tiles.ranks() == 1 ? 0 : LocalRightHandSides(tiles, nrhs);
 }
 
-// This rank's columns of x.data to x.local.
+// Copies this rank's columns of x.data to x.local.
 template <typename T>
 Status TakeLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
@@ -56,7 +58,7 @@ Status TakeLocal(const RankContext& context, const Matrix<T>& matrix, const Righ
   return Status::Ok();
 }
 
-// The ranks' x.local to x.data on every rank.
+// Gathers the ranks' x.local into x.data on every rank.
 template <typename T>
 Status GatherLocal(const RankContext& context, const Matrix<T>& matrix,
                    const RightHandSides<T>& x) {

@@ -1,11 +1,12 @@
 // Sweep: substitution with one triangle R of a distributed matrix, for few right-hand sides in row
-// form (right_hand_sides.h): X R = B or X op(R) = B, tile by tile, R staying where it is. With L
-// and with U, forward and back: what Cholesky factors and LU factors are solved with.
+// form (right_hand_sides.h): X R = B or X op(R) = B, tile by tile, without moving R. Cholesky and
+// LU factors solve with such sweeps, forward and backward, with L and U.
 //
-// One tile after the other is solved for, so the time of each step counts, not its operations. A
-// rank can't enqueue what needs a message before the message's sender has enqueued what that is
-// made of, so the hosts work one after the other as the devices do. Between one message and the
-// next stands only what the next one needs; everything else is enqueued behind it.
+// The tiles are solved one after the other, so latency dominates, not the number of operations. A
+// rank can enqueue work that needs a message only after the sender has enqueued the work that
+// produces it. So the hosts work one after the other, as the devices do. Between one message and
+// the next a rank does only the work that the next message needs; it enqueues everything else after
+// that.
 //
 // nrhs n^2 / 2 multiply-adds over all ranks.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_SWEEP_H_
@@ -25,14 +26,14 @@ template <typename T>
 class TileSolver {
  public:
   virtual ~TileSolver() = default;
-  // solved := x op(R_kk)^-1. x is count x width, used up; both have leading dimension `count`. They
-  // are the same where right-hand sides are in place.
+  // solved := x op(R_kk)^-1. x is count x width and is overwritten; both have leading dimension
+  // `count`. x and `solved` are the same memory if right-hand sides are in place.
   virtual void Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved) = 0;
-  // Prepares for the next tiles: once what others wait for is on its way.
+  // Called after the sends that other ranks wait for; prepares the next tiles.
   virtual void Refill() {}
 };
 
-// By one TRSM each.
+// Solves each tile by one TRSM.
 template <typename T>
 class TrsmSolver : public TileSolver<T> {
  public:
@@ -52,7 +53,7 @@ class TrsmSolver : public TileSolver<T> {
   const Op op_;
 };
 
-// The order of tiles: from the first to the last, or the other way round. Step s is of tile k.
+// The order of tiles: ascending or descending. Step s solves tile(s).
 class SweepOrder {
  public:
   SweepOrder(const Tiles& tiles, bool ascends)
@@ -61,15 +62,15 @@ class SweepOrder {
   bool ascends() const { return ascends_; }
   int64_t count() const { return count_; }
   int64_t tile(int64_t step) const { return ascends_ ? step : count_ - 1 - step; }
-  // Tiles of steps [first, end), end > first, are [begin(first, end), begin + end - first).
+  // The tiles of steps [first, end), end > first, begin with tile first_tile(first, end).
   int64_t first_tile(int64_t first, int64_t end) const { return ascends_ ? first : count_ - end; }
-  // The first step that is this rank's.
+  // This rank's first step.
   int64_t first_of(int rank) const {
     if (ascends_) return rank;
     const int64_t last = (count_ - 1) % tiles_.ranks();  // owns step 0
     return (last - rank + tiles_.ranks()) % tiles_.ranks();
   }
-  // The rank of the next step, and of the one before.
+  // The owners of the next and of the previous step.
   int next(int rank) const { return (rank + (ascends_ ? 1 : tiles_.ranks() - 1)) % tiles_.ranks(); }
   int previous(int rank) const {
     return (rank + (ascends_ ? tiles_.ranks() - 1 : 1)) % tiles_.ranks();
@@ -81,11 +82,11 @@ class SweepOrder {
   const bool ascends_;
 };
 
-// X R = B: x.local holds this rank's columns of B and is used up, x.data becomes X on every rank.
-// R upper is swept from the first tile column to the last, lower the other way round. The owner of
-// a tile column solves with the diagonal tile and sends the result to all, and every rank subtracts
-// its product with one row of tiles of R from what it holds. `flow` is forked; enqueued on all
-// streams, kMain last.
+// X R = B: x.local holds this rank's columns of B and is overwritten; x.data becomes X on every
+// rank. The sweep ascends if R is upper and descends if R is lower triangular. The owner of a tile
+// column solves with the diagonal tile and sends the result to all. Every rank then multiplies the
+// result by one row of tiles of R and subtracts the product from its x.local. `flow` must be
+// forked; enqueued on all streams, kMain last.
 template <typename T>
 Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const RightHandSides<T>& x,
                    TileSolver<T>& diagonal) {
@@ -93,12 +94,13 @@ Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const Righ
   const SweepOrder order(tiles, ascends);
   const int64_t nrhs = x.count, ld = matrix.ld();
   auto mine = [&](int64_t k) { return tiles.owner(k) == matrix.rank; };
-  // The `count` columns of R from `columns` on, of this rank's slots from `slot` on, by rows k.
+  // Subtracts the product of tile k of X with `count` columns of R, which begin at `columns` and
+  // with this rank's slot `slot`.
   auto subtract = [&](Step<T>& on, int64_t k, int64_t slot, const T* columns, int64_t count) {
     on.ExactGemm(Op::kNone, Op::kNone, nrhs, count, tiles.width(k), -1, x.column(tiles.offset(k)),
                  nrhs, columns + tiles.offset(k), ld, 1, x.of_slot(tiles, slot), nrhs);
   };
-  // By tile, what is solved; by slot, what it is solved from.
+  // `solved`: the solution, by tile; `local`: the right-hand sides, by slot.
   std::vector<Data> solved(tiles.nonempty()), local(tiles.slots());
   auto solve = [&](int64_t step) {
     const int64_t k = order.tile(step), slot = tiles.slot(k);
@@ -120,7 +122,7 @@ Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const Righ
       on.Gives(solved[k]);
       on.Recv(tiles.owner(k), x.OfTiles(tiles, k, k + 1));
     }
-    // What is solved next comes first, the rest beside it.
+    // The next tile comes first. The other updates run concurrently.
     const bool next = step + 1 < order.count() && mine(order.tile(step + 1));
     if (next) solve(step + 1);
     int64_t begin = 0, end = tiles.slots_before(matrix.rank, tiles.nonempty());
@@ -139,11 +141,11 @@ Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const Righ
   return flow.Finish();
 }
 
-// X op(R) = B, op a transposition: x.data holds B on every rank and is used up; x.local becomes
-// this rank's columns of X. R lower is swept from the first tile column to the last, upper the
-// other way round. `sums`, nrhs x n, is workspace that is zero. A window of the next P tiles passes
-// from owner to owner, and each adds what its columns contribute to those; what they contribute to
-// tiles behind the window it keeps in `sums` until the window gets there. `flow` is forked;
+// X op(R) = B, op a transposition: x.data holds B on every rank and is overwritten; x.local becomes
+// this rank's columns of X. The sweep ascends if R is lower and descends if R is upper triangular.
+// `sums`, nrhs x n, is workspace and must be zero. A window of the next P tiles passes from owner
+// to owner. Each owner adds the contributions of its columns to these tiles. It keeps contributions
+// to tiles after the window in `sums` until the window reaches them. `flow` must be forked;
 // enqueued on all streams, kMain last.
 template <typename T>
 Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
@@ -153,7 +155,7 @@ Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
   const int64_t nrhs = x.count, ld = matrix.ld(), count = order.count();
   const int ranks = tiles.ranks(), rank = matrix.rank;
   const int previous = order.previous(rank), next = order.next(rank);
-  // Where the columns of steps [first, end) begin, and how many there are; those of X.
+  // The first column of steps [first, end), their number of columns, and these columns of X.
   auto offset = [&](int64_t first, int64_t end) {
     return tiles.offset(order.first_tile(first, end));
   };
@@ -165,18 +167,18 @@ Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
     const int64_t tile = order.first_tile(first, end);
     return x.OfTiles(tiles, tile, tile + end - first);
   };
-  // `target`'s columns of steps [first, end) minus what step s contributes to them.
+  // Subtracts the contribution of step s from `target`'s columns of steps [first, end).
   auto subtract = [&](Step<T>& on, int64_t s, int64_t first, int64_t end, T* target) {
     const int64_t k = order.tile(s), begin = offset(first, end);
     on.ExactGemm(Op::kNone, op, nrhs, columns(first, end), tiles.width(k), -1,
                  x.of_slot(tiles, tiles.slot(k)), nrhs, matrix.tile(k, begin), ld, 1,
                  target + begin * nrhs, nrhs);
   };
-  // By slot: its tile, solved; what that contributes to the tiles behind the window.
+  // By slot: its solved tile, and that tile's contribution to the tiles after the window.
   std::vector<Data> solved(tiles.slots()), kept(tiles.slots());
   for (int64_t s = order.first_of(rank), before = -1; s < count; before = s, s += ranks) {
-    // The window that comes is steps [s, last), complete but for this rank's columns; what goes on
-    // is [s + 1, end): the tile that is solved next, and the others.
+    // The received window has steps [s, last) and lacks only this rank's contributions. The window
+    // to send has steps [s + 1, end): the next tile to solve, and the others.
     const int64_t last = std::min(s + ranks, count), end = std::min(last + 1, count);
     const int64_t k = order.tile(s), slot = tiles.slot(k);
     const bool comes = s > 0 && ranks > 1;
@@ -220,7 +222,7 @@ Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
   return flow.Finish();
 }
 
-// `sums` for SweepByColumns := 0, before the flow is forked.
+// Zeros `sums` for SweepByColumns. Call before the flow is forked.
 template <typename T>
 void ClearSums(Flow& flow, const Tiles& tiles, const RightHandSides<T>& x, T* sums) {
   Step<T>(flow, Stream::kMain).SetZero(x.count, tiles.columns(), sums, x.count);

@@ -14,7 +14,7 @@ Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* worksp
   auto begin = [&](int rank) { return std::min(rank * tiles.block(), n); };
   const int rank = matrix.rank, ranks = tiles.ranks();
   const int64_t first = begin(rank), width = begin(rank + 1) - first;
-  // Calls f for the columns of a rank in runs whose blocks fit into the workspace of any receiver.
+  // Calls f for runs of columns of a rank whose blocks fit into the workspace of any receiver.
   auto for_pieces = [&](int source, auto&& f) {
     for (int64_t column = begin(source); column < begin(source + 1); column += tiles.width()) {
       f(column, std::min(tiles.width(), begin(source + 1) - column));

@@ -6,8 +6,8 @@
 
 namespace jaxmg {
 
-// Fills the upper triangle of a Hermitian matrix in contiguous blocks from its lower one. Sends
-// every block below the diagonal to the rank that owns its mirror image. Workspace: one tile
+// Fills the upper triangle of a Hermitian matrix in contiguous blocks from its lower triangle.
+// Sends every block below the diagonal to the rank that owns its mirror image. Workspace: one tile
 // column. Enqueued on kMain.
 template <typename T>
 Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* workspace);

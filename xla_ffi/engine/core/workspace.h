@@ -53,7 +53,7 @@ class Workspace : public Pieces {
   explicit Workspace(const Pieces& pieces) : Pieces(pieces) {}
 
   Status Allocate(Device& device) { return device.Allocate(bytes(), &buffer_); }
-  // Instead of Allocate: divides memory of at least so many bytes.
+  // Instead of Allocate: uses memory of at least bytes() bytes.
   void Use(void* memory) { buffer_ = std::make_unique<BorrowedBuffer>(memory); }
   template <typename T>
   T* Get(const Piece<T>& piece) const {

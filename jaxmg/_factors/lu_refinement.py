@@ -1,4 +1,4 @@
-"""Solving from an LU factor in lower precision: what each rank does."""
+"""Solving with an LU factor in lower precision: the work of each rank."""
 
 import dataclasses
 import functools
@@ -10,25 +10,25 @@ from jaxmg._call import backends, checks, ffi, record
 from jaxmg._factors import correction, gmres, lu_operations, refinement, scaling
 from jaxmg._transform.products import dot
 
-# Arrays like b that an iteration takes: the directions and what comes of them, products of one of
-# them with a number each, solution, residual, correction.
+# Arrays like b that an iteration needs: the directions and their images under A, the products of
+# either with one number each, solution, residual, correction.
 LIKE_B = 3 * gmres.RESTART + 12
-# So many right-hand sides at a time that these arrays take at most 1 / _MEMORY of a rank's rows; or
-# _LEAST, with which a product with A takes little longer than with one.
+# Right-hand sides are refined in groups, so that these arrays take at most 1 / _MEMORY of a rank's
+# rows; or in groups of _LEAST, with which a product with A takes little longer than with one.
 _MEMORY, _LEAST = 16, 8
-# Of a `Lowered`: A's numbers are further apart than products with it can be.
+# Status of a `Lowered` if A's entries are too far apart for products with it.
 OUT_OF_RANGE = -2
 OPTION = record.Option("refine", "refine", refinement.check)
 
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A factor in lower precision on a rank, that of R A C, R and C diagonal: powers of two, with
-    which the largest entries of rows and columns are about one, as LAPACK's geequ has them.
+    """A rank's part of the factor of R A C in lower precision. R and C are diagonal with powers of
+    two that bring the largest entries of rows and columns to about one, as LAPACK's geequ.
 
     Attributes:
-        tiles, overflow, pivots, tile: as an `LUFactor` has them; ``overflow`` may be without rows.
-        status: (1,), of the factorization, or OUT_OF_RANGE.
+        tiles, overflow, pivots, tile: as in an `LUFactor`; ``overflow`` may have no rows.
+        status: (1,), the status of the factorization, or OUT_OF_RANGE.
         rows, columns: (n,), int32, the negative exponents of R and of C.
         size: (1,), |R A C|_F.
     """
@@ -44,7 +44,7 @@ class Lowered:
 
 
 def plan(layout, dtype, n, tile, refine):
-    """The plugin's plan of the factorization in lower precision."""
+    """Returns the plugin's plan of the factorization in lower precision."""
     return backends.plan(
         "getrf", layout, "native", refinement.lower_dtype(dtype), (n, n), tile,
         products=refinement.products_of(refine),
@@ -52,12 +52,12 @@ def plan(layout, dtype, n, tile, refine):
 
 
 def columns_at_a_time(n, ranks, nrhs):
-    """The number of right-hand sides that are refined at a time."""
+    """Returns the number of right-hand sides that are refined at a time."""
     return min(max(n // (_MEMORY * LIKE_B * ranks), _LEAST), nrhs)
 
 
 def factor_and_solve(call, coordinates, a, b):
-    """`gesv` with refinement: (a, x, status, iterations) on this rank."""
+    """Computes `gesv` with refinement; returns (a, x, status, iterations) on this rank."""
     coordinates = refinement.after(coordinates, b)
     sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
     lower = factor_lower(call, coordinates, a, sizes["tile"], sizes["overflow_rows"])
@@ -65,7 +65,7 @@ def factor_and_solve(call, coordinates, a, b):
 
 
 def factor_lower(call, coordinates, a, tile, overflow_rows):
-    """The `Lowered` factor of which ``a`` is this rank's rows."""
+    """Factors the matrix of which ``a`` is this rank's rows; returns a `Lowered`."""
     layout = call.layout
     first = coordinates.reshape(2)[0] * a.shape[0]
     rows, columns = _exponents(layout, coordinates, a, first)
@@ -86,10 +86,10 @@ def factor_lower(call, coordinates, a, tile, overflow_rows):
 
 
 def _exponents(layout, coordinates, a, first):
-    """(Those of the largest entries of A's rows, of its columns after these have been taken off),
-    (n,), 0 of zeros. A is read twice, and nothing of its size is made."""
+    """Returns the exponents of the largest entries of A's rows, and of its columns once the rows
+    are scaled: (n,) each, 0 for zeros. Reads A twice and allocates nothing of its size."""
     count, n = a.shape
-    empty = -3 * _bias(a.dtype)  # lower than any entry
+    empty = -3 * _bias(a.dtype)  # less than the exponent of any entry
 
     def of_rows(part, row, exponents, start):
         largest = scaling.exponents(scaling.largest(part, axis=1))
@@ -110,8 +110,8 @@ def _exponents(layout, coordinates, a, first):
 
 
 def _round(a, first, rows, columns):
-    """(R A C in lower precision, the sum of its squares, whether XLA's products with A lose what
-    matters, as they take denormals for 0), for the rows from ``first`` on."""
+    """Returns, for the rows from ``first`` on, R A C in lower precision, the sum of its squares,
+    and whether XLA's products with A lose significant entries, since they take denormals for 0."""
     n, real = a.shape[1], jnp.finfo(a.dtype)
     height = refinement.piece_height(*a.shape)
 
@@ -124,7 +124,7 @@ def _round(a, first, rows, columns):
         denormal = (own < int(real.minexp)) & (own - exponent > -(int(real.nmant) + 12))
         there = row < n
         scaled = jnp.where(there, scaled, 0)
-        # The last piece begins in the one before, whose rows are counted.
+        # The rows that the last piece shares with the one before have been counted.
         scaled = jnp.where(row >= first + start + _overlap(start, height), scaled, 0)
         squares += jnp.sum(scaled.real**2 + scaled.imag**2)
         return low, squares, lost | jnp.any(denormal & there)
@@ -135,13 +135,14 @@ def _round(a, first, rows, columns):
 
 
 def _overlap(start, height):
-    """How many rows of the piece from ``start`` on are in the one before."""
+    """Returns the number of rows that the piece from ``start`` on shares with the one before."""
     return -start % height
 
 
 def _by_pieces(a, first, function, state):
-    """``state = function(rows, their numbers in A, state, where they start)`` for pieces of the
-    rows: XLA may not fuse all of it, and would take memory of A's size in between."""
+    """Computes ``state = function(rows, their numbers in A, state, start)`` for pieces of the rows.
+    XLA may not fuse all of the work, and would allocate memory of A's size for all rows at once.
+    """
     rows, n = a.shape
     height = refinement.piece_height(rows, n)
 
@@ -154,17 +155,17 @@ def _by_pieces(a, first, function, state):
 
 
 def solve(call, coordinates, a, lower, b, adjoint=False):
-    """Solves with a factor in lower precision: (a, x, status, iterations) on this rank, of A or its
-    adjoint.
+    """Solves with A, or its adjoint, by a factor in lower precision; returns (a, x, status,
+    iterations) on this rank.
 
-    The first one is A's memory with unspecified contents, for a caller who has donated A.
+    The first result is A's memory with unspecified contents, for a caller who has donated A.
     """
     layout, n, factored = call.layout, a.shape[1], lower.status[0] == 0
     real = jnp.finfo(a.dtype).dtype
-    # Those of R and C are as near to 0 as they can be both, so that no product overflows.
+    # Brings the exponents of R and C as close to 0 as possible for both: no product overflows.
     middle = _middle(lower.rows)
     scales = (lower.rows - middle, lower.columns + middle)
-    # Where they are out of range nothing is solved.
+    # If the exponents are out of range, nothing is solved here.
     left, right = (scaling.power(jnp.where(factored, -s, 0), real)[:, None] for s in scales)
 
     def multiply(v):
@@ -185,7 +186,7 @@ def solve(call, coordinates, a, lower, b, adjoint=False):
         )  # fmt: skip
         return largest * z.astype(r.dtype)
 
-    # Columns of b are scaled by exponents, since they may be denormal, as x may.
+    # Columns of b are scaled by exponents, since b and x may be denormal.
     into, back = (lower.columns, lower.rows) if adjoint else (lower.rows, lower.columns)
     into, back = -into[:, None], -back[:, None]
     columns = jnp.max(scaling.exponents(b) + into, axis=0)
@@ -212,7 +213,7 @@ def solve(call, coordinates, a, lower, b, adjoint=False):
 
 
 def _plain(call, coordinates, a, b):
-    """(A's memory, x, status) of a factorization in A's own precision."""
+    """Solves by a factorization in A's own precision; returns (A's memory, x, status)."""
     numbers = (jnp.finfo(a.dtype).dtype, a.dtype)
     a, x, _, _, status = refinement.plain_solve(
         "gesv", call, coordinates, a, b, *(jax.ShapeDtypeStruct((1,), dtype) for dtype in numbers)
@@ -221,7 +222,7 @@ def _plain(call, coordinates, a, b):
 
 
 def _plain_adjoint(call, coordinates, a, b):
-    """The same of the adjoint, which the factors are those of too."""
+    """Like `_plain`, with A's adjoint, by a factorization of A."""
     layout, n = call.layout, a.shape[1]
     sizes = backends.plan("getrf", layout, "native", a.dtype, (n, n), call.tile)
     tiles, overflow, pivots, status = _factorize(
@@ -236,7 +237,7 @@ def _plain_adjoint(call, coordinates, a, b):
 
 
 def _factorize(layout, tile, coordinates, a, overflow_rows, products):
-    """(tiles, overflow, pivots, status) of a rank's rows."""
+    """Factors the matrix of a rank's rows; returns (tiles, overflow, pivots, status)."""
     n = a.shape[1]
     tiles, overflow, pivots, _, _, status = ffi.call(
         "jaxmg_getrf", layout, tile, "native", (coordinates, a),
@@ -254,7 +255,7 @@ def _factorize(layout, tile, coordinates, a, overflow_rows, products):
 
 
 def _middle(rows):
-    """A number from which the exponents of the rows are as far as can be neither way."""
+    """Returns the middle of the range of the rows' exponents."""
     return (jnp.max(rows) + jnp.min(rows)) // 2
 
 
@@ -263,18 +264,18 @@ def _bias(dtype):
 
 
 def _product(layout, coordinates, a, v):
-    """A v, of a rank's rows of A and all of v: the ranks' rows are gathered."""
+    """Returns A v from a rank's rows of A and all of v; the ranks' rows are gathered."""
     own = dot(a, v, 1, 0)
     return _gather(own.ravel(), layout, coordinates).reshape(-1, v.shape[1])[: len(v)]
 
 
 def _adjoint_product(layout, coordinates, a, v):
-    """A^H v: what the ranks' rows of A contribute is gathered, and the sum is the same on all."""
+    """Returns A^H v, gathering the contributions of the ranks' rows. All ranks get equal sums."""
     n, count = len(v), len(a)
     padded = jnp.pad(v, ((0, count * layout.ranks - n), (0, 0)))
     first = coordinates.reshape(2)[0] * count
     own = jax.lax.dynamic_slice_in_dim(padded, first, count).conj()
-    part = dot(own, a, 0, 0).conj()  # the other way round A would be transposed
+    part = dot(own, a, 0, 0).conj()  # with the operands swapped A would be transposed
     parts = _gather(part.ravel(), layout, coordinates).reshape(layout.ranks, *part.shape)
     return jnp.sum(parts, axis=0).T
 

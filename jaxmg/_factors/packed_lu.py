@@ -1,4 +1,4 @@
-"""Makes a kept LU factor of L and U: the record, and what a rank does."""
+"""Creation of an LU factor from L and U: the routine's record, and the work of a rank."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from jaxmg._transform import derivatives, hermitian
 
 
 def _from_packed(call, coordinates, lu):
-    """Brings L and U into the engine's layout, or NaN in their place where the status is -1."""
+    """Brings L and U into the engine's layout; replaces them by NaN if the status is -1."""
     log_det, sign, status = _measure(call.layout, coordinates, lu)
     lu = jnp.where(status[0] < 0, jnp.nan, lu)
     tiles, overflow = ffi.call(
@@ -25,7 +25,7 @@ def _from_packed(call, coordinates, lu):
 
 
 def _measure(layout, coordinates, lu):
-    """(log(abs(det)), sign, status) of a rank's rows of L U, each of shape (1,)."""
+    """Returns (log(abs(det)), sign, status), each (1,), from a rank's rows of L and U."""
     (rows, n), rank = lu.shape, coordinates.reshape(2)[0]
     inside = lu
     if rows * layout.ranks > n:
@@ -69,8 +69,8 @@ FROM_PACKED = record.Routine(
 
 
 def check_pivots(routine, pivots, n):
-    """``pivots`` as int32, where they are (n,) integers; where their values are known, those that
-    pivots have."""
+    """Returns ``pivots`` as int32. Raises if they aren't (n,) integers, or if they are a NumPy
+    array with values that pivots can't have."""
     if not checks.is_array(pivots) or not jnp.issubdtype(pivots.dtype, jnp.integer):
         kind = getattr(pivots, "dtype", type(pivots).__name__)
         raise TypeError(f"{routine}: pivots must be an array of integers; got {kind}")
@@ -90,7 +90,7 @@ def check_pivots(routine, pivots, n):
 
 
 def with_pivots(factor, pivots):
-    """A factor without pivots with these, by which its tangent, of A P^T, becomes that of A."""
+    """Adds pivots to a factor without them; its tangent, of A P^T, becomes that of A."""
 
     def rule(primals, tangents):
         tiles, pivots = primals

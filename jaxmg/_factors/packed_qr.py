@@ -1,8 +1,10 @@
-"""Makes a kept QR factor of LAPACK's Householder vectors: the record, and what a rank does.
+"""Creation of a QR factor from LAPACK's Householder vectors: the routine's record, and the work of
+a rank.
 
-The factor has T of each panel of 64 reflectors beside the vectors. T is the inverse of the triangle
-with 1 / tau on its diagonal and V^H V above it (C. Puglisi, SIAM J. Sci. Stat. Comput. 13, 1992). A
-panel lies within a tile, and a tile within a rank's columns, so each rank has its panels whole.
+In addition to the vectors the factor has T of each panel of 64 reflectors. T is the inverse of the
+triangle with 1 / tau on its diagonal and V^H V above it (C. Puglisi, SIAM J. Sci. Stat. Comput. 13,
+1992). A panel lies within a tile, and a tile within a rank's columns, so each rank has its panels
+whole.
 """
 
 import functools
@@ -17,7 +19,7 @@ PANEL = 64
 
 
 def _from_packed(call, coordinates, rows):
-    """(tiles, overflow, V^H V of panels, status) of a rank's rows of the packed factor."""
+    """Returns (tiles, overflow, V^H V of panels, status) from a rank's rows of ``h``."""
     (m, n), layout = call.shape, call.layout
     rank = coordinates.reshape(2)[0]
     rows = ffi.after_meeting(ffi.meet(layout, coordinates, rows), rows)
@@ -39,14 +41,14 @@ def _from_packed(call, coordinates, rows):
 
 
 def _panels(count, tile):
-    """(panel, place in it) of each of a rank's ``count`` columns, which are cut into tiles."""
+    """Returns (panel, index in it) for each of a rank's ``count`` columns, which form tiles."""
     within = np.arange(count) % tile
     starts = within % PANEL == 0
     return np.cumsum(starts) - 1, within % PANEL
 
 
 def _grams(columns, first, reflectors, tile):
-    """The strict upper triangles of V^H V of all panels. Column j belongs to reflector j."""
+    """Returns the strict upper triangles of V^H V of all panels; column j is reflector j's."""
     count, m = columns.shape
     index = first + jnp.arange(count)[:, None]
     row = jnp.arange(m)[None]
@@ -84,8 +86,8 @@ FROM_PACKED = record.Routine(
 
 
 def panel_factors(grams, taus, ranks, columns, tile):
-    """The T factors of all panels, from the products V^H V (`_grams`), of a matrix with this number
-    of columns."""
+    """Returns the T factors of all panels of a matrix with this number of columns, from the
+    products V^H V (`_grams`)."""
     return _panel_factors(ranks, columns, tile)(grams, taus)
 
 
@@ -117,7 +119,7 @@ def _panel_factors(ranks, columns, tile):
 
 
 def check_taus(routine, taus, h):
-    """Raises unless ``taus`` are those of a matrix such as ``h``."""
+    """Raises unless ``taus`` match a matrix such as ``h``."""
     checks.array(routine, "taus", taus, checks.ALL)
     k = min(h.shape[-2:])
     if taus.shape[-1:] != (k,) or taus.dtype != h.dtype:

@@ -18,20 +18,21 @@ class _Inner(typing.NamedTuple):
     curvature: jax.Array  # p^H A p
     active: jax.Array
     steps: jax.Array
-    sound: jax.Array  # A has shown no direction in which it isn't positive
+    sound: jax.Array  # False once A isn't positive in a direction, or convergence is hopeless
 
 
 def refine(multiply, residual, precondition, b, size):
     """Solves A x = b, A Hermitian and positive definite, with all columns of b at once.
 
-    It is `correction.refine` with conjugate gradients, where E. Carson and N. J. Higham have GMRES,
-    in the flexible form (Y. Notay, "Flexible conjugate gradients", SIAM J. Sci. Comput. 22, 2000):
-    what solving in lower precision rounds is no fixed matrix.
+    This is `correction.refine` with conjugate gradients, in place of the GMRES of E. Carson and N.
+    J. Higham. They are flexible (Y. Notay, "Flexible conjugate gradients", SIAM J. Sci. Comput. 22,
+    2000), because the rounding of solves in lower precision makes the preconditioner vary.
 
     Args:
-        multiply: function that gives A v for v of b's shape; A is Hermitian of unit diagonal or so.
-        residual: function that gives b - A x for b and x; the solution is as exact as this is.
-        precondition: the same as `multiply` with about the inverse of A.
+        multiply: function that returns A v for v of b's shape; A is Hermitian, with a diagonal of
+            about one.
+        residual: function that returns b - A x for b and x; its accuracy limits the solution's.
+        precondition: like ``multiply``, with an approximate inverse of A.
         b: (n, nrhs), columns of norms near one, or zero.
         size: |A|_F.
 
@@ -43,17 +44,17 @@ def refine(multiply, residual, precondition, b, size):
 
 
 def _conjugate_gradients(multiply, precondition, outer, floor):
-    """The correction of ``outer.x`` that leaves residuals of ``floor`` times the norm of x."""
+    """Corrects ``outer.x`` until residuals are ``floor`` times the norm of x."""
 
     def step(state):
-        # Both factors as projections, which hold where rounding has taken r and p apart from what
-        # short recurrences take them for: at the end, where r is little else.
+        # Both coefficients are projections. They hold even if rounding has destroyed the relations
+        # between r and p that short recurrences assume: at the end r is little but rounding errors.
         z = jnp.where(state.active, precondition(state.r), 0)
         p = z - dots(state.q, z) / state.curvature * state.p
         q = multiply(p)
         curvature = dots(p, q).real
         sound = state.sound & jnp.all(curvature >= 0)  # and no NaN
-        positive = curvature > 0  # else there is no further direction, or none is looked for
+        positive = curvature > 0  # otherwise no direction is left, or the column is inactive
         curvature = jnp.where(positive, curvature, 1)
         alpha = jnp.where(positive, dots(p, state.r) / curvature, 0)
         d, r = state.d + alpha * p, state.r - alpha * q

@@ -1,4 +1,4 @@
-"""Pickles of factors: NumPy arrays, and where on a mesh they were."""
+"""Pickles of factors: NumPy arrays and their placement on a mesh."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self
@@ -13,15 +13,15 @@ from jaxmg import _names
 from jaxmg._call import layouts
 from jaxmg._factors import leaves, portable
 
-# What a pickle holds. Another engine's layout of a factor needs another number.
+# Version of the contents of a pickle. Another layout of the engine needs another number.
 _FORMAT = 1
 _INSTEAD = "its portable form (factor.portable(), jaxmg.from_portable)"
 
 
 class Pickled(portable.Portable):
-    """A dataclass of arrays and a ``layout`` that pickle and ``copy`` take. Loaded, it lies on as
-    many devices as before: those at the same indices of ``jax.local_devices()`` if they exist,
-    else the first ones. A pickle names no module of this package but ``jaxmg``."""
+    """A dataclass of arrays and a ``layout`` that supports pickle and ``copy``. When loaded it lies
+    on the same number of devices as before: those with the same indices in ``jax.local_devices()``
+    if they exist, else the first ones. A pickle names no module of this package but ``jaxmg``."""
 
     def __init_subclass__(cls) -> None:
         cls.__module__ = "jaxmg"
@@ -39,7 +39,7 @@ class Pickled(portable.Portable):
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
         leaves.check(name, self, self.shape[1])  # type: ignore
         layout = values.pop("layout")
-        if values["made_for"] is not None:  # whose key its shape tells
+        if values["made_for"] is not None:  # its shape determines its key
             (values["made_for"],) = values["made_for"].values()
         arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array)}
         if not all(array.is_fully_addressable for array in arrays.values()):
@@ -48,7 +48,7 @@ class Pickled(portable.Portable):
                 f"{_INSTEAD} with orbax"
             )
         mesh = layout.mesh
-        if isinstance(mesh, AbstractMesh):  # of a context: the arrays have its devices
+        if isinstance(mesh, AbstractMesh):  # from a context; the arrays' mesh has the devices
             sharding = next(iter(arrays.values())).sharding
             assert isinstance(sharding, NamedSharding)
             mesh = sharding.mesh
@@ -66,11 +66,11 @@ class Pickled(portable.Portable):
             "specs": {name: _spec(array) for name, array in arrays.items()},
             "values": {**values, **{name: np.asarray(x) for name, x in arrays.items()}},
         }
-        return self._restore, (state,)  # which names the class alone
+        return self._restore, (state,)  # a class method, so that only the class is named
 
     @classmethod
     def _restore(cls, state):
-        """The factor of a state that `__reduce__` made."""
+        """Recreates the factor from a state that `__reduce__` made."""
         name, platform = cls.__name__, state["platform"]
         indices = state.get("devices", state.get("places"))  # "places": before 2.0.0
         if state["format"] != _FORMAT:

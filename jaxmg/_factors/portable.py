@@ -1,8 +1,8 @@
-"""The portable form of factors: arrays that say what they are, for any mesh and layout.
+"""The portable form of factors: self-describing arrays for any mesh and layout.
 
-A tree of four arrays: "header" (what the factor is), "matrix" (m, n), "vector" (pivots, or scale
-factors of reflectors; one zero if there is none, as orbax saves no empty array) and "status".
-`jaxmg.from_portable` makes the factor.
+The form is a tree of four arrays: "header" (the kind of factor), "matrix" (m, n), "vector" (pivots,
+or scale factors of reflectors; for other factors a single zero, as orbax saves no empty array) and
+"status". `jaxmg.from_portable` recreates the factor.
 """
 
 import jax
@@ -14,11 +14,11 @@ from jaxmg._factors import leaves
 
 KINDS = ("CholeskyFactor", "LUFactor", "QRFactor", "RefinedFactor", "RefinedLUFactor")
 KEYS = ("header", "matrix", "status", "vector")
-# Names of `precision` and `refine`, by their numbers in headers: append only.
+# Names of `precision` and `refine`. Headers have their indices: append only.
 PRECISIONS = (
     "", "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3", "float32",
 )  # fmt: skip
-# First entries of a header; another layout of the arrays needs another version.
+# First entries of a header. Another layout of the arrays needs another version.
 MAGIC, VERSION = 0x6A61786D, 1
 _FIELDS = ("magic", "version", "kind", "dtype", "m", "n", "precision")
 
@@ -69,7 +69,7 @@ def portable(factor):
 
 
 def read_header(caller, tree):
-    """(kind, precision, matrix, vector) of a portable form; raises if it is none."""
+    """Returns (kind, precision, matrix, vector) of a portable form; raises if it isn't one."""
     if not isinstance(tree, dict) or set(tree) != set(KEYS):
         found = sorted(map(str, tree)) if isinstance(tree, dict) else type(tree).__name__
         raise ValueError(
@@ -115,7 +115,7 @@ def read_header(caller, tree):
 
 
 def _matrix(name, factor):
-    """A of a factor that has it by rows, sharded as it was."""
+    """Returns A of a factor that has it by rows, sharded as it was."""
     rows = factor.rows
     if factor.n == 0 or rows.shape[0] == factor.n:
         return rows

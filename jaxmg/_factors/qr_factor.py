@@ -1,4 +1,4 @@
-"""`QRFactor`, which outlives the call that made it."""
+"""`QRFactor`, a factor that outlives the call that created it."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class QRFactor(pickling.Pickled):
 
 @programs.cache_plans
 def _check_right_hand_sides(arrays, name, rows, dtype):
-    """Raises if the array isn't one of right-hand sides with so many rows."""
+    """Raises if the array isn't right-hand sides with this number of rows."""
     layouts.refuse_manual_axes(name)
     checks.array(name, "b", arrays[0], checks.ALL)
     like = jax.ShapeDtypeStruct((rows, 0), dtype)
@@ -282,12 +282,12 @@ def _check_right_hand_sides(arrays, name, rows, dtype):
 
 
 def pack(call, values):
-    """The factor, of a call and its results."""
+    """Creates the factor from a call and its results."""
     return _pack(call, values, call.shape)
 
 
 def _pack_without(call, values):
-    """The factor without taus, and with the products V^H V in place of T."""
+    """Creates the factor without taus, and with the products V^H V in place of T."""
     tiles, overflow, grams, status = values
     return _pack(call, (tiles, overflow, None, grams, status), call.shape)
 
@@ -303,7 +303,7 @@ def _refuse(arguments):
 
 
 def pack_transposed(call, values):
-    """The same of a matrix whose rows are A's columns."""
+    """Like `pack`, for a call with a matrix whose rows are A's columns."""
     return _pack(call, values, call.shape[::-1])
 
 
@@ -319,7 +319,7 @@ def _pack(call, values, shape):
 
 
 def parts(routine, factor):
-    """(`qr_operations.QR`, the arrays) of a factor."""
+    """Returns (`qr_operations.QR`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._factors)
     leaves.check(routine, factor, factor.n)
     overflow = () if factor.overflow is None else (factor.overflow,)

@@ -1,13 +1,13 @@
-"""The operations on a kept QR factor, with their derivatives and batches.
+"""The operations on a QR factor, with their derivatives and batches.
 
-The engine factors M = A, of which A^T lies on the ranks by rows, (n, m) for A (m, n): M = Q R. The
-tangent of a factor (`operations`) has the rows of dA^T. What follows is in terms of A, and of these
-three linear maps of a tall one, P the projector on its range:
+The engine factors M = A = Q R, of which the ranks have A^T by rows, (n, m) for A (m, n). The
+tangent of a factor (`operations`) has the rows of dA^T. A tall A has these three linear maps, where
+P is the projector on its range:
 
     S b = A^+ b,    S^H b = A^+H b,    P b = A A^+ b.
 
-They have the derivatives (G. H. Golub, V. Pereyra, SIAM J. Numer. Anal. 10, 1973), by which none of
-them differentiates the factorization:
+Their derivatives don't differentiate the factorization (G. H. Golub, V. Pereyra, SIAM J. Numer.
+Anal. 10, 1973):
 
     dS b   = S (-dA S b + S^H dA^H (I - P) b)
     dS^H b = -S^H dA^H S^H b + (I - P) dA S S^H b
@@ -26,8 +26,8 @@ from jaxmg._call import layouts, results
 from jaxmg._factors import lu_operations, operations
 from jaxmg._transform import derivatives, hermitian, rectangular
 
-# Values of the attribute ``operation`` of APPLY and SOLVE: with Q or A^+, or the adjoints. 1 is
-# that with the transpose, which is made of the adjoint's, but for rows of a matrix.
+# Values of the attribute ``operation`` of APPLY and SOLVE: multiply by Q or A^+, or by the adjoint.
+# 1 means the transpose, which is computed through the adjoint, except for rows of a matrix.
 PLAIN, TRANSPOSED, ADJOINT = 0, 1, 2
 
 APPLY = operations.Operation("qr_apply", results.Solution("x"), shared=1)
@@ -43,11 +43,11 @@ _DIAGONAL = operations.Operation("lu_diagonal", results.Diagonal("diagonal"))
 
 @dataclasses.dataclass(frozen=True)
 class QR(operations.Factor):
-    """A QR factor without its arrays. The last of these is T of the panels. n is the number of A's
+    """A QR factor without its arrays. The last array is T of the panels. n is the number of A's
     rows.
 
     Attributes:
-        columns: the number of A's columns, which are the rows of what lies in the tiles.
+        columns: the number of A's columns, which are the rows of the matrix in the tiles.
         products: the precision of `q`.
     """
 
@@ -64,13 +64,13 @@ class QR(operations.Factor):
         return min(self.shape)
 
     def multiply(self, operation, *arrays):
-        """Q, or its adjoint, times the last array."""
+        """Multiplies the last array by Q or its adjoint."""
         if layouts.traced(arrays):
             self.check(APPLY, *arrays)
         return _Multiply(self, operation)(*arrays)
 
     def multiply_rows(self, operation, *arrays):
-        """The last array, rows of a matrix (k, m), times Q^T, Q or conj(Q): laid out by rows."""
+        """Returns the last array, a matrix (k, m), times Q^T, Q or conj(Q), both by rows."""
 
         def refuse(primals, tangents):
             raise NotImplementedError(_no_derivative(self.routine))
@@ -79,21 +79,21 @@ class QR(operations.Factor):
         return derivatives.differentiable(run, refuse, *arrays)
 
     def solve(self, operation, *arrays):
-        """A^+, or its adjoint, times the last array; the adjoint of its first rows."""
+        """Returns A^+ times the last array, or its adjoint times the first rows of the array."""
         if layouts.traced(arrays):
             self.check(SOLVE, *arrays)
         return _Solve(self, operation)(*arrays)
 
     def q(self, *arrays):
-        """The first columns of Q, (m, k) with k = min(m, n)."""
+        """Returns the first columns of Q, (m, k) with k = min(m, n)."""
         return self.differentiable(self._q, self._q_rule, arrays)
 
     def r(self, *arrays):
-        """R, (k, n)."""
+        """Returns R, (k, n)."""
         return self.differentiable(self._r, self._r_rule, arrays)
 
     def packed(self, *arrays):
-        """R and the reflectors below it, (m, n)."""
+        """Returns R and the reflectors below it, (m, n)."""
 
         def refuse(primals, tangents):
             raise NotImplementedError(_no_derivative(self.routine))
@@ -101,7 +101,7 @@ class QR(operations.Factor):
         return derivatives.differentiable(self._packed, refuse, *arrays)
 
     def diagonal(self, *arrays):
-        """The diagonal of R, (k,)."""
+        """Returns the diagonal of R, (k,)."""
         run = functools.partial(self.run, _DIAGONAL, m=self.columns)
         return self.differentiable(lambda *arrays: run(*arrays[:-1]), self._diagonal_rule, arrays)
 
@@ -117,14 +117,14 @@ class QR(operations.Factor):
         return self._finish(jnp.triu(self._packed(*arrays)), self.count)
 
     def _finish(self, rows, count):
-        """The first ``count`` rows as a result."""
+        """Returns the first ``count`` rows in the form of a result."""
         return rectangular.finished(self.layout, rows, count)
 
     def _moved(self, primals, tangents):
-        """(Q, R, dA, W = dA R^-1, Q^H W, its skew-Hermitian part that leaves R upper triangular),
-        all square matrices of order max(m, n) by rows, with zeros where there is nothing. Rule of
-        S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012; a wide A has W of its
-        first columns."""
+        """Returns (Q, R, dA, W = dA R^-1, Q^H W, its skew-Hermitian part that keeps R upper
+        triangular), all as square matrices of order max(m, n) by rows, padded with zeros. This is
+        the rule of S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012; for a wide
+        A, W is that of its first columns."""
         layout, k, order = self.layout, self.count, max(self.shape)
 
         def square(matrix):
@@ -173,7 +173,7 @@ class QR(operations.Factor):
 
 
 def divided(layout, b, u):
-    """B U^-1 of an upper triangular U, both square and by rows."""
+    """Returns B U^-1 for an upper triangular U, both square and by rows."""
     scale = hermitian.general_diagonal(layout, u)
     return lu_operations.divided(
         layout, hermitian.scaled(layout, b, 1 / scale), hermitian.scaled(layout, u, 1 / scale)
@@ -181,7 +181,7 @@ def divided(layout, b, u):
 
 
 def _no_derivative(routine):
-    """The message of an error. The last m - n columns of Q depend on the choice of the reflectors,
+    """Returns an error message. The last m - n columns of Q depend on the choice of the reflectors,
     which JAX doesn't differentiate either."""
     return (
         f"{routine}: all of Q, and its reflectors, have no derivative with respect to A, which "
@@ -190,13 +190,13 @@ def _no_derivative(routine):
 
 
 class _OfColumns(operations.Apply):
-    """An operation on right-hand sides (m,) or (m, nrhs) that is made of native ones."""
+    """An operation on right-hand sides (m,) or (m, nrhs) that is composed of native ones."""
 
     of: QR
 
     @abc.abstractmethod
     def compute(self, apply, *arrays) -> typing.Any:
-        """The result, by ``apply(native, operation, *arrays)``."""
+        """Computes the result by calls of ``apply(native, operation, *arrays)``."""
 
     @property
     def native(self):
@@ -217,7 +217,7 @@ class _OfColumns(operations.Apply):
         return _OnDevice(self)
 
     def on_device(self, coordinates, *arrays):
-        """The result on a device that has whole factors, inside a shard_map."""
+        """Computes the result on a device that has whole factors, inside a shard_map."""
 
         def apply(native, operation, *arrays):
             return operations.OnDevice(self._native(native, operation))(coordinates, *arrays)
@@ -225,16 +225,16 @@ class _OfColumns(operations.Apply):
         return self.compute(apply, *arrays)
 
     def _first(self, x):
-        """``x`` with zeros behind as many rows as A has columns."""
+        """Replaces the rows of ``x`` after the first ones, one for each column of A, by zeros."""
         return x if len(x) <= self.of.columns else _first_rows(x, self.of.columns)
 
     def _times(self, a_dot, x):
-        """dA x, of the first rows of x."""
+        """Returns dA times the first rows of x."""
         product = functools.partial(_with_rows, rectangular.transposed_product, self.of.columns)
         return hermitian.of_right_hand_sides(product, self.of.layout, a_dot, x)
 
     def _adjoint_times(self, a_dot, x):
-        """dA^H x, in the first rows of the result."""
+        """Returns dA^H x in the first rows of the result."""
         product = functools.partial(_with_rows, rectangular.conjugate_product, self.of.columns)
         return hermitian.of_right_hand_sides(product, self.of.layout, a_dot, x)
 
@@ -259,7 +259,7 @@ class _OnDevice:
 
 @dataclasses.dataclass(frozen=True)
 class _Multiply(_OfColumns):
-    """Q b, or Q^H b."""
+    """Computes Q b, or Q^H b."""
 
     of: QR
     operation: int
@@ -288,7 +288,7 @@ class _Solve(_OfColumns):
 
     def compute(self, apply, *arrays):
         x = apply(SOLVE, self.operation, *arrays)
-        # The native code leaves the components of the residual behind the solution.
+        # The native code leaves the components of the residual below the solution.
         return self._first(x) if self.operation == PLAIN else x
 
     @property
@@ -312,7 +312,7 @@ class _Solve(_OfColumns):
 
 @dataclasses.dataclass(frozen=True)
 class _Project(_OfColumns):
-    """P b."""
+    """Computes P b."""
 
     of: QR
 

@@ -1,9 +1,8 @@
-"""Factors in lower precision that are kept with their matrix: how they are made and solve.
+"""Factors in lower precision that are kept with their matrix: their creation and their solves.
 
-A `Kind` says what a factor of Cholesky (`refined_factor`) and one of LU (`refined_lu_factor`) have
-of their own. The arrays of a factor are A's rows, the tiles, the overflow where there is one, and
-those that are the same on all ranks, of which the last is the status. Its tangent is that of A, in
-the place of A's rows.
+A `Kind` has the differences between Cholesky (`refined_factor`) and LU (`refined_lu_factor`). The
+arrays of a factor are A's rows, the tiles, the overflow if there is one, and arrays that are equal
+on all ranks, with the status last. A factor's tangent has the tangent of A in place of A's rows.
 """
 
 import collections.abc
@@ -32,14 +31,16 @@ from jaxmg._transform import batched_calls, batching, derivatives, hermitian
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Attributes:
-    solve_name: the name of a solve in errors.
-    routine: the record of the factorization in lower precision.
-    pack: function of (call, results, A by rows) that makes the factor.
-    shared: how many of its arrays are the same on all ranks.
-    solve: function of (call, rank coordinates, *arrays with an overflow, right-hand sides) that
-        solves on a rank: (a, x, status, iterations).
-    product, adjoint_product: functions of `hermitian` that multiply with the matrix.
+    """A kind of factor.
+
+    Attributes:
+        solve_name: the name of a solve in errors.
+        routine: the record of the factorization in lower precision.
+        pack: function of (call, results, A by rows) that creates the factor.
+        shared: the number of the factor's arrays that are equal on all ranks.
+        solve: function of (call, rank coordinates, *arrays with an overflow, right-hand sides) that
+            solves on a rank and returns (a, x, status, iterations).
+        product, adjoint_product: functions of `hermitian` that multiply by the matrix.
     """
 
     solve_name: str
@@ -55,7 +56,7 @@ def factorize(
     kind, a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check=False,
     caller="",
 ):  # fmt: skip
-    """A public function's factor with ``refine``, on behalf of a ``caller``."""
+    """Creates the factor of a public function with ``refine``, on behalf of a ``caller``."""
     caller = caller or kind.routine.name
     backend = refinement.check_options(caller, refine, "native", precision=precision)
     arguments = collect(
@@ -77,7 +78,7 @@ def factorize(
 
 
 def factor_for(kind, a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    """Factors an operand of another routine, for that routine's derivative."""
     return factorize(
         kind, a, arguments.T_A, arguments.mesh, arguments.spec, None, arguments.pad, False, None,
         dict(arguments.options)["refine"], caller=arguments.caller,
@@ -85,7 +86,7 @@ def factor_for(kind, a, arguments):
 
 
 def _differentiable(kind, arguments, a):
-    """The factor, whose tangent is that of A, in the place of A's rows."""
+    """Returns the factor, whose tangent has the tangent of A in place of A's rows."""
 
     def derivative(primals, tangents):
         factor = _differentiable(kind, arguments, *primals)
@@ -100,7 +101,7 @@ def _differentiable(kind, arguments, a):
 
 @dataclasses.dataclass(frozen=True)
 class _Factor(batching.Batchable):
-    """The factorization, a function of the matrix."""
+    """The factorization as a function of the matrix."""
 
     kind: Kind
     arguments: Arguments
@@ -118,7 +119,7 @@ class _Factor(batching.Batchable):
 
 
 def _rows(a, layout):
-    """``a`` by rows as the native code takes them: itself where it lies so."""
+    """Returns ``a`` by rows, as the native code takes it; ``a`` itself if it is by rows already."""
     n = a.shape[1]
     padded = -(-n // layout.ranks) * layout.ranks
     if n == 0 or (a.shape[0] == padded and programs.lies_by_rows(a, layout)):
@@ -133,8 +134,8 @@ def _laid_out(call, a):
 
 @dataclasses.dataclass(frozen=True)
 class Solve(batching.Batchable):
-    """A solve, of the factor's arrays, A's rows first, and right-hand sides; (x, status,
-    iterations), None in place of one that isn't wanted."""
+    """A solve as a function of the factor's arrays, A's rows first, and right-hand sides. It
+    returns (x, status, iterations), with None in place of unwanted results."""
 
     kind: Kind
     layout: layouts.Layout
@@ -160,7 +161,7 @@ class Solve(batching.Batchable):
         return values if placement is None else placement.put(values)
 
     def differentiable(self, *arrays):
-        """`__call__` with a derivative."""
+        """Calls the solve, with a derivative."""
         return derivatives.differentiable(
             lambda *arrays: batching.batchable(self, *arrays), self._rule, *arrays
         )
@@ -186,7 +187,7 @@ class _Solution(derivatives.ByColumns):
 
     @property
     def adjoint(self):
-        """Of a Hermitian matrix its own."""
+        """The solve with the adjoint of A; itself if A is Hermitian."""
         of = self.of
         if of.kind.product is of.kind.adjoint_product:
             return self
@@ -197,7 +198,7 @@ class _Solution(derivatives.ByColumns):
         return x, self.moved(primals, tangents, x)
 
     def moved(self, primals, tangents, x):
-        """op(A)^-1 (db - op(dA) x), refined as x is."""
+        """Returns op(A)^-1 (db - op(dA) x), refined like x."""
         (a_dot, *_, b_dot), moved = tangents, None
         if a_dot is not None and x.size:
             of = self.of
@@ -241,7 +242,7 @@ _RESULTS: tuple[results.Result, ...] = (
 
 
 def _program(call, *arrays):
-    """All that a solve gives; traced."""
+    """Computes all results of a solve, in a trace."""
     layout, count = call.layout, 3 if call.overflow else 2
     others = tuple(blocks.replicate(array, layout) for array in arrays[count:])
     b = others[-1]

@@ -1,4 +1,4 @@
-"""A Cholesky factor in lower precision, kept with its matrix to solve in the precision of that."""
+"""A Cholesky factor in lower precision with its matrix, to solve in the matrix's precision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxmg._factors import leaves, pickling, refined, refinement
 from jaxmg._transform import hermitian
 from jaxmg._types import MatrixLike, MeshLike
 
-# What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
+# Attributes of a `CholeskyFactor` that would have the accuracy of the lower precision here.
 _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
 
 
@@ -151,25 +151,25 @@ class RefinedFactor(pickling.Pickled):
 def cho_factor(
     a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check=False
 ):  # fmt: skip
-    """`jaxmg.cho_factor` with ``refine``."""
+    """Computes `jaxmg.cho_factor` with ``refine``."""
     return refined.factorize(
         _CHOLESKY, a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check
     )
 
 
 def factor_for(a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    """Factors an operand of another routine, for that routine's derivative."""
     return refined.factor_for(_CHOLESKY, a, arguments)
 
 
 def _factorize(call, coordinates, a):
-    """The factorization in lower precision on a rank."""
+    """Factors a matrix in lower precision on a rank."""
     lower = refinement.factor_lower(call, coordinates, a, call.tile, call.overflow)
     return lower.tiles, lower.overflow, lower.status, lower.scale, lower.size
 
 
 def _pack(call, values, rows):
-    """The factor, of a call, its results and A by rows."""
+    """Creates the factor from a call, its results and A by rows."""
     tiles, overflow, status, scale, size = values
     return RefinedFactor(
         rows, tiles, overflow if call.overflow else None, scale, size, status,
@@ -197,7 +197,7 @@ _LOWERED = record.Routine(
 
 
 def _solve(call, coordinates, rows, tiles, overflow, scale, size, status, b, adjoint):
-    """A solve on a rank."""
+    """Solves on a rank."""
     lower = refinement.Lowered(
         tiles, overflow, status.reshape(1), scale, size.reshape(1), call.tile
     )

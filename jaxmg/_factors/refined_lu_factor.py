@@ -1,4 +1,4 @@
-"""An LU factor in lower precision, kept with its matrix to solve in the precision of that."""
+"""An LU factor in lower precision with its matrix, to solve in the matrix's precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxmg._factors import leaves, lu_refinement, pickling, refined, refinement,
 from jaxmg._transform import hermitian
 from jaxmg._types import MatrixLike, MeshLike, Trans
 
-# What an `LUFactor` has, and a factor in lower precision has with the accuracy of that alone.
+# Attributes of an `LUFactor` that would have the accuracy of the lower precision here.
 _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "inv")
 
 
@@ -168,19 +168,19 @@ class RefinedLUFactor(pickling.Pickled):
 
 
 def lu_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):
-    """`jaxmg.lu_factor` with ``refine``."""
+    """Computes `jaxmg.lu_factor` with ``refine``."""
     return refined.factorize(
         _LU, a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
     )
 
 
 def factor_for(a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    """Factors an operand of another routine, for that routine's derivative."""
     return refined.factor_for(_LU, a, arguments)
 
 
 def _factorize(call, coordinates, a):
-    """The factorization in lower precision on a rank."""
+    """Factors a matrix in lower precision on a rank."""
     lower = lu_refinement.factor_lower(call, coordinates, a, call.tile, call.overflow)
     return (
         lower.tiles, lower.overflow, lower.pivots, lower.status, lower.rows, lower.columns,
@@ -189,7 +189,7 @@ def _factorize(call, coordinates, a):
 
 
 def _pack(call, values, rows):
-    """The factor, of a call, its results and A by rows."""
+    """Creates the factor from a call, its results and A by rows."""
     tiles, overflow, pivots, status, row_exponents, column_exponents, size = values
     return RefinedLUFactor(
         rows, tiles, overflow if call.overflow else None, pivots, row_exponents, column_exponents,
@@ -223,7 +223,7 @@ _LOWERED = record.Routine(
 
 
 def _solve(call, coordinates, rows, tiles, overflow, *others, adjoint):
-    """A solve on a rank."""
+    """Solves on a rank."""
     pivots, row_exponents, column_exponents, size, status, b = others
     lower = lu_refinement.Lowered(
         tiles, overflow, pivots, status.reshape(1), row_exponents, column_exponents,

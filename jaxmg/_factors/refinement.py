@@ -1,4 +1,4 @@
-"""Solving from a Cholesky factor in lower precision: what each rank does."""
+"""Solving with a Cholesky factor in lower precision: the work of each rank."""
 
 import dataclasses
 import functools
@@ -10,10 +10,10 @@ import numpy as np
 from jaxmg._call import backends, checks, ffi, record
 from jaxmg._factors import cholesky_operations, correction, pcg, scaling
 
-# The native routines that refinement calls beside those of other modules.
+# The native routines that refinement calls in addition to those of other modules.
 SERVICES = ("hemm", "all_gather")
-# `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
-# dsposv has them: the one in lower precision failed; refinement did not converge.
+# `iterations` if the solution comes from a factorization in A's own precision, as in LAPACK's
+# dsposv: the factorization in lower precision failed; refinement did not converge.
 NOT_FACTORED = -3
 NOT_CONVERGED = -(correction.LIMIT + 1)
 
@@ -23,12 +23,12 @@ class _Lower:
     """A precision of factorizations.
 
     Attributes:
-        products: those of the factorization (checks.PRODUCTS).
-        shift: what is added to the unit diagonal, so that rounding A leaves it positive definite
-            where it is nearly singular (N. J. Higham and S. Pranesh, "Exploiting lower precision
-            arithmetic in solving symmetric positive definite linear systems and least squares
-            problems", SIAM J. Sci. Comput. 43, 2021). About what products of it are off by: more
-            costs iterations.
+        products: the precision of the factorization's products (checks.PRODUCTS).
+        shift: number added to the unit diagonal, so that a nearly singular A is positive definite
+            after rounding (N. J. Higham and S. Pranesh, "Exploiting lower precision arithmetic in
+            solving symmetric positive definite linear systems and least squares problems", SIAM J.
+            Sci. Comput. 43, 2021). It is about the error of the products: a larger one costs
+            iterations.
     """
 
     products: int
@@ -43,25 +43,25 @@ _PRECISIONS = {
     "F16_F16_F32_X3": _Lower(4, 2.0**-23),
 }
 NAMES = (None, "auto", *_PRECISIONS)
-# "auto", by whether it is on GPUs, and for float64 and complex128: what is fastest over the most
-# conditions (docs/laboratory.md).
+# "auto", by (on GPUs, float64 or complex128): the fastest precision over the most conditions
+# (docs/laboratory.md).
 _AUTO = {
     (True, True): "BF16_BF16_F32_X3",
     (True, False): "BF16_BF16_F32_X3",
     (False, True): "float32",
     (False, False): "tf32",
 }
-# Of a residual, the products of so many elements of each row of A are added up by themselves: the
-# fewer, the less is rounded, and the more memory it takes (hemm.h), which is at most 1 / _MEMORY of
-# a rank's rows.
+# In a residual the products of this many elements of each row of A are summed separately. A smaller
+# number means less rounding and more memory (hemm.h), of which at most 1 / _MEMORY of a rank's rows
+# is used.
 _DEPTH, _MEMORY = 128, 16
-# Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
+# Number of elements that are rounded at a time: few for a large matrix, and many for a GPU.
 _PIECE = 2**24
 LOWER_DTYPES = (("float64", "float32"), ("complex128", "complex64"))
 
 
 def check(routine, name, dtype, backend, platform):
-    """Checks ``refine=``; the name of the precision of the factorization, "auto" resolved."""
+    """Checks ``refine``; returns the precision of the factorization, with "auto" resolved."""
     name = checks.plain_precision(name)
     if isinstance(name, str) and 0 < checks.PRODUCTS.get(name, 0) < checks.DEFAULT:
         name = checks.precision_of(checks.PRODUCTS[name])
@@ -88,7 +88,7 @@ OPTION = record.Option("refine", "refine", check)
 
 
 def check_options(routine, refine, backend, *, precision=None, **refused):
-    """Checks what can't be had with ``refine``; the backend to ask for."""
+    """Raises for options that exclude ``refine``; returns the backend to ask for."""
     if refine is None:
         raise ValueError(
             f"{routine}: return_iterations=True is for a call with refine; pass refine='auto', or "
@@ -109,7 +109,7 @@ def check_options(routine, refine, backend, *, precision=None, **refused):
 
 
 def products_of(refine):
-    """The precision of the products of a factorization (checks.PRODUCTS)."""
+    """Returns the precision of the products of a factorization (checks.PRODUCTS)."""
     return _PRECISIONS[refine].products
 
 
@@ -119,12 +119,12 @@ def lower_dtype(dtype):
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A factor in lower precision on a rank, that of S A S + shift, S diagonal.
+    """A rank's part of the factor of S A S + shift in lower precision, where S is diagonal.
 
     Attributes:
-        tiles, overflow, tile: as a `CholeskyFactor` has them; ``overflow`` may be without rows.
-        status: (1,), of the factorization.
-        scale: (n,), the diagonal of S: powers of two, with which that of S A S is about one.
+        tiles, overflow, tile: as in a `CholeskyFactor`; ``overflow`` may have no rows.
+        status: (1,), the status of the factorization.
+        scale: (n,), the diagonal of S: powers of two that bring the diagonal of S A S to about one.
         size: (1,), |S A S|_F.
     """
 
@@ -137,7 +137,7 @@ class Lowered:
 
 
 def plan(layout, dtype, n, tile, refine):
-    """The plugin's plan of the factorization in lower precision."""
+    """Returns the plugin's plan of the factorization in lower precision."""
     return backends.plan(
         "potrf", layout, "native", lower_dtype(dtype), (n, n), tile,
         products=products_of(refine),
@@ -145,17 +145,17 @@ def plan(layout, dtype, n, tile, refine):
 
 
 def piece_height(rows, n):
-    """The number of a rank's rows that are rounded at a time."""
+    """Returns the number of a rank's rows that are rounded at a time."""
     return min(max(_PIECE // n, 1), rows)
 
 
 def parts(n, ranks, nrhs):
-    """The number of split components of x, which a residual multiplies one by one."""
+    """Returns the number of split components of x, which a residual multiplies one by one."""
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
 
 
 def factor_and_solve(call, coordinates, a, b):
-    """`potrs` with refinement: (a, x, status, iterations) on this rank."""
+    """Computes `potrs` with refinement; returns (a, x, status, iterations) on this rank."""
     coordinates = after(coordinates, b)
     sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
     lower = factor_lower(call, coordinates, a, sizes["tile"], sizes["overflow_rows"])
@@ -163,7 +163,7 @@ def factor_and_solve(call, coordinates, a, b):
 
 
 def factor_lower(call, coordinates, a, tile, overflow_rows):
-    """The `Lowered` factor of which ``a`` is this rank's rows."""
+    """Factors the matrix of which ``a`` is this rank's rows; returns a `Lowered`."""
     layout, n = call.layout, a.shape[1]
     how = _PRECISIONS[dict(call.attributes)["refine"]]
     first = coordinates.reshape(2)[0] * a.shape[0]
@@ -171,7 +171,8 @@ def factor_lower(call, coordinates, a, tile, overflow_rows):
     diagonal = jnp.take_along_axis(a, jnp.minimum(own, n - 1), 1)[:, 0].real
     halves = scaling.exponents(ffi.all_gather(diagonal, layout, coordinates)) // 2
     lowest = scaling.lowest_exponent(diagonal.dtype)
-    root = scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)  # 1 of zeros
+    # 1 for zeros.
+    root = scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)
     low, squares = _round(a, first, root, how.shift)
     size = jnp.sqrt(jnp.sum(ffi.all_gather(squares[None], layout, coordinates), keepdims=True))
     tiles, overflow, _, status = ffi.call(
@@ -188,10 +189,10 @@ def factor_lower(call, coordinates, a, tile, overflow_rows):
 
 
 def _round(a, first, root, shift):
-    """(S A S + shift in lower precision, the sum of squares of what S A S has on and above the
-    diagonal, twice for what is above), for the rows from ``first`` on.
+    """Returns, for the rows from ``first`` on, S A S + shift in lower precision, and the sum of the
+    squares in the upper triangle of S A S, where entries above the diagonal count twice.
 
-    Piece by piece: XLA may not fuse all of it, and would take memory of A's size in between.
+    Works piece by piece, because XLA may not fuse all of it and would allocate memory of A's size.
     """
     rows, n = a.shape
     height = piece_height(rows, n)
@@ -205,7 +206,7 @@ def _round(a, first, root, shift):
         part = _times_both(part, 1 / root[row], 1 / root[:n])
         shifted = jnp.where(row == column, part * (1 + shift), part)
         low = jax.lax.dynamic_update_slice_in_dim(low, shifted.astype(low.dtype), start, 0)
-        fresh = row >= first + i * height  # the last piece begins in the one before
+        fresh = row >= first + i * height  # the last piece may begin inside the one before
         part = jnp.where((row <= column) & fresh, part, 0)
         weights = jnp.where(row < column, 2, 1)
         return low, squares + jnp.sum(weights * (part.real**2 + part.imag**2))
@@ -215,7 +216,7 @@ def _round(a, first, root, shift):
 
 
 def _times_both(part, left, right):
-    """``left * part * right`` of powers of two, also where ``part`` is denormal."""
+    """Returns ``left * part * right`` for powers of two, also if ``part`` is denormal."""
     if jnp.issubdtype(part.dtype, jnp.complexfloating):
         parts = (_times_both(x, left, right) for x in (part.real, part.imag))
         return jax.lax.complex(*parts)
@@ -228,9 +229,9 @@ def _times_both(part, left, right):
 
 
 def solve(call, coordinates, a, lower, b):
-    """Solves with a factor in lower precision: (a, x, status, iterations) on this rank.
+    """Solves by a factor in lower precision; returns (a, x, status, iterations) on this rank.
 
-    The first one is A's memory with unspecified contents, for a caller who has donated A.
+    The first result is A's memory with unspecified contents, for a caller who has donated A.
     """
     n, s = a.shape[1], lower.scale[:, None]
     factored = lower.status[0] == 0
@@ -251,7 +252,7 @@ def solve(call, coordinates, a, lower, b):
     def residual(b, x):
         return b - multiply(x, parts(n, call.layout.ranks, x.shape[1]))
 
-    # Columns of b are scaled by exponents, since they may be denormal, as x may.
+    # Columns of b are scaled by exponents, since b and x may be denormal.
     scale = scaling.exponents(s)
     columns = jnp.max(scaling.exponents(b) + scale, axis=0)
     columns = jnp.where(jnp.any(scaling.magnitude(b) > 0, axis=0), columns, 0)
@@ -263,17 +264,17 @@ def solve(call, coordinates, a, lower, b):
 
 
 def _plain(call, coordinates, a, b):
-    """(A's memory, x, status) of a factorization in A's own precision."""
+    """Solves by a factorization in A's own precision; returns (A's memory, x, status)."""
     number = jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype)
     a, x, _, status = plain_solve("potrs", call, coordinates, a, b, number)
     return a, x, status
 
 
 def plain_solve(native, call, coordinates, a, b, *numbers):
-    """All results of a native routine that solves in A's own precision.
+    """Returns all results of a native routine that solves in A's own precision.
 
     Args:
-        numbers: shapes and dtypes of those between x and the status.
+        numbers: shapes and dtypes of the results between x and the status.
     """
     return ffi.call(
         f"jaxmg_{native}", call.layout, call.tile, "native", (coordinates, a, b),
@@ -288,13 +289,13 @@ def plain_solve(native, call, coordinates, a, b, *numbers):
 
 
 def or_plain(call, a, b, factored, solution, plain):
-    """The refined solution, or the plain one where it isn't good: (a, x, status, iterations).
+    """Returns the refined solution if it is good, else a plain one: (a, x, status, iterations).
 
     Args:
         factored: whether the factorization in lower precision has succeeded.
         solution: `correction.Refined`.
-        plain: function of (a, b) that solves in A's own precision, in A's memory, and gives that, x
-            and the status.
+        plain: function of (a, b) that solves in A's own precision in A's memory, and returns (that
+            memory, x, status).
     """
     good = factored & solution.accepted
 
@@ -303,7 +304,8 @@ def or_plain(call, a, b, factored, solution, plain):
 
     def factor_again(a, b, x, good):
         if not call.in_place:
-            # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
+            # The routine works on a copy. If it is made here, not by XLA before the branch, it
+            # takes the memory where the factor was.
             a = jnp.where(good, 0, a)
         return plain(a, b)
 
@@ -313,7 +315,7 @@ def or_plain(call, a, b, factored, solution, plain):
 
 
 def native_like(target, layout, tile, operands, **attributes):
-    """The result of a native routine that is like its last operand, the same on all ranks."""
+    """Calls a native routine whose only result is like the last operand, equal on all ranks."""
     last = operands[-1]
     return ffi.call(
         target, layout, tile, "native", operands, (jax.ShapeDtypeStruct(last.shape, last.dtype),),
@@ -322,17 +324,18 @@ def native_like(target, layout, tile, operands, **attributes):
 
 
 def after(coordinates, *arrays):
-    """``coordinates`` for a native call that must start after ``arrays`` have been computed.
+    """Returns ``coordinates`` for a native call that must start after ``arrays`` are computed.
 
-    A call that fails does so on all ranks. If a second call, or a collective of XLA's, ran at the
-    same time, a rank that has left the program would be missing there, and the others would wait.
+    A call that fails does so on all ranks, which then leave the program. If a second call, or a
+    collective of XLA's, ran at the same time, a rank that has left would be missing in it, and the
+    others would wait.
     """
     never = [array.ravel()[0].real < -jnp.inf for array in arrays if array.size]
     return coordinates + sum(value.astype(coordinates.dtype) for value in never)
 
 
 def power_of_two(values):
-    """2^e with values / 2^e in [1, 2); 1 where there is none: of zero, NaN, infinity."""
+    """Returns 2^e with values / 2^e in [1, 2); 1 for zero, denormals, NaN and infinity."""
     kind = jnp.finfo(values.dtype)
     whole = np.array(np.inf, values.dtype).view(f"uint{kind.bits}")  # all ones in the exponent
     bits = jax.lax.bitcast_convert_type(values, whole.dtype) & whole

@@ -1,4 +1,4 @@
-"""What rules of solvers inside a shard_map of the caller's do to right-hand sides."""
+"""Right-hand sides in derivative rules of solvers, inside the caller's shard_map."""
 
 import dataclasses
 
@@ -11,11 +11,12 @@ from jaxmg._transform import hermitian
 
 @_compat.default_promotion()
 def alike(factor, b, call, determinant):
-    """A factor and right-hand sides inside a shard_map of the caller's. Where b differs between the
-    ranks they are NaN and the status is -2, as from the native code.
+    """Makes a factor and right-hand sides vary over the same axes, inside the caller's shard_map.
+    If b differs between the ranks, it and the determinant are NaN and the status is -2, as from the
+    native code.
 
     Args:
-        determinant: the names of the factor's numbers that are returned beside solutions.
+        determinant: the names of the factor's numbers that are returned with solutions.
     """
     axes = local_layouts.shared_axes(factor.layout, b)
     numbers = {name: _compat.vary(getattr(factor, name), axes) for name in (*determinant, "status")}

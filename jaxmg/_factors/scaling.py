@@ -1,8 +1,8 @@
-"""Multiplication by powers of two, exact whatever the range.
+"""Multiplication by powers of two, exact over the whole range.
 
-XLA's CPU code takes denormals for 0, in what it reads and in what it gives. Functions here look at
-bits, so that a problem whose numbers are denormal, or whose products are on the way, is scaled to
-one whose numbers are not, and its solution is scaled back.
+XLA's CPU code takes denormals for 0, in operands and in results. The functions here work on bits.
+They scale a problem whose numbers or intermediate products are denormal to one whose numbers
+aren't, and scale its solution back.
 """
 
 import functools
@@ -15,23 +15,23 @@ from jaxmg._call import layouts
 
 
 def exponents(x):
-    """e of |x| = f 2^e with 1 <= f < 2, int32; 0 of what isn't finite, very low of 0. Of a complex
-    number that of its larger part."""
+    """Returns e of |x| = f 2^e with 1 <= f < 2, int32; 0 if x isn't finite, and very low if x is 0.
+    For a complex number this is the exponent of its larger part."""
     if _is_complex(x):
         return jnp.maximum(exponents(x.real), exponents(x.imag))
     return _split(x)[1]
 
 
 def times_power(x, exponent):
-    """x 2^exponent for int32 exponents, rounded once where it is denormal."""
+    """Returns x 2^exponent for int32 exponents, rounded once if it is denormal."""
     if _is_complex(x):
         return jax.lax.complex(times_power(x.real, exponent), times_power(x.imag, exponent))
     format_ = _Format(x.dtype)
     fraction, own = _split(x)
     total = jnp.clip(own + exponent, -4 * format_.bias, 4 * format_.bias)
     normal = jnp.clip(total, 1 - format_.bias, format_.bias)
-    scaled = fraction * format_.power(normal)  # of which one factor is in [1, 2)
-    # The bits of a denormal are an integer, of the least one's size.
+    scaled = fraction * format_.power(normal)  # exact, as |fraction| is in [1, 2)
+    # The bits of a denormal are an integer: how often it contains the least denormal.
     power = total + format_.lowest
     steps = jnp.abs(fraction) * format_.power(jnp.clip(power, -2, format_.digits))
     bits = jax.lax.round(steps, jax.lax.RoundingMethod.TO_NEAREST_EVEN).astype(format_.integer)
@@ -42,12 +42,12 @@ def times_power(x, exponent):
 
 
 def lift_denormals(x):
-    """(x where it is normal, and the multiple of the least denormal that it is elsewhere; where it
-    is denormal or 0); of a real x."""
+    """Returns, for a real x, x itself if it is normal, else its multiple of the least denormal; and
+    whether it is denormal or 0."""
     format_ = _Format(x.dtype)
     bits = format_.bits(x)
     small = (bits & ~format_.sign) < format_.first_normal
-    # With the exponent of 2^digits the digits are an integer behind that.
+    # With the exponent of 2^digits, the digits are an integer that is added to 2^digits.
     base = format_.number(bits & format_.digit_mask | format_.power_bits(format_.digits))
     count = base - format_.power(format_.digits)
     count = jnp.where((bits & format_.sign) != 0, -count, count)
@@ -55,25 +55,25 @@ def lift_denormals(x):
 
 
 def denormals_over_tiny(x):
-    """Real denormal numbers over the least normal one, which XLA's code for CPUs takes for 0; of
-    other numbers anything."""
+    """Divides real denormal numbers, which XLA's CPU code takes for 0, by the least normal number.
+    The result for other numbers is arbitrary."""
     format_ = _Format(x.dtype)
-    one = format_.number(format_.bits(x) | format_.power_bits(0))  # with |x| / tiny more
+    one = format_.number(format_.bits(x) | format_.power_bits(0))  # 1 + |x| / tiny, with x's sign
     return one - jax.lax.sign(one)
 
 
 def power(exponent, dtype):
-    """2^exponent, which is normal, for int32 exponents."""
+    """Returns 2^exponent, which is normal, for int32 exponents."""
     return _Format(dtype).power(exponent)
 
 
 def lowest_exponent(dtype):
-    """-e of the least denormal, 2^e."""
+    """Returns -e, where 2^e is the least denormal."""
     return _Format(jnp.finfo(dtype).dtype).lowest
 
 
 def magnitude(x):
-    """The bits of |x|, unsigned integers in the order of |x|: what compares denormals too."""
+    """Returns the bits of |x|, unsigned integers in the order of |x|, to compare denormals too."""
     if _is_complex(x):
         return jnp.maximum(magnitude(x.real), magnitude(x.imag))
     format_ = _Format(x.dtype)
@@ -81,10 +81,10 @@ def magnitude(x):
 
 
 def largest(x, axis=None, keepdims=False):
-    """The largest magnitude, of complex numbers that of a part; NaN where there is one."""
+    """Returns the largest magnitude, for complex numbers of their parts; NaN if there is a NaN."""
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(each % x.ndim for each in axes)
-    # Fewer operations than `magnitude`. Of that a comparison with 0 stays one of integers on CPUs.
+    # Fewer operations than `magnitude`, whose comparison with 0 stays one of integers on CPUs.
     parts = (x.real, x.imag) if _is_complex(x) else (x,)
     of_parts = (_Format(part.dtype).bits(jax.lax.abs(part)) for part in parts)
     bits = jax.lax.reduce_max(functools.reduce(jnp.maximum, of_parts), axes)
@@ -93,21 +93,21 @@ def largest(x, axis=None, keepdims=False):
 
 
 def largest_of_ranks(x, axes, axis=None):
-    """`largest` of the values of all ranks, inside a shard_map over these axes of the mesh. A
-    maximum of floating-point numbers loses a NaN there on CPU devices."""
+    """Returns `largest` of the values of all ranks, inside a shard_map over these axes of the mesh.
+    A maximum of floating-point numbers would lose a NaN there on CPU devices."""
     dtype = jnp.finfo(x.dtype).dtype
     found = _Format(dtype).bits(largest(x, axis))
     return _Format(dtype).number(jax.lax.pmax(found, axes) if axes else found)
 
 
 def exponent_of(x, axis=None, keepdims=False):
-    """e of the largest magnitude f 2^e, 1 <= f < 2, of a normal number; 0 where it is zero or isn't
-    finite. It has no derivative."""
+    """Returns e of the largest magnitude f 2^e, 1 <= f < 2, if it is normal; 0 if it is zero or not
+    finite. The result has no derivative."""
     return exponent_of_largest(largest(jax.lax.stop_gradient(x), axis, keepdims))
 
 
 def exponent_of_largest(x):
-    """`exponent_of` where `largest` is known."""
+    """Returns `exponent_of`, given `largest`."""
     format_ = _Format(x.dtype)
     bits = format_.bits(x)
     found = (bits >> format_.digits).astype(jnp.int32) - format_.bias
@@ -116,13 +116,13 @@ def exponent_of_largest(x):
 
 
 def powers_of(largest, even=False, only_finite=False):
-    """(2^-e, 2^e) of the exponents e of these numbers, |x| = f 2^e with 1 <= f < 2; both are normal
-    whatever x is.
+    """Returns (2^-e, 2^e) for the exponents e of these numbers, |x| = f 2^e with 1 <= f < 2. Both
+    are normal for any x.
 
     Args:
-        even: whether e is even, and 1 <= f < 4.
-        only_finite: whether e is 0 of numbers that aren't finite. Else what is beside them in a
-            matrix vanishes.
+        even: whether e must be even, with 1 <= f < 4.
+        only_finite: whether e is 0 for numbers that aren't finite. Otherwise the other entries of
+            their matrix vanish.
     """
     format_ = _Format(largest.dtype)
     least, most = format_.first_normal, format_.power_bits(format_.bias - (not even))
@@ -131,34 +131,34 @@ def powers_of(largest, even=False, only_finite=False):
         one, infinite = format_.power_bits(0), format_.power_bits(format_.bias + 1)
         bits = jnp.where(bits < infinite, bits, one)
     bits = jax.lax.clamp(least, bits, most)
-    if even:  # an odd number with the bias
+    if even:  # the biased exponent is odd
         bits = (bits - least) | least
     bits = bits & ~format_.digit_mask
     return format_.number(format_.power_bits(format_.bias) - bits), format_.number(bits)
 
 
 def exponent_of_power(power):
-    """e of 2^e, int32."""
+    """Returns e of 2^e, int32."""
     format_ = _Format(power.dtype)
     return (format_.bits(power) >> format_.digits).astype(jnp.int32) - format_.bias
 
 
 def scale_of(x, axis=None, keepdims=False, only_finite=False):
-    """`powers_of` the largest magnitude along these axes. They have no derivative."""
+    """Returns `powers_of` the largest magnitude along these axes. They have no derivative."""
     size = largest(jax.lax.stop_gradient(x), axis, keepdims)
     return powers_of(size, only_finite=only_finite)
 
 
 def scaled(x, axis=None, only_finite=False):
-    """(x 2^-e, 2^e) for the exponents e of the largest entries along these axes, which are then in
-    [1, 2)."""
+    """Returns (x 2^-e, 2^e) for the exponents e of the largest entries along these axes, which are
+    in [1, 2) after scaling."""
     down, up = scale_of(x, axis, axis is not None, only_finite)
     return times_scale(x, down), up
 
 
 def times(x, power):
-    """x times real numbers, which broadcast against it."""
-    if _is_complex(x):  # of which infinity times a complex number is NaN
+    """Multiplies x by real numbers, which broadcast against it."""
+    if _is_complex(x):  # infinity times a complex number would be NaN
         return jax.lax.complex(x.real * power, x.imag * power)
     return x * power
 
@@ -172,13 +172,14 @@ def homogeneous(
     result by the power that undoes it.
 
     Args:
-        degrees: of the results. A single result has the degree that isn't 0. With halves the
-            exponents are even, and the largest entries in [1, 4).
-        reads: of ``a`` and the options, what the function reads of ``a``; None: everything.
+        degrees: of the results. The degree of a single result is the one that isn't 0. With halves
+            the exponents are even, and the largest entries are in [1, 4).
+        reads: function of ``a`` and the options that returns the entries that ``function`` reads.
+            None: all of ``a``.
         columns: whether the results are linear in the columns of the next array, (..., m) or (...,
-            m, k), which CPU devices scale too: products with small entries are denormal.
-        passes_largest: whether the function takes the largest entries of what it reads, (...), as
-            ``largest``.
+            m, k). CPU devices scale it too, because products with small entries are denormal.
+        passes_largest: whether ``function`` takes the largest of the entries that it reads, (...),
+            as ``largest``.
         only_finite: whether matrices with entries that aren't finite keep their scale, because
             other results are finite then.
     """
@@ -212,7 +213,7 @@ def homogeneous(
 
 
 def _power(down, up, degree):
-    """2^(e d) of the degree d, or for |d| > 1 that of its sign."""
+    """Returns 2^(e d) for a degree d that is 0.5 or -0.5, else 2^e or 2^-e, by the sign of d."""
     power = up if degree > 0 else down
     if degree == int(degree):
         return power
@@ -222,12 +223,12 @@ def _power(down, up, degree):
 
 
 def times_all(x, *powers):
-    """x times one of these after the other."""
+    """Multiplies x by these powers, one after the other."""
     return functools.reduce(times, powers, x)
 
 
 def _scale_of_columns(b, axis):
-    """`scale_of` each column on CPU devices, else ones."""
+    """Returns `scale_of` each column on CPU devices, else ones."""
 
     def ones(b):
         one = jnp.ones_like(largest(b, axis, keepdims=True))
@@ -240,7 +241,7 @@ def _scale_of_columns(b, axis):
 
 
 def _times_both(x, p, q):
-    """x p q for powers of two, where only the result has to be in the range."""
+    """Returns x p q for powers of two, where only the result has to be in range."""
     return jax.lax.platform_dependent(
         x, p, q, cpu=_times_both_on_cpu, default=lambda x, p, q: times(x, p)
     )
@@ -253,7 +254,7 @@ def _times_both_on_cpu(x, p, q):
         return jax.lax.complex(*parts)
     p, q = halves(p, q)
     x = x * p
-    # XLA's code gives 0 for denormals. Their bits are those of 1 + |x| / tiny behind those of 1.
+    # XLA's code returns 0 for a denormal x, whose bits are those of 1 + |x| / tiny less those of 1.
     format_, tiny = _Format(x.dtype), jnp.finfo(x.dtype).tiny
     small = x * (jnp.minimum(q, 1) * (1 / tiny))
     bits = format_.bits(small + jax.lax.sign(small)) - format_.power_bits(0)
@@ -268,7 +269,7 @@ def _times_both_on_cpu_jvp(primals, tangents):
 
 
 def halves(p, q):
-    """Two powers of two of about the same size, whose product is that of these two."""
+    """Returns two powers of two of about equal size with the product p q."""
     format_ = _Format(p.dtype)
     both = format_.bits(p) + format_.bits(q)
     half = (both >> 1) & ~format_.digit_mask
@@ -276,14 +277,14 @@ def halves(p, q):
 
 
 def times_scale(x, power):
-    """x times real powers of two, which broadcast against it: of denormal numbers, too, where the
+    """Multiplies x by real powers of two, which broadcast against it. x may be denormal if the
     result is normal."""
     return jax.lax.platform_dependent(x, power, cpu=_times_scale_on_cpu, default=times)
 
 
 @jax.custom_jvp
 def _times_scale_on_cpu(x, power):
-    """XLA's code for CPUs takes denormals for 0, so that they are equal to 0."""
+    """Corrects products that are 0 because XLA's CPU code takes denormals for 0."""
     if _is_complex(x):
         return jax.lax.complex(*(_times_scale_on_cpu(part, power) for part in (x.real, x.imag)))
     small = denormals_over_tiny(x) * (power * jnp.finfo(x.dtype).tiny)
@@ -296,14 +297,14 @@ def _times_scale_on_cpu_jvp(primals, tangents):
 
 
 def over(exponent, dimensions):
-    """``exponent`` with so many more dimensions of size 1."""
+    """Returns ``exponent`` with this number of additional dimensions of size 1."""
     return exponent.reshape(exponent.shape + (1,) * dimensions)
 
 
 def log_det_of_scaled(function, a, passes_largest=False):
-    """(sign, logarithm) of determinants by ``function``, of matrices (..., n, n) that are scaled if
-    their factors might overflow or underflow. With ``passes_largest`` it takes their largest entry
-    as ``largest``."""
+    """Returns (sign, logarithm) of the determinants of matrices (..., n, n), by ``function``.
+    Matrices whose factors might overflow or underflow are scaled. With ``passes_largest`` the
+    function takes their largest entry as ``largest``."""
     size = largest(jax.lax.stop_gradient(a), (-2, -1))
     down, up = powers_of(size)
     near = jnp.abs(exponent_of_power(up)) <= _Format(up.dtype).bias // 2
@@ -314,8 +315,8 @@ def log_det_of_scaled(function, a, passes_largest=False):
 
 
 def exp_times_power(log, exponent):
-    """e^log 2^exponent, where only the result has to be in the range; and bit for bit a multiple of
-    what it is with another exponent."""
+    """Returns e^log 2^exponent, where only the result has to be in range. Results for different
+    exponents are exact multiples of each other."""
     log2 = np.log(2).astype(log.dtype)
     own = jnp.round(jax.lax.stop_gradient(log) / log2)
     own = jnp.where(jnp.isfinite(own), own, 0)
@@ -323,38 +324,38 @@ def exp_times_power(log, exponent):
 
 
 def in_upper(a, diagonal=0):
-    """Where the upper triangles of matrices (..., m, n) are, from this diagonal on."""
+    """Returns the mask of the upper triangles of matrices (..., m, n), from this diagonal on."""
     row, column = (jax.lax.broadcasted_iota(jnp.int32, a.shape[-2:], i) for i in (0, 1))
     mask = column >= row + diagonal if diagonal else column >= row
     mask = jnp.broadcast_to(mask, a.shape)
-    # A selection's operands are sharded alike on explicit axes.
+    # On explicit axes the operands of a selection must be sharded alike.
     return mask if layouts.explicit_spec(a) is None else layouts.constrain_like(mask, a)
 
 
 def upper(a, diagonal=0):
-    """`jax.numpy.triu` in fewer operations."""
+    """Returns `jax.numpy.triu` in fewer operations."""
     return jnp.where(in_upper(a, diagonal), a, 0)
 
 
 def lower(a, diagonal=0):
-    """`jax.numpy.tril` in fewer operations."""
+    """Returns `jax.numpy.tril` in fewer operations."""
     return jnp.where(in_upper(a, diagonal + 1), 0, a)
 
 
 def unit_lower(a):
-    """The lower triangle of a matrix (m, n) with ones on its diagonal."""
+    """Returns the lower triangle of a matrix (m, n) with ones on its diagonal."""
     return lower(a, -1) + jnp.eye(a.shape[0], a.shape[1], dtype=a.dtype)
 
 
 def with_upper_times(a, power):
-    """Matrices (..., m, n) of which the upper triangles are multiplied by these powers, (...)."""
+    """Multiplies the upper triangles of matrices (..., m, n) by these powers, (...)."""
     return jnp.where(in_upper(a), times(a, over(power, 2)), a)
 
 
 def multiplied(x, exponent):
-    """x 2^exponent of normal numbers, by two products, which JAX may differentiate and which take
-    less time than `times_power`."""
-    if _is_complex(x):  # of which infinity times a complex number is NaN
+    """Returns x 2^exponent for normal numbers, by two products, which JAX can differentiate and
+    which are faster than `times_power`."""
+    if _is_complex(x):  # infinity times a complex number would be NaN
         return jax.lax.complex(multiplied(x.real, exponent), multiplied(x.imag, exponent))
     format_ = _Format(x.dtype)
     half = exponent >> 1
@@ -364,7 +365,7 @@ def multiplied(x, exponent):
 
 
 def clamped(x, least, most):
-    """Integers, at least and at most these."""
+    """Clamps integers to [least, most]."""
     return jax.lax.clamp(x.dtype.type(least), x, x.dtype.type(most))
 
 
@@ -373,7 +374,7 @@ def _is_complex(x):
 
 
 def _split(x):
-    """(f, e) with x = f 2^e and 1 <= |f| < 2; (x, 0) of what isn't finite."""
+    """Returns (f, e) with x = f 2^e and 1 <= |f| < 2; (x, 0) if x isn't finite."""
     format_ = _Format(x.dtype)
     value, small = lift_denormals(x)
     bits = format_.bits(value)
@@ -409,7 +410,7 @@ class _Format:
         return self.integer.type((exponent + self.bias) << self.digits)
 
     def power(self, exponent):
-        """2^exponent, which is normal, of an integer or of int32."""
+        """Returns 2^exponent, which is normal, for an integer or int32."""
         if isinstance(exponent, int):
             return self.number(self.power_bits(exponent))
         return self.number((exponent + self.bias).astype(self.integer) << self.digits)

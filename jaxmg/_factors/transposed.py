@@ -1,4 +1,4 @@
-"""Operations on a factor that take ``trans``, as those of `scipy.linalg` do."""
+"""Operations on a factor that take ``trans``, as in `scipy.linalg`."""
 
 import jax.numpy as jnp
 
@@ -8,14 +8,14 @@ _NAMES = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
 
 
 def apply(routine, matrix, parts, factor, b, operations, trans):
-    """An operation with op(M) applied to b.
+    """Applies an operation with op(M) to b.
 
     Args:
         matrix: M's name, for errors.
-        parts: function of (routine, factor) that gives the factor without its arrays, which applies
-            operations, and the arrays.
-        operations: the operations for "N" and "C". That with the transpose is made of the latter.
-        trans: which of them: 0 or "N", 1 or "T", 2 or "C".
+        parts: function of (routine, factor) that returns the factor without its arrays, which
+            applies operations, and the arrays.
+        operations: the operations for "N" and "C". The transpose uses the latter.
+        trans: the operation to apply: 0 or "N", 1 or "T", 2 or "C".
     """
     how = checked(routine, matrix, trans)
     if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
@@ -27,7 +27,7 @@ def apply(routine, matrix, parts, factor, b, operations, trans):
 
 
 def checked(routine, matrix, trans):
-    """The `name` of ``trans``; raises if there is none."""
+    """Returns the `name` of ``trans``; raises if it is invalid."""
     how = name(trans)
     if how is None:
         raise ValueError(
@@ -38,7 +38,7 @@ def checked(routine, matrix, trans):
 
 
 def name(trans):
-    """ "N", "T" or "C"; None for anything that isn't one of SciPy's names for it."""
+    """Returns "N", "T" or "C"; None if ``trans`` isn't one of SciPy's names for these."""
     if not isinstance(trans, str):
         try:
             trans = checks.index(trans)

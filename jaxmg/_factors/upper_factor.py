@@ -1,4 +1,4 @@
-"""Makes a kept Cholesky factor of U: the record, what a rank does, and the derivative."""
+"""Creation of a Cholesky factor from U: the routine's record, a rank's work, and the derivative."""
 
 import functools
 
@@ -12,7 +12,7 @@ from jaxmg._transform import dispatch, hermitian
 
 
 def _from_upper(call, coordinates, u):
-    """Brings U into the engine's layout, or NaN in its place where the status isn't 0."""
+    """Brings U into the engine's layout; replaces it by NaN if the status isn't 0."""
     log_det, status = _measure(call.layout, coordinates, u)
     u = jnp.where(status[0] == 0, u, jnp.nan)
     tiles, overflow = ffi.call(
@@ -25,7 +25,7 @@ def _from_upper(call, coordinates, u):
 
 
 def _measure(layout, coordinates, u):
-    """(log(det(U^H U)), status), each of shape (1,), of a rank's rows of what should be U."""
+    """Returns (log(det(U^H U)), status), each (1,), from a rank's rows of the supposed U."""
     (rows, n), rank = u.shape, coordinates.reshape(2)[0]
     diagonal = blocks.diagonal(rank, u, layout.ranks).real
     side = _largest_side(layout, rank, u).astype(diagonal.dtype)
@@ -34,7 +34,7 @@ def _measure(layout, coordinates, u):
         part = ffi.all_gather(part, layout, coordinates)
     parts = part.reshape(layout.ranks, rows + 1)
     diagonal = parts[:, :rows].reshape(-1)[:n]
-    # XLA's code for CPUs takes denormals for 0.
+    # XLA's CPU code takes denormals for 0.
     small = diagonal == 0
     diagonal = jnp.where(small, scaling.denormals_over_tiny(diagonal), diagonal)
     positive = diagonal > 0
@@ -47,12 +47,12 @@ def _measure(layout, coordinates, u):
     return log_det[None], status[None]
 
 
-# Where entries are that aren't 0, if there are none in a later place of these.
+# Sides of the diagonal with nonzero entries; of several `_largest_side` returns the last.
 _DIAGONAL, _BELOW, _ABOVE = range(3)
 
 
 def _largest_side(layout, rank, u):
-    """The last of `_DIAGONAL`, `_BELOW` and `_ABOVE` where there are entries that aren't 0."""
+    """Returns the last of `_DIAGONAL`, `_BELOW` and `_ABOVE` that has nonzero entries."""
     rows, n = u.shape
     row, column = (jax.lax.broadcasted_iota(jnp.int32, u.shape, i) for i in (0, 1))
     row = row + rank * rows
@@ -83,7 +83,7 @@ FROM_UPPER = record.Routine(
 
 
 def rule(pack, arguments):
-    """JVP rule: the tangent of A = U^H U is dU^H U + U^H dU."""
+    """Returns the JVP rule: the tangent of A = U^H U is dU^H U + U^H dU."""
 
     def derivative(primals, tangents):
         again = functools.partial(rule, pack)

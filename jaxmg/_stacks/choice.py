@@ -1,9 +1,9 @@
-"""Which way computes a device's share of a batch, a stack of matrices (count, m, n).
+"""The choice of the way to compute a device's share of a batch, a stack of matrices (count, m, n).
 
-JAX's own routine is one way. It is batched on CPUs, and on GPUs for Cholesky, LU and eigenproblems;
-of others it takes one matrix after the other, or calls a library's routine that is made for
-matrices of order 32. Where a measurement says that another way is faster, `TABLE` has a row.
-`benchmarks/batches.py` measures it, and docs/laboratory.md has the times.
+JAX's own routine is one way. It is batched on CPUs, and on GPUs for Cholesky, LU and eigenproblems.
+For other functions it takes one matrix after the other, or calls a library's routine that is made
+for matrices of order 32. If another way was measured to be faster, `TABLE` has a row for it.
+`benchmarks/batches.py` measures the ways, and docs/laboratory.md has the times.
 """
 
 import math
@@ -17,7 +17,7 @@ JAX, TURNS = "jax", "turns"
 
 
 class Row(typing.NamedTuple):
-    """A way, and for which stacks it is the fastest.
+    """A way, and the stacks for which it is the fastest.
 
     Attributes:
         platform: "gpu" or "cpu".
@@ -25,9 +25,9 @@ class Row(typing.NamedTuple):
             "polar".
         way: a key of the function's ways, in ways.py or `_transform.at_once`.
         orders: the least and the largest min(m, n).
-        least: the fewest matrices.
-        dtypes: kinds and bytes of their real parts, as "f4".
-        most: the most matrices, if there is such.
+        least: the minimum number of matrices.
+        dtypes: kinds and bytes of their real parts, for example "f4".
+        most: the maximum number of matrices; infinity by default.
     """
 
     platform: str
@@ -39,10 +39,10 @@ class Row(typing.NamedTuple):
     most: float = math.inf
 
 
-# The first row that fits a stack is taken; JAX's own where there is none. Measured on H200 for four
-# dtypes at powers of two from order 32 to 4096, as docs/laboratory.md has them; other orders are
-# taken the same way. "cholesky", "potri", "trsm" and "lu" are what routines are made of. Few
-# matrices of middle size are as fast by JAX.
+# The first row that fits a stack applies, or JAX's own way if no row does. Times were measured on
+# H200 for four dtypes at powers of two from order 32 to 4096 (docs/laboratory.md); other orders are
+# assigned alike. "cholesky", "potri", "trsm" and "lu" are building blocks of routines. Small
+# batches of medium orders are as fast with JAX's routine.
 _NOT_COMPLEX128 = ("f4", "f8", "c4")
 TABLE: tuple[Row, ...] = (
     Row("gpu", "cholesky", "plugin", (1, 4096), 16),
@@ -69,7 +69,8 @@ TABLE: tuple[Row, ...] = (
     Row("gpu", "polar", "qdwh", (32, 4096), 4),
     Row("gpu", "svd", "polar and stages", (256, 512), 32, ("f4", "f8")),
     Row("gpu", "svd", "polar", (32, 4096), 4),
-    # The plugin deals the matrices to the cores, each with one BLAS thread, whatever the devices.
+    # The plugin distributes the matrices over the cores, each with one BLAS thread, for any number
+    # of devices.
     *(
         Row("cpu", function, way, (1, 4096), 1)
         for way, functions in (
@@ -87,13 +88,13 @@ _BY_PLUGIN = (
 )  # fmt: skip
 
 
-# Where products of stacks are the plugin's: XLA times several algorithms for each of its own on a
-# GPU.
+# Platforms on which the plugin computes products of stacks. On a GPU XLA times several algorithms
+# for each of its own products.
 _PRODUCTS = ("gpu",)
 
 
 def multiplies_by_plugin(platform):
-    """Whether products of stacks are the plugin's on a platform. Loads it then."""
+    """Returns whether the plugin computes products of stacks on a platform. If so, loads it."""
     if platform not in _PRODUCTS:
         return False
     plugins.load(platform)
@@ -101,7 +102,7 @@ def multiplies_by_plugin(platform):
 
 
 def choose(platform, function, a):
-    """The way for a stack."""
+    """Returns the way for a stack."""
     dtype = np.dtype(a.dtype)
     kind = f"{dtype.kind}{np.finfo(dtype).dtype.itemsize}"
     order = min(a.shape[-2:])
@@ -114,7 +115,7 @@ def choose(platform, function, a):
 
 
 def function(functions, platform, name, a):
-    """The one of ``functions`` for a stack. Loads the plugin if that way calls it."""
+    """Returns the one of ``functions`` for a stack. Loads the plugin if that way calls it."""
     way = choose(platform, name, a)
     if way in _BY_PLUGIN:
         plugins.load(platform)

@@ -10,14 +10,15 @@ from jaxmg._stacks import library, native, products, triangle
 
 
 def _differentiable(triangular_solve):
-    """L of A = L L^H, (count, n, n), of A's lower triangle; NaN where A isn't positive definite."""
+    """Returns a function that computes L of A = L L^H, (count, n, n), from A's lower triangle. L is
+    NaN if A isn't positive definite."""
     factor = jax.custom_jvp(lambda a: native.factor_cholesky(library.unless_infinite(a)))
 
     @factor.defjvp
     @_compat.default_promotion()
     def rule(primals, tangents):
-        """L^-1 dL is the lower triangle of L^-1 dA L^-H with half of its diagonal: S. F. Walter and
-        L. Lehmann, Algorithmic differentiation of linear algebra functions, 2010."""
+        """L^-1 dL is the lower triangle of L^-1 dA L^-H with half of its diagonal (S. F. Walter and
+        L. Lehmann, Algorithmic differentiation of linear algebra functions, 2010)."""
         lower = factor(*primals)
         solve = functools.partial(triangular_solve, lower, lower=True)
         inner = solve(

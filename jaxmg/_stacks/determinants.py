@@ -1,4 +1,4 @@
-"""Determinants of each matrix of a stack, with the derivatives of single matrices."""
+"""Determinants of each matrix of a stack, with the same derivatives as for single matrices."""
 
 import functools
 
@@ -12,8 +12,8 @@ from jaxmg._stacks import choice, library, lu, native, sections, ways
 
 @_compat.default_promotion()
 def log_det(platform, a):
-    """(signs, logarithms of the absolute values). JAX takes the logarithm of the determinant itself
-    for order 2, and LU for 3."""
+    """Returns (signs, logarithms of the absolute values). For order 2 JAX takes the logarithm of
+    the determinant itself, and for order 3 LU, so order 2 is padded to 3."""
     if a.shape[-1] != 2:
         return _slogdet(platform, a)
     larger = sections.pad(a, 3, 3) + jnp.diag(jnp.array([0, 0, 1], a.dtype))
@@ -21,14 +21,14 @@ def log_det(platform, a):
 
 
 def _slogdet(platform, a):
-    """`log_det` by LU."""
+    """Computes `log_det` by LU."""
     sign, log = choice.function(_SLOGDET, platform, "lu", a)(a)
     return sign, log
 
 
 @_compat.default_promotion()
 def of_factors(packed, pivots):
-    """(signs, logarithms of the absolute values) by LU and LAPACK's pivots."""
+    """Returns (signs, logarithms of the absolute values), given LU and LAPACK's pivots."""
     diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
     sizes = jnp.abs(diagonal)
     units = diagonal / jnp.where(sizes == 0, 1, sizes).astype(packed.dtype)
@@ -37,7 +37,7 @@ def of_factors(packed, pivots):
 
 
 def parity(pivots):
-    """The signs of permutations, as integers."""
+    """Returns the signs of permutations, as integers."""
     moved = jnp.sum(pivots != jnp.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1)
     return 1 - 2 * (moved % 2)
 
@@ -53,7 +53,7 @@ slogdet_by_plugin = jax.custom_jvp(_by_plugin)
 @slogdet_by_plugin.defjvp
 @_compat.default_promotion()
 def _(primals, tangents):
-    """d log det(A) = trace(A^-1 dA), of which the imaginary part is the phase's."""
+    """d log det(A) = trace(A^-1 dA); its imaginary part is that of the phase."""
     (a,), (a_dot,) = primals, tangents
     sign, log = slogdet_by_plugin(a)
     trace = _trace_by_plugin(a, a_dot)
@@ -67,7 +67,8 @@ _SLOGDET = {choice.JAX: library.slogdet, "plugin": slogdet_by_plugin}
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @_compat.default_promotion()
 def det(platform, a):
-    """The determinants. The derivative where one is 0 is by cofactors, of any rank."""
+    """Computes the determinants. If one is 0, its derivative is computed by cofactors, for any
+    rank."""
     return _by_polynomial(a) if a.shape[-1] <= 3 else _by_lu(platform, a)
 
 
@@ -76,7 +77,7 @@ def _by_polynomial(a):
 
 
 def _by_lu(platform, a):
-    """By logarithms, so that only the result has to be in the range."""
+    """Computes determinants by logarithms, so that only the result has to be in range."""
     a, up = scaling.scaled(a, (-2, -1))
     sign, log = _slogdet(platform, a)
     exponent = a.shape[-1] * scaling.exponent_of_power(up[..., 0, 0])
@@ -86,7 +87,8 @@ def _by_lu(platform, a):
 @det.defjvp
 @_compat.default_promotion()
 def _(platform, primals, tangents):
-    """d det(A) = trace(adj(A) dA); JAX has adj(A) where the last pivot alone is 0."""
+    """d det(A) = trace(adj(A) dA). JAX has adj(A) of singular matrices only if no pivot but the
+    last is 0."""
     (a,), (a_dot,) = primals, tangents
     value = det(platform, a)
     singular = (value == 0)[..., None, None]
@@ -103,8 +105,8 @@ def _(platform, primals, tangents):
 
 
 def _slope(platform, value, a, a_dot):
-    """trace(adj(A) dA) of regular matrices; adj(A) is det(A) A^-1. By LU both are of one
-    factorization, so that their errors cancel where A is nearly singular."""
+    """Computes trace(adj(A) dA) for regular matrices, where adj(A) is det(A) A^-1. By LU both
+    factors come from one factorization, so their errors cancel if A is nearly singular."""
     if a.shape[-1] <= 3:
         return jax.jvp(_by_polynomial, (a,), (a_dot,))[1]
     down, _ = scaling.scale_of(a, (-2, -1))
@@ -114,8 +116,8 @@ def _slope(platform, value, a, a_dot):
 
 
 def _trace_by_jax(a, a_dot):
-    """trace(A^-1 dA)"""
-    moved = jax.lax.custom_linear_solve(  # linear in dA, as scaling by bits isn't
+    """Computes trace(A^-1 dA)."""
+    moved = jax.lax.custom_linear_solve(  # linear in dA, unlike scaling by bits
         functools.partial(sections.multiply, a),
         a_dot,
         lambda _, y: library.solve(a, y),
@@ -132,8 +134,8 @@ _TRACE = {choice.JAX: _trace_by_jax, "plugin": _trace_by_plugin}
 
 
 def _adjugates(platform, a):
-    """det(U V^H) V D U^H, D_ii = the product of the other singular values (G. W. Stewart, Linear
-    Algebra Appl. 283, 1998)."""
+    """Computes det(U V^H) V D U^H, where D_ii is the product of the other singular values (G. W.
+    Stewart, Linear Algebra Appl. 283, 1998)."""
     u, s, vh = ways.svd(platform, a)
     multiply = functools.partial(ways.multiply, platform)
     sign = _slogdet(platform, multiply(u, vh))[0]

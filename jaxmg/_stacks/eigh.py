@@ -1,9 +1,9 @@
 """Eigenvalues and eigenvectors of each real symmetric matrix of a stack on a GPU: a reduction to
 tridiagonal form, divide and conquer, and a multiplication by the reflectors of the reduction.
 
-A library's batched routine leaves most of a GPU idle where matrices are of middle order. Here every
-stage takes all matrices in step, on one H200 1.2 to 1.9 times as fast as cuSOLVER for orders 256
-and 512 (`benchmarks/results/batches.jsonl`).
+The batched routine of a library leaves most of a GPU idle for medium orders. Here every stage
+processes all matrices in step, which was 1.2 to 1.9 times as fast as cuSOLVER on one H200 for
+orders 256 and 512 (`benchmarks/results/batches.jsonl`).
 """
 
 import jax
@@ -18,10 +18,10 @@ from jaxmg._transform import rotations
 @jax.custom_jvp
 @_compat.default_promotion()
 def decompose(a):
-    """(w, V) of symmetric A (count, n, n), both triangles of which are read: w (count, n)
-    ascending, V (count, n, n). NaN where a matrix has an entry that isn't finite.
+    """Computes (w, V) of symmetric A (count, n, n): w (count, n) ascending, V (count, n, n). Reads
+    both triangles. A matrix with an entry that isn't finite gives NaN.
 
-    Cost for each matrix: about 14/3 n^3 multiplications and additions. Memory: about four stacks.
+    Cost for each matrix: about 14/3 n^3 flops. Memory: about four stacks.
     """
     if a.shape[-1] == 1:
         return a[..., 0], jnp.where(jnp.isfinite(a), jnp.ones_like(a), jnp.nan)
@@ -32,7 +32,7 @@ def decompose(a):
 
 
 def decompose_lower(a):
-    """The same of matrices of which the lower triangles are read."""
+    """Like `decompose`, but reads the lower triangles."""
     lower = jnp.tril(a, -1)
     diagonal = jnp.diagonal(a, axis1=-2, axis2=-1)[..., None] * jnp.eye(a.shape[-1], dtype=a.dtype)
     return decompose(lower + jnp.swapaxes(lower, -1, -2) + diagonal)
@@ -41,7 +41,7 @@ def decompose_lower(a):
 @decompose.defjvp
 @_compat.default_promotion()
 def _jvp(primals, tangents):
-    """As `jaxmg._transform.eigen_rules`: J. R. Magnus, Econometric Theory 1, 1985."""
+    """The rule of `jaxmg._transform.eigen_rules` (J. R. Magnus, Econometric Theory 1, 1985)."""
     (a,), (a_dot,) = primals, tangents
     w, v = decompose(a)
     multiply = products.multiply

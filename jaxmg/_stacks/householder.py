@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._stacks import products, sections
 
-# Reflectors that are applied at a time.
+# Number of reflectors that are applied at a time.
 _WIDTH = 64
 
 
 @_compat.default_promotion()
 def multiply(reflectors, tau, x):
-    """Q X, the last reflectors first, in the compact form I - V T V^H."""
+    """Computes Q X, applying the last reflectors first, in the compact form I - V T V^H."""
     count, n, _ = x.shape
     padded = sections.padded(n, _WIDTH)
     v = jnp.swapaxes(sections.pad(jnp.triu(reflectors, 1), padded, n), 1, 2)

@@ -2,20 +2,20 @@
 
 Some of these libraries don't return for a matrix with NaN or infinity (an SVD or an eigensolver
 whose iteration never converges), or read beyond its end (a search for the largest of NaNs). So
-every call of a library with a matrix that depends on a caller's goes through this file:
-`guarded` looks at the matrix first, passes the identity in its place, and returns NaN in all
-results of that matrix. Integer results, such as pivots, are then those of the identity. A batch is
-checked matrix by matrix. Derivatives of such a matrix are NaN, and those of others don't notice.
+every library call with a matrix that depends on the caller's goes through this file: `guarded`
+checks the matrix first, passes the identity in its place, and returns NaN in all results of that
+matrix. Integer results, such as pivots, are then those of the identity. A batch is checked matrix
+by matrix. Derivatives of such a matrix are NaN, and those of the others are unaffected.
 
-Cholesky factorization and substitution with a triangle are not guarded: their steps are the same
-for all entries, so they return. For a factorization an infinite diagonal becomes NaN.
+Cholesky factorization and substitution with a triangle are not guarded: they take the same steps
+for any entries, so they return. Before a factorization an infinite diagonal is replaced by NaN.
 
 | function | called for |
 |---|---|
 | `svd`, `svdvals`, `svd_of_scaled` | `linalg.svd`, `svdvals`, `polar`, `cond`, `norm`, `matrix_rank`, `pinv`, `orth` and `null_space` of small matrices and of batches, the R of `lstsq`, `tree.svd`, `tree.orthogonalize(method="exact")` |
 | `eigh`, `eigvalsh`, `eigh_lower`, `eigh_of_scaled`, `eigvalsh_of_scaled` | eigenproblems of batches, `tree.eigh`, `tree.inverse_pth_root`, the second step of batched SVDs on GPUs, the R of `lstsq` |
 | `qr` | `linalg.qr` of batches, with pivots the R of single matrices, the rows of each rank where CholeskyQR2 fails, `tree.qr` |
-| `lu` | `lu`, `lu_factor`, `gesv`, `getri` of batches, and what consists of them: `expm`, `inv`, `solve`, `cond` |
+| `lu` | `lu`, `lu_factor`, `gesv`, `getri` of batches, and functions composed of them: `expm`, `inv`, `solve`, `cond` |
 | `inv`, `solve`, `slogdet`, `det` | the functions of `linalg` of these names, of batches; `tree.inv` |
 
 On CPU devices the native code calls LAPACK's potrf, trtri, getrf (for a panel) and syevd or heevd;
@@ -32,17 +32,18 @@ from jaxmg._factors import scaling
 
 
 def eigh_of_scaled(a, bad):
-    """(w, V) of the Hermitian parts of matrices near 1 (..., n, n), NaN where ``bad`` (...) says
-    that they aren't finite."""
+    """Returns (w, V) of the Hermitian parts of matrices (..., n, n) with entries near 1. Matrices
+    that aren't finite, as ``bad`` (...) says, give NaN."""
     return jax.tree.map(lambda x: _spoiled(x, bad), _call_jax("eigh")(_replaced(a, bad)))
 
 
 def guarded(function, reads=None):
-    """``function`` of matrices (..., m, n), and of other arguments, which never gets a matrix with
-    NaN or infinity: the results of such a matrix are NaN.
+    """Wraps ``function`` of matrices (..., m, n) and other arguments so that it never gets a matrix
+    with NaN or infinity. The results of such a matrix are NaN.
 
     Args:
-        reads: of the matrices and the options, what ``function`` reads of them; None: everything.
+        reads: function of the matrices and the options that returns the entries that ``function``
+            reads. None: all entries.
     """
 
     @functools.wraps(function)
@@ -56,9 +57,9 @@ def guarded(function, reads=None):
 
 
 def spoiled(function):
-    """``function`` of matrices (..., n, n), and of other arguments, that returns whatever they
-    hold: NaN in the results of a matrix with NaN or infinity. Elimination divides by an infinite
-    pivot, which leaves finite numbers."""
+    """Wraps ``function`` of matrices (..., n, n) and other arguments, which returns for any
+    entries, so that the results of a matrix with NaN or infinity are NaN. Elimination divides by
+    an infinite pivot, which leaves finite numbers."""
 
     @functools.wraps(function)
     def checked(a, *others):
@@ -69,8 +70,8 @@ def spoiled(function):
 
 
 def _over(bad, x):
-    """``bad`` (...), broadcastable with ``x`` (..., more dimensions). JAX 0.6 selects by a scalar
-    alone where explicit axes shard ``x``."""
+    """Returns ``bad`` (...) in a shape that broadcasts with ``x`` (..., more dimensions). JAX 0.6
+    selects only by a scalar if explicit axes shard ``x``."""
     return bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim)) if bad.ndim else bad
 
 
@@ -80,13 +81,13 @@ def _nan(dtype):
 
 
 def _tangent(x_dot, bad):
-    """NaN for what is bad, in both modes."""
+    """Makes the tangents of bad matrices NaN, in forward and reverse mode."""
     return x_dot * jnp.where(_over(bad, x_dot), _nan(x_dot.dtype), jnp.ones((), x_dot.dtype))
 
 
 @jax.custom_jvp
 def _replaced(a, bad):
-    """The identity in the place of each matrix that is bad."""
+    """Replaces each bad matrix by the identity."""
     eye = jnp.broadcast_to(jnp.eye(a.shape[-2], a.shape[-1], dtype=a.dtype), a.shape)
     return jnp.where(_over(bad, a), eye, a)
 
@@ -98,14 +99,14 @@ def _(primals, tangents):
 
 
 def _spoiled(x, bad):
-    """NaN in the results of each matrix that is bad; integers stay."""
+    """Replaces the results of each bad matrix by NaN, except integers."""
     return with_nan(x, bad) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 @jax.custom_jvp
 def with_nan(x, bad):
-    """``x`` (..., more dimensions), NaN where ``bad`` (...) is true, and so are its derivatives:
-    those of `jnp.where` are 0 there."""
+    """Returns ``x`` (..., more dimensions), with NaN where ``bad`` (...) is true. Derivatives are
+    NaN there too; those of `jnp.where` would be 0."""
     return jnp.where(_over(bad, x), _nan(x.dtype), x)
 
 
@@ -120,11 +121,11 @@ def _call_jax(name):
 
 
 def _of_jax(name, reads=None, degrees=(), columns=False):
-    """The function of `jax.numpy.linalg` of this name, guarded.
+    """Returns the guarded function of `jax.numpy.linalg` of this name.
 
     Args:
-        degrees: of the results, if they are homogeneous. The matrices are then scaled: LAPACK
-            scales by other numbers than powers of two, and not in every routine.
+        degrees: of the results, if they are homogeneous. The matrices are then scaled here, because
+            LAPACK scales by numbers other than powers of two, and not in every routine.
         columns: see `scaling.homogeneous`.
     """
     function = _call_jax(name)
@@ -143,10 +144,10 @@ def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
     return jnp.triu(a) if UPLO == "U" else jnp.tril(a)
 
 
-# Of matrices whose entries are near 1.
+# For matrices with entries near 1.
 svd_of_scaled = _of_jax("svd")
 eigvalsh_of_scaled = _of_jax("eigvalsh", _read_by_eigh)
-# `jaxmg._routines.of_stacks` calls these by name, too.
+# `jaxmg._routines.of_stacks` also calls these by name.
 svd = _of_jax("svd", degrees=(0, 1, 0))
 eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
@@ -161,19 +162,19 @@ _qr = _of_jax("qr", degrees=(0, 1))
 
 
 def cholesky(a, upper=False, symmetrize_input=True):
-    """JAX's function; NaN of a matrix with infinity, too."""
+    """Calls JAX's function; a matrix with infinity gives NaN too."""
     return _cholesky(unless_infinite(a), upper=upper, symmetrize_input=symmetrize_input)
 
 
 def unless_infinite(a):
-    """Matrices for a Cholesky factorization, NaN where the diagonal isn't finite: an infinite entry
-    leaves finite columns behind it."""
+    """Replaces matrices by NaN if their diagonal isn't finite: an infinite entry would leave finite
+    columns after it in a Cholesky factor."""
     return with_nan(a, ~jnp.isfinite(jnp.diagonal(a, axis1=-2, axis2=-1)).all(-1))
 
 
 def qr(a, mode="reduced"):
-    """JAX's function, of mode "reduced", "complete" or "r". R has zeros below its diagonal for
-    every matrix."""
+    """Calls JAX's function with mode "reduced", "complete" or "r". R has zeros below its diagonal
+    for every matrix."""
     if mode == "r":
         return jnp.triu(_qr(a, mode=mode))
     q, r = results = _qr(a, mode=mode)
@@ -182,18 +183,18 @@ def qr(a, mode="reduced"):
 
 @guarded
 def lu(a):
-    """(LU, LAPACK's pivots, the permutation of rows)"""
+    """Returns (LU, LAPACK's pivots, the permutation of rows)."""
     down, up = scaling.scale_of(a, (-2, -1))
     packed, *order = jax.lax.linalg.lu(scaling.times_scale(a, scaling.over(down, 2)))
     return scaling.with_upper_times(packed, up), *order
 
 
 def svdvals(a):
-    """The singular values alone, in descending order."""
+    """Returns only the singular values, in descending order."""
     return svd(a, compute_uv=False)
 
 
 def eigh_lower(a):
-    """(w, V) of Hermitian matrices, of which the lower triangles are read."""
+    """Returns (w, V) of Hermitian matrices; reads the lower triangles."""
     w, v = eigh(a, UPLO="L", symmetrize_input=False)
     return w, v

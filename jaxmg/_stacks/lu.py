@@ -1,9 +1,9 @@
 """Inverses and solutions of each matrix of a stack by the plugin: by LU with partial pivoting,
-LAPACK's getrf, getrs and getri, and small ones by elimination in registers.
+LAPACK's getrf, getrs and getri, and for small matrices by elimination in registers.
 
-Panels of the LU are in the shared memory of a GPU's multiprocessor, which has room for matrices of
-order 2048. A matrix that is singular has no finite inverse, and one with NaN is NaN; others are not
-concerned.
+Panels of the LU are in the shared memory of a GPU's multiprocessor, which is large enough for
+matrices of order 2048. A singular matrix has no finite inverse, and the inverse of a matrix with
+NaN is NaN; others are unaffected.
 """
 
 import functools
@@ -58,7 +58,7 @@ def _solve_by_plugin(a, b, **few):
 
 @_compat.default_promotion()
 def inverse_of_factors(packed, pivots):
-    """U^-1 L^-1, with its columns in the order of A's rows, of what `native.factor_lu` gives."""
+    """Returns U^-1 L^-1, with columns in the order of A's rows, from `native.factor_lu`."""
     n = packed.shape[-1]
     order = jax.lax.linalg.lu_pivots_to_permutation(pivots, n)
     lower = native.invert_triangle(jnp.tril(packed, -1) + jnp.eye(n, dtype=packed.dtype))
@@ -81,6 +81,7 @@ inverse_of_small = _differentiable_inverse(library.spoiled(native.invert_small))
 
 
 def solve_small(a, b):
-    """A^-1 B of a (count, n, n), n <= 32, and b (count, n, nrhs); of many columns by JAX."""
+    """Computes A^-1 B for a (count, n, n), n <= 32, and b (count, n, nrhs); for many columns by
+    JAX."""
     few = b.shape[-1] <= native.MOST_SMALL_COLUMNS
     return _solve_small(a, b) if few else library.solve(a, b)

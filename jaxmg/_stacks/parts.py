@@ -1,19 +1,20 @@
-"""A large stack of matrices, or several side by side, taken part by part."""
+"""Computation of one or several large stacks of matrices part by part."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 
-# Elements that are computed at once: enough to fill a device. A far larger stack only needs more
-# memory, and results of one with more than 2^31 elements were wrong on a GPU: of 400 matrices of
-# order up to 4096 (float32, JAX 0.11.2, H200) Q^H Q was off from 1 by 0.1, in parts by 5e-6.
+# Number of elements that are computed at once: enough to fill a device. Far larger stacks only need
+# more memory, and results of a stack with more than 2^31 elements were wrong on a GPU: for 400
+# matrices of order up to 4096 (float32, JAX 0.11.2, H200) Q^H Q was off from 1 by 0.1, but by 5e-6
+# in parts.
 LARGEST = 2**28
 
 
 def in_parts(function, *stacks):
-    """``function`` of stacks of equal length, in parts of at most `LARGEST` elements of each, one
-    after the other; a pytree of stacks."""
+    """Applies ``function`` to stacks of equal length, in parts of at most `LARGEST` elements of
+    each stack, one after the other. Returns a pytree of stacks."""
     count = len(stacks[0])
     each = max(math.prod(stack.shape[1:]) for stack in stacks)
     parts = -(-count // max(1, LARGEST // max(1, each)))

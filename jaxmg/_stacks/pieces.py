@@ -1,7 +1,8 @@
-"""An array cut into pieces along its first dimension by the plugin, as a JAX primitive.
+"""A JAX primitive by which the plugin cuts an array into pieces along its first dimension.
 
-XLA would compile a kernel for each piece: of a tree of 200 leaves more time than all else. The
-handler `jaxmg_stacked_split` copies. Its transpose is a concatenation.
+XLA would compile a kernel for each piece, which for a tree of 200 leaves takes more time than
+everything else. The handler `jaxmg_stacked_split` copies instead. The transpose of the primitive is
+a concatenation.
 """
 
 import functools
@@ -13,8 +14,8 @@ from jax.interpreters import ad, batching, mlir
 
 
 def split(x, sizes):
-    """The pieces of x, of these sizes, which sum to that of its first dimension; none is empty.
-    The plugin must be loaded."""
+    """Cuts x into pieces of these sizes, which sum to its first dimension; no piece is empty. The
+    plugin must be loaded."""
     return _split.bind(x, sizes=tuple(sizes))
 
 
@@ -37,12 +38,12 @@ def _transpose(cotangents, x, *, sizes):
 
 
 def _batch(arrays, dimensions, *, sizes):
-    """The batch's dimension goes behind the first, so that pieces stay contiguous."""
+    """Moves the batch's dimension behind the first one, so that pieces stay contiguous."""
     return split(jnp.moveaxis(arrays[0], dimensions[0], 1), sizes), [1] * len(sizes)
 
 
 def _lower(context, x, *, sizes):
-    """A single piece takes the memory of ``x``, unless something else reads that."""
+    """Lets a single piece take the memory of ``x``, unless ``x`` is read elsewhere."""
     aliases = {0: 0} if len(sizes) == 1 else None
     rule = jax.ffi.ffi_lowering("jaxmg_stacked_split", operand_output_aliases=aliases)
     return rule(context, x)

@@ -1,6 +1,6 @@
-"""The polar decomposition A = U H of each matrix of a stack by the dynamically weighted Halley
-iteration of the plugin (`xla_ffi/engine/stacks/iterations.h`), and the singular value decomposition
-by it and by eigenvectors of H."""
+"""The polar decomposition A = U H of each matrix of a stack by the plugin's dynamically weighted
+Halley iteration (`xla_ffi/engine/stacks/iterations.h`), and the singular value decomposition that
+follows from it and the eigenvectors of H."""
 
 import jax.numpy as jnp
 
@@ -11,13 +11,13 @@ from jaxmg._stacks import native, products, sections
 
 @_compat.default_promotion()
 def unitary(a):
-    """U of A = U H, of a (count, n, n), with orthonormal columns whatever A's rank is."""
+    """Computes U of A = U H for a (count, n, n); its columns are orthonormal for any rank of A."""
     return native.polar(a)[0]
 
 
 @_compat.default_promotion()
 def decompose(a, eigh):
-    """(U, s, V^H) of a (count, n, n), with ``eigh`` of a stack for (w, v)."""
+    """Computes (U, s, V^H) of a (count, n, n); ``eigh`` computes (w, v) of a stack."""
     u, h, exponent = native.polar(a, hermitian=True)
     w, v = eigh(h)
     order = jnp.argsort(-jnp.abs(w), axis=-1)

@@ -1,5 +1,5 @@
-"""Functions of polar.py for matrices of any shape, with derivatives: the orthogonal factor, and the
-singular value decomposition."""
+"""The functions of polar.py for matrices of any shape, with derivatives: the orthogonal factor, and
+the singular value decomposition."""
 
 import functools
 
@@ -50,7 +50,7 @@ def _decompose(eigh, a):
 
 
 def _differentiable_svd(function, multiply):
-    """With the derivative that `rotations` describes, by products of ``multiply``."""
+    """Adds the derivative that `rotations` describes; ``multiply`` computes its products."""
     value = jax.custom_jvp(function)
 
     @value.defjvp
@@ -75,14 +75,14 @@ def _differentiable_svd(function, multiply):
 
 
 def _differentiable_unitary(function, svd, multiply):
-    """With the derivative of the orthogonal factor, for matrices of full rank."""
+    """Adds the derivative of the orthogonal factor, for matrices of full rank."""
     value = jax.custom_jvp(function)
 
     @value.defjvp
     @_compat.default_promotion()
     def rule(primals, tangents):
-        """With A = W S V^H and E = W^H dA V, W^H dU V is (E - E^H)_ij / (s_i + s_j), and beside the
-        spaces of U what A has there times the inverse of S."""
+        """With A = W S V^H and E = W^H dA V, W^H dU V is (E - E^H)_ij / (s_i + s_j). Outside the
+        spaces spanned by W and V, dU is the part of dA there times the inverse of S."""
         (a,), (a_dot,) = primals, tangents
         w, s, vh = svd(a)
         (m, n), k = a.shape[-2:], s.shape[-1]
@@ -101,7 +101,7 @@ def _differentiable_unitary(function, svd, multiply):
 
 
 def _differentiable_values(function, svd, multiply):
-    """With the derivative of singular values, which needs the vectors."""
+    """Adds the derivative of singular values, which needs the vectors."""
     value = jax.custom_jvp(function)
 
     @value.defjvp

@@ -1,9 +1,8 @@
-"""Products of stacks by the plugin, as a JAX primitive: C = op(X) op(Y), of each matrix.
+"""A JAX primitive for products of stacks by the plugin: C = op(X) op(Y) for each matrix.
 
-XLA would time several algorithms for each shape of a product on a GPU. The handler
-`jaxmg_stacked_product` calls a library's product at once. A product is linear in each of X and Y,
-and its derivatives and transposes are such products again, so that JAX differentiates it to any
-order.
+On a GPU XLA would time several algorithms for each shape of a product. The handler
+`jaxmg_stacked_product` calls a library's product at once. A product is linear in X and in Y, and
+its derivatives and transposes are such products again, so JAX differentiates it to any order.
 """
 
 import functools
@@ -16,14 +15,14 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxmg import _compat
 
-# The values of the handler's attributes.
+# Values of the handler's attributes.
 NONE, TRANSPOSE, ADJOINT = range(3)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def multiply(x, y, left=NONE, right=NONE):
-    """op(X) op(Y) of stacks x (..., m, k) and y (..., k, n), with ``left`` or ``right`` of their
-    transposes or adjoints, of one of the four dtypes. The plugin must be loaded."""
+    """Computes op(X) op(Y) of stacks x (..., m, k) and y (..., k, n), of one of the four dtypes.
+    ``left`` and ``right`` select their transposes or adjoints. The plugin must be loaded."""
     axes = _compat.varying_axes(x) | _compat.varying_axes(y)
     return _product.bind(_compat.vary(x, axes), _compat.vary(y, axes), left=left, right=right)
 
@@ -61,7 +60,7 @@ def _jvp(primals, tangents, **ops):
 
 
 def _transpose(cotangent, x, y, *, left, right):
-    """With A = op(X) and B = op(Y) the cotangents of A and B are G B^T and A^T G."""
+    """With A = op(X) and B = op(Y), the cotangents of A and B are G B^T and A^T G."""
     if isinstance(cotangent, ad.Zero):
         return None, None
     if ad.is_undefined_primal(x):
@@ -78,12 +77,12 @@ def _transpose(cotangent, x, y, *, left, right):
 
 
 def _turned(x, op):
-    """(Z, op') with op'(Z) = op(X)^T; op' is NONE or TRANSPOSE."""
+    """Returns (Z, op') with op'(Z) = op(X)^T, where op' is NONE or TRANSPOSE."""
     return jnp.conj(x) if op == ADJOINT else x, TRANSPOSE if op == NONE else NONE
 
 
 def _batch(arrays, dimensions, **ops):
-    """The dimension of the batch goes in front."""
+    """Moves the dimension of the batch to the front."""
     pairs = list(zip(arrays, dimensions, strict=True))
     size = next(x.shape[d] for x, d in pairs if d is not None)
     x, y = (

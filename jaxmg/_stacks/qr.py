@@ -1,8 +1,8 @@
-"""QR of each matrix of a stack by the plugin: LAPACK's geqrf and orgqr, by panels of Householder
+"""QR of each matrix of a stack by the plugin, as LAPACK's geqrf and orgqr, by panels of Householder
 reflectors (xla_ffi/device/stack_qr.h), all matrices in step.
 
-Results are LAPACK's up to rounding, for every matrix: R's diagonal is real, of any sign, and Q
-orthogonal to rounding. A column that holds NaN makes the results of its own matrix NaN.
+Results are LAPACK's up to rounding, for every matrix: R's diagonal is real, of any sign, and Q is
+orthogonal up to rounding. A column with NaN makes the results of its own matrix NaN.
 """
 
 import jax
@@ -14,7 +14,8 @@ from jaxmg._stacks import native, products, sections, triangle
 
 
 def _differentiable(triangular_solve):
-    """(Q, R) of a (count, m, n): Q (count, m, k) and R (count, k, n), k = min(m, n)."""
+    """Returns a function that computes (Q, R) of a (count, m, n): Q (count, m, k) and R (count, k,
+    n), where k = min(m, n)."""
 
     @jax.custom_jvp
     @_compat.default_promotion()
@@ -24,7 +25,7 @@ def _differentiable(triangular_solve):
     @both.defjvp
     @_compat.default_promotion()
     def rule(primals, tangents):
-        """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
+        """The rule of S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
         (a,), (a_dot,) = primals, tangents
         q, r = both(a)
         k = r.shape[-2]
@@ -52,7 +53,7 @@ reduced_by_lapack = _differentiable(triangle.solve_in_turn)
 
 
 def _differentiable_upper(both):
-    """R alone."""
+    """Returns a function that computes only R."""
 
     @jax.custom_jvp
     @_compat.default_promotion()
@@ -68,7 +69,7 @@ upper_by_lapack = _differentiable_upper(reduced_by_lapack)
 
 
 def _by_plugin(a, with_q):
-    """Columns are scaled by powers of two, so that squares of entries neither overflow nor vanish;
+    """Scales columns by powers of two, so that squares of entries neither overflow nor underflow;
     Q stays the same."""
     a, up = scaling.scaled(a, -2)
     q, r = native.factor_qr(a, with_q)

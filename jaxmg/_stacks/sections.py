@@ -7,27 +7,27 @@ import jax.numpy as jnp
 
 
 def padded(n, width):
-    """The least multiple of ``width`` that is n or more."""
+    """Returns the least multiple of ``width`` that is at least n."""
     return -(-n // width) * width
 
 
 def pad(a, rows, columns):
-    """A stack with zeros behind its rows and columns, so that it has so many of them."""
+    """Pads each matrix with zeros to the given shape."""
     m, n = a.shape[-2:]
     return jnp.pad(a, ((0, 0), (0, max(rows - m, 0)), (0, max(columns - n, 0))))
 
 
 def put(a, block, row, column=0):
-    """A stack with a block of each matrix replaced: the one that begins at (row, column).
+    """Replaces a block of each matrix of a stack, the one that begins at (row, column).
 
     `a.at[...].set` of a whole matrix has an index array without elements, which JAX makes an
-    operand of the `shard_map` around it: XLA of jaxlib 0.11.2 ends the process there.
+    operand of the surrounding `shard_map`; XLA of jaxlib 0.11.2 then ends the process.
     """
     return jax.lax.dynamic_update_slice(a, block, (0, row, column))
 
 
 def multiply(*stacks):
-    """Their product."""
+    """Returns the product of the stacks."""
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     return functools.reduce(product, stacks)
 
@@ -37,5 +37,5 @@ def adjoint(a):
 
 
 def identity(n, like):
-    """A stack of identities, as many as ``like`` has matrices and of its dtype."""
+    """Returns a stack of identities of order n, with ``like``'s number of matrices and dtype."""
     return jnp.broadcast_to(jnp.eye(n, dtype=like.dtype), (len(like), n, n))

@@ -1,4 +1,4 @@
-"""Triangular matrices of a stack: their inverses by products, LAPACK's trtri, and substitution."""
+"""Triangular matrices of a stack: inverses by products, as LAPACK's trtri, and substitution."""
 
 import functools
 
@@ -8,17 +8,16 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._stacks import native, sections
 
-# Blocks on the diagonal are inverted by substitution.
+# The order of diagonal blocks that are inverted by substitution.
 _LEAF = 64
 
 
 @_compat.default_promotion()
 def inverse(a):
-    """The inverse of each lower triangular matrix of a (count, n, n), of which it reads nothing
-    else.
+    """Inverts each lower triangular matrix of a (count, n, n); doesn't read the upper triangle.
 
-    [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], for halves of halves. Errors are bounded as those
-    of substitution are, by the condition times rounding (J. J. Du Croz, N. J. Higham, IMA J. Numer.
+    [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], recursively for halves. As for substitution,
+    errors are bounded by the condition times rounding (J. J. Du Croz, N. J. Higham, IMA J. Numer.
     Anal. 12, 1992).
     """
     n = a.shape[-1]
@@ -37,30 +36,31 @@ def inverse(a):
 
 
 def whole(a, upper=False):
-    """The Hermitian matrices whose lower triangles the stack has, or with ``upper`` the upper ones;
-    of the diagonal the real part counts."""
+    """Returns the Hermitian matrices with the lower triangles of the stack, or with ``upper`` the
+    upper ones. Imaginary parts of the diagonal are ignored."""
     half = jnp.triu(a, 1) if upper else jnp.tril(a, -1)
     diagonal = jnp.diagonal(a, axis1=-2, axis2=-1).real.astype(a.dtype)
     eye = jnp.eye(a.shape[-1], dtype=bool)
     return jnp.where(eye, diagonal[..., None], half + sections.adjoint(half))
 
 
-# The most right-hand sides for the plugin, which reads the matrix again for each. It was measured
-# with one (docs/laboratory.md).
+# The maximum number of right-hand sides for the plugin, which reads the matrix again for each. It
+# was measured with one (docs/laboratory.md).
 _FEW = 4
 
 
 def solve_in_turn(a, b, **options):
-    """JAX's `triangular_solve` of one matrix after the other. Its kernel of a batch waits in a
-    thread of XLA's pool for other threads of it with JAX 0.10, and several CPU devices at a time
-    can lock up."""
+    """Calls JAX's `triangular_solve` for one matrix after the other. With JAX 0.10 its batched
+    kernel waits in a thread of XLA's pool for other threads of the pool, and several CPU devices
+    at a time can deadlock."""
     function = functools.partial(jax.lax.linalg.triangular_solve, **options)
     return jax.lax.map(lambda one: function(*one), (a, b))
 
 
 def solve(by_plugin, a, b, upper=False, adjoint=False, unit=False, few: float = _FEW):
-    """T^-1 B of the lower or upper triangles T of a (count, n, n) and b (count, n, nrhs); with
-    ``adjoint`` T^-H B. By JAX, or with ``by_plugin`` by the plugin if there are few columns."""
+    """Computes T^-1 B, with ``adjoint`` T^-H B. T are the lower or upper triangles of a (count, n,
+    n); b is (count, n, nrhs). Calls the plugin if ``by_plugin`` and there are few columns, else
+    JAX."""
     if by_plugin and b.shape[-1] <= few and a.shape[-1] <= native.MOST_SUBSTITUTION:
         return native.solve_triangle(a, b, upper, adjoint, unit)
     return jax.lax.linalg.triangular_solve(

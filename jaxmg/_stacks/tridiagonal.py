@@ -1,16 +1,16 @@
 """Eigenvalues and eigenvectors of each tridiagonal matrix of a stack by divide and conquer.
 
-A matrix is cut in halves, and these again, until pieces have order 32 at most. A merge of two
-halves is the eigenproblem of diag(d) + rho z z^T, whose eigenvalues are the roots of 1 / rho + sum
-z_i^2 / (d_i - x), one between any two poles d, and whose eigenvectors follow from z as Gu and
-Eisenstat compute it anew from the roots (SIAM J. Matrix Anal. Appl. 16, 1995).
+A matrix is cut into halves, and these again, until pieces have order 32 at most. A merge of two
+halves is the eigenproblem of diag(d) + rho z z^T. Its eigenvalues are the roots of 1 / rho + sum
+z_i^2 / (d_i - x), one between any two poles d. Its eigenvectors follow from z, which is recomputed
+from the roots as by Gu and Eisenstat (SIAM J. Matrix Anal. Appl. 16, 1995).
 
-All merges of a level have the same shapes, whatever the matrices are: nothing is deflated. LAPACK
-deflates because poles may be equal and elements of z zero. Here a pole is a sum of two numbers,
-and equal ones are set apart in the second by a distance that is nothing beside rounding errors, as
-are the small numbers that take the place of elements of z and rho that vanish. Differences of poles
-are accurate to their last digits in this form, which is all that the method needs. Roots and
-eigenvectors of merges are the plugin's (xla_ffi/device/stack_kernels.h).
+All merges of a level have the same shapes for any matrices, because nothing is deflated. LAPACK
+deflates because poles may be equal and elements of z zero. Here a pole is a sum of two numbers.
+Equal poles are separated in the second number by a distance that is negligible compared with
+rounding errors, and small numbers, negligible as well, replace elements of z and rho that vanish.
+In this form differences of poles are accurate to their last digits, which is all that the method
+needs. The plugin computes roots and eigenvectors of merges (xla_ffi/device/stack_kernels.h).
 """
 
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ _LEAF = 32
 
 
 class _Least(NamedTuple):
-    """The least distance of neighboring poles, element of z, and rho, of matrices near 1: exponents
-    of powers of two. Products of all of them are normal numbers."""
+    """The least distance of neighboring poles, the least element of z and the least rho, for
+    matrices near 1: exponents of powers of two. Products of all of them are normal numbers."""
 
     gap: int
     z: int
@@ -41,11 +41,10 @@ class _Least(NamedTuple):
 
 @_compat.default_promotion()
 def eigh(d, e):
-    """(w, V) of matrices with the diagonals d (count, n) and e (count, n - 1) beside them: w
-    ascending, V (count, n, n). Where an entry isn't finite, that matrix's results are NaN.
+    """Computes (w, V) of matrices with diagonals d (count, n) and off-diagonals e (count, n - 1): w
+    ascending, V (count, n, n). A matrix with an entry that isn't finite gives NaN.
 
-    Cost for each matrix: about 4/3 n^3 multiplications and additions, in products. Memory: about
-    four stacks.
+    Cost for each matrix: about 4/3 n^3 flops, in products. Memory: about four stacks.
     """
     n = d.shape[-1]
     if n == 1:
@@ -62,14 +61,14 @@ def eigh(d, e):
 
 
 def _eigh(d, e):
-    """Of matrices whose entries are 1/2 at most."""
+    """Computes `eigh` of matrices whose entries are at most 1/2."""
     count, n = d.shape
     levels = 0
     while -(-n >> levels) > _LEAF:
         levels += 1
     leaf = -(-n // 2**levels)
     padded = leaf << levels
-    # What is added has eigenvalues beyond all others, and so is the last of what is computed.
+    # The padding has eigenvalues larger than all others, so they come last.
     d = jnp.pad(d, ((0, 0), (0, padded - n)), constant_values=4)
     e = jnp.pad(e, ((0, 0), (0, padded - n)))
     if not levels:
@@ -93,7 +92,7 @@ def _eigh(d, e):
 
 
 def _leaves(d, e):
-    """(V, w), w in no order, of the pieces (count, pieces, order)."""
+    """Returns (V, w), with w unordered, of the pieces (count, pieces, order)."""
     row = jax.ShapeDtypeStruct(d.shape, d.dtype)
     vectors = jax.ShapeDtypeStruct((*d.shape, d.shape[-1]), d.dtype)
     w, v = native.call("stacked_tridiagonal", (row, vectors), d, e)
@@ -101,15 +100,16 @@ def _leaves(d, e):
 
 
 class Pole(NamedTuple):
-    """The sum of two numbers, the second one small beside the first."""
+    """The sum of two numbers, the second one small compared with the first."""
 
     high: Any
     low: Any
 
 
 def _merge(w, v, couplings, last):
-    """The eigenpairs of twice the order: of w (count, pieces, k / 2), V (count, pieces, k / 2, k /
-    2), and the numbers beside the diagonal where halves meet, (count, pieces / 2)."""
+    """Merges pairs of pieces to eigenpairs of twice the order. w is (count, pieces, k / 2), V
+    (count, pieces, k / 2, k / 2); couplings, (count, pieces / 2), are the off-diagonal numbers
+    between the halves."""
     count, pieces, half = w.high.shape
     k, least = 2 * half, _Least.of(v.dtype)
     halves = v.reshape(count, pieces // 2, 2, half, half)
@@ -128,8 +128,9 @@ def _merge(w, v, couplings, last):
 
 
 def _native_merge(high, low, z, rho, gap):
-    """(roots, U) of merges with poles and z (count, k), rho (count,): U (count, 2, k, k / 2) has
-    eigenvectors in its rows, what goes with the first half of the poles and what with the other."""
+    """Returns (roots, U) of merges with poles and z (count, k), and rho (count,). U (count, 2, k, k
+    / 2) has eigenvectors in its rows: their parts for the first half of the poles, and for the
+    second."""
     count, k = high.shape
     row = jax.ShapeDtypeStruct(high.shape, high.dtype)
     vectors = jax.ShapeDtypeStruct((count, 2, k, k // 2), high.dtype)

@@ -1,5 +1,5 @@
-"""How a device computes its share of a batch, a stack of matrices (count, m, n): by the way that
-`choice` names."""
+"""The ways in which a device computes its share of a batch, a stack of matrices (count, m, n).
+`choice` selects one."""
 
 import collections.abc
 import functools
@@ -15,7 +15,7 @@ from jaxmg._stacks.choice import JAX, TURNS
 
 
 def _in_turn(function):
-    """JAX's function of one matrix after the other: libraries have other routines for one."""
+    """Applies ``function`` to one matrix after the other: libraries have other routines for one."""
     return functools.partial(jax.lax.map, function)
 
 
@@ -35,7 +35,7 @@ _CHOLESKY: _Ways = {
 
 
 def _qr_by_jax(a):
-    """LAPACK's Q of huge complex numbers isn't orthogonal."""
+    """Scales columns, because LAPACK's Q of huge complex numbers isn't orthogonal."""
     a, up = scaling.scaled(a, -2)
     q, r = library.qr(a)
     return q, scaling.times(r, up)
@@ -88,57 +88,57 @@ _POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
 
 
 def cholesky(platform, a):
-    """L of Hermitian matrices, of which the lower triangles are read."""
+    """Computes L of Hermitian matrices; reads the lower triangles."""
     return choice.function(_CHOLESKY, platform, "cholesky", a)(a)
 
 
 def reduced_qr(platform, a):
-    """(Q, R), with LAPACK's signs."""
+    """Computes (Q, R), with LAPACK's signs."""
     q, r = choice.function(_QR, platform, "qr", a)(a)
     return q, r
 
 
 def upper_factor(platform, a):
-    """R of `reduced_qr` alone."""
+    """Computes only R of `reduced_qr`."""
     return choice.function(_R, platform, "qr", a)(a)
 
 
 def inverse(platform, a):
-    """The inverse by LU."""
+    """Computes the inverse by LU."""
     return choice.function(_INV, platform, "inv", a)(a)
 
 
 def solve(platform, a, b):
-    """A^-1 B by LU, of b (count, n, nrhs)."""
+    """Computes A^-1 B by LU, for b (count, n, nrhs)."""
     return choice.function(_SOLVE, platform, "solve", a)(a, b)
 
 
 def eigh(platform, a):
-    """(w, V) of Hermitian matrices, of which the lower triangles are read."""
+    """Computes (w, V) of Hermitian matrices; reads the lower triangles."""
     w, v = choice.function(_EIGH, platform, "eigh", a)(a)
     return w, v
 
 
 def svd(platform, a):
-    """(U, s, V^H), without further columns."""
+    """Computes the reduced (U, s, V^H)."""
     u, s, vh = choice.function(_SVD, platform, "svd", a)(a)
     return u, s, vh
 
 
 def singular_values(platform, a):
-    """The singular values alone."""
+    """Computes only the singular values."""
     if choice.choose(platform, "svd", a) in _VALUES:
         return choice.function(_VALUES, platform, "svd", a)(a)
     return svd(platform, a)[1]
 
 
 def polar(platform, a):
-    """The U of A = U H, or A = H U."""
+    """Computes the U of A = U H, or A = H U."""
     return choice.function(_POLAR, platform, "polar", a)(a)
 
 
 def polar_factors(platform, a, side="right"):
-    """(U, H) of A = U H, or with ``side`` "left" of A = H U."""
+    """Computes (U, H) of A = U H, or of A = H U if ``side`` is "left"."""
 
     def factors(a):
         u = polar(platform, a)
@@ -150,6 +150,6 @@ def polar_factors(platform, a, side="right"):
 
 
 def multiply(platform, *stacks):
-    """Their product, by the plugin on GPUs."""
+    """Computes the product of the stacks, by the plugin on GPUs."""
     by_plugin = choice.multiplies_by_plugin(platform)
     return functools.reduce(products.multiply if by_plugin else sections.multiply, stacks)

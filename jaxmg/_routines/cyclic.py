@@ -1,4 +1,4 @@
-"""The block-cyclic layout: dealing tiles of rows out to the ranks in turn, and looking at it."""
+"""Redistribution to the block-cyclic layout, and functions that check and plot the layout."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def verify_cyclic(A: AnyArray, A_cyclic: AnyArray, T_A: SupportsIndex) -> None:
     expected = np.pad(expected, ((0, rows - expected.shape[0]), (0, 0)))[
         _cyclic_order(rows, width, ranks)
     ]
-    same = (expected == actual) | ((expected != expected) & (actual != actual))  # NaN moves too
+    same = (expected == actual) | ((expected != expected) & (actual != actual))  # NaN equals NaN
     wrong = np.flatnonzero(~np.all(same, axis=1))
     assert wrong.size == 0, (
         f"A_cyclic is not A in block-cyclic tiles of {width} rows on {ranks} ranks: {wrong.size} of"
@@ -159,14 +159,14 @@ def plot_block_to_cyclic(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    import matplotlib.pyplot as plt  # an optional dependency, for this function alone
+    import matplotlib.pyplot as plt  # an optional dependency, which only this function needs
 
     count = checks.positive("plot_block_to_cyclic", "N", N)
     height = checks.positive("plot_block_to_cyclic", "N_rows", N_rows)
     devices = checks.positive("plot_block_to_cyclic", "ndev", ndev)
     batch = -(-count // devices)
     moves = np.array(get_cols_cyclic(count, batch, T_A, devices))
-    # Columns as they lie in memory afterwards: device after device, in order on each.
+    # The order of the columns in memory afterwards: by device, and ascending on each device.
     after = moves[np.argsort(moves[:, 2], kind="stable")]
     figure, axes = plt.subplots(2, 1, figsize=(10, 4), constrained_layout=True)
     orders = (("contiguous", moves, 1), (f"block-cyclic, T_A = {T_A}", after, 2))
@@ -195,7 +195,7 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
     layout = layouts.infer("cyclic_1d", arrays, mesh, spec)
     if layout.spec != P() and layout.spec[1] is not None:
         raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
-    checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of it
+    checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of this
     if not pad:
         checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
     if a.size == 0:
@@ -222,7 +222,7 @@ def _cyclic_1d(call, a):
 
 
 def _row_shards(array):
-    """How many different blocks of rows the devices hold."""
+    """Returns the number of different blocks of rows that the devices hold."""
     if not isinstance(array, jax.Array):
         return 1
     shards = array.sharding.devices_indices_map(array.shape).values()
@@ -230,6 +230,6 @@ def _row_shards(array):
 
 
 def _cyclic_order(rows, width, ranks):
-    """The row of A at each position of the block-cyclic layout."""
+    """Returns the row of A at each position of the block-cyclic layout."""
     tiles = np.arange(rows).reshape(-1, ranks, width)
     return tiles.transpose(1, 0, 2).reshape(-1)

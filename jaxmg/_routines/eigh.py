@@ -1,4 +1,4 @@
-"""Some of the eigenvalues of a Hermitian matrix, or of two, with their eigenvectors."""
+"""All or some eigenpairs of a Hermitian matrix, or of a generalized eigenproblem."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, Specs, Subset
 
 
 def _subset_range(call):
-    """The indices [first, last) of the eigenvalues that a call computes."""
+    """Returns the indices [first, last) of the eigenvalues that a call computes."""
     attributes = dict(call.attributes)
     return attributes["first"], attributes["last"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Values(results.RealVector):
-    """The eigenvalues of the subset, of all of them."""
+    """The eigenvalues of the subset. The native code returns all eigenvalues."""
 
     def whole(self, value, call, *b):
         first, last = _subset_range(call)
@@ -35,7 +35,7 @@ class _Values(results.RealVector):
 
 @dataclasses.dataclass(frozen=True)
 class _Vectors(results.Result):
-    """The eigenvectors of the subset in columns, by rows on the ranks."""
+    """The eigenvectors of the subset as columns; sharded by rows."""
 
     differs = True
 
@@ -58,7 +58,7 @@ def _index(end):
 
 
 def _subset_routine(native, *operands):
-    """The record of `eigh` with a subset, of these operands, all matrices."""
+    """Returns the record of `eigh` with a subset. All operands are matrices."""
     works = (record.WORK, record.SECOND_WORK)[: len(operands)]
     return record.Routine(
         name="eigh",
@@ -85,8 +85,8 @@ SYGVX = _subset_routine("sygvx", "a", "b")
 
 
 def _subset(routine, value, a):
-    """The indices as integers; raises if there are no such eigenvalues."""
-    # What is no matrix is refused with the other arguments.
+    """Returns the indices as integers; raises if there are no such eigenvalues."""
+    # The check of the other arguments refuses an ``a`` that isn't a matrix.
     n = a.shape[1] if getattr(a, "ndim", 0) == 2 else None
     try:
         first, last = map(checks.index, value)
@@ -104,7 +104,8 @@ def _subset(routine, value, a):
 
 
 def _all(caller, a, b, check, *arguments, **options):
-    """All eigenvalues, and eigenvectors, on behalf of a function that errors name."""
+    """Computes all eigenvalues, and eigenvectors, for the public function ``caller``, which errors
+    name."""
     routine, matrices = (syevd.SYEVD, (a,)) if b is None else (sygvd.SYGVD, (a, b))
     arguments = collect(routine, *arguments, caller=caller, **options)
     return dispatch.call(routine, matrices, arguments, _rule(routine, routine, None), check)
@@ -112,8 +113,8 @@ def _all(caller, a, b, check, *arguments, **options):
 
 @functools.cache
 def _rule(routine, solver, subset):
-    """The derivative rule: the same function for the same arguments, as `dispatch.call` needs it
-    to cache plans."""
+    """Returns the derivative rule: the same function object for the same arguments, because
+    `dispatch.call` caches plans by it."""
     positions = slice(None) if subset is None else slice(*subset)
     return lambda arguments: eigen_rules.rule(routine, solver, arguments, positions)
 

@@ -2,19 +2,21 @@
 
     exp(A) = t(A / 2^s)^(2^s)
 
-P. Bader, S. Blanes, F. Casas, "Computing the matrix exponential with an optimized Taylor polynomial
-approximation", Mathematics 7, 2019: t, of degree 18 in double precision and 12 in single, takes
-five and four products. A Padé approximant takes fewer squarings, but also the LU factor of its
-denominator, in which time a GPU does ten products.
+The Taylor polynomial t is from P. Bader, S. Blanes, F. Casas, "Computing the matrix exponential
+with an optimized Taylor polynomial approximation", Mathematics 7, 2019. It has degree 18 in double
+precision and 12 in single, and takes five and four products. A Padé approximant takes fewer
+squarings, but also an LU factorization of its denominator; a GPU computes ten products in that
+time.
 
-s is the least for which the backward error is below the rounding, by the norms of powers (A. H.
-Al-Mohy and N. J. Higham, "A new scaling and squaring algorithm for the matrix exponential", SIAM J.
-Matrix Anal. Appl. 31, 2009). As there, the diagonal of a triangular matrix's exponential and the
-one beside it are computed as such.
+s is the smallest number for which the backward error, estimated from norms of powers, is below the
+rounding (A. H. Al-Mohy and N. J. Higham, "A new scaling and squaring algorithm for the matrix
+exponential", SIAM J. Matrix Anal. Appl. 31, 2009). As in that paper, the diagonal and the first
+off-diagonal of a triangular matrix's exponential are computed by formulas.
 
-The k-th derivative in the directions E_1 ... E_k is that of the program itself, forward. Reverse
-ones are the same of A^H: the adjoint of E -> D exp(A)[E] is D exp(A^H) (A. H. Al-Mohy and N. J.
-Higham, SIAM J. Matrix Anal. Appl. 30, 2009), so that no power is kept for them.
+The k-th derivative in the directions E_1 ... E_k is the forward-mode derivative of the program.
+Reverse mode evaluates the same function at A^H: the adjoint of E -> D exp(A)[E] is
+E -> D exp(A^H)[E] (A. H. Al-Mohy and N. J. Higham, SIAM J. Matrix Anal. Appl. 30, 2009). So no
+power is stored for it.
 """
 
 import dataclasses
@@ -29,8 +31,8 @@ from jaxmg._factors import scaling
 from jaxmg._routines import exponential_bands
 from jaxmg._transform import batching, derivatives, hermitian, products
 
-# Sums of I, A, A^2, A^3 and A^6, of which `_of_degree_18` makes t(A): equation (17) there, rounded
-# to double precision.
+# Coefficients of I, A, A^2, A^3 and A^6 in the sums from which `_of_degree_18` computes t(A):
+# equation (17) of Bader et al., rounded to double precision.
 _DOUBLE = (
     (0.0, -1.00365581030144618291e-1, -8.02924648241156932449e-3, -8.92138498045729985177e-4, 0.0),
     (
@@ -47,7 +49,7 @@ _DOUBLE = (
     ),
     (0.0, 0.0, -9.23364619367118555360e-2, -1.69364939002081722752e-2, -1.40086798182036094347e-5),
 )  # fmt: skip
-# The same of I, A, A^2 and A^3 for `_of_degree_12`: equation (14).
+# Coefficients of I, A, A^2 and A^3 for `_of_degree_12`: equation (14).
 _SINGLE = (
     (0.0, 0.46932117595418237389, -0.20099424927047284052, -0.04623946134063071740),
     (
@@ -60,14 +62,15 @@ _SINGLE = (
     ),
     (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359),
 )  # fmt: skip
-# log2 of the largest order.
+# log2 of the largest order, for a bound of a product's entries.
 _LOG_OF_ORDER = 20
-# Up to which norm t is accurate to the rounding, and JAX's Padé approximants.
+# Largest norms, by degree, for which t and JAX's Padé approximants are accurate to the rounding.
 _LIMITS = {18: (1.090863719290036, 5.371920351148152), 12: (1.461661507209034, 3.925724783138660)}
 
 
 def exponential(a, layout, squarings):
-    """exp(A) of a (n, n) in a trace, with derivatives; NaN where it takes more ``squarings``."""
+    """Returns exp(A) of a (n, n) in a trace, with derivatives; NaN if A needs more squarings than
+    JAX would do with ``squarings`` as its limit."""
     return _differentiable(_Derivative(layout, squarings), a) if a.size else a
 
 
@@ -85,8 +88,8 @@ def _differentiable(derivative, a):
 
 @dataclasses.dataclass(frozen=True)
 class _Value(batching.Batchable):
-    """exp. A batch on explicit axes is taken one matrix after the other: JAX can't batch a `cond`
-    there whose operands lie on several devices."""
+    """The exponential. On explicit axes the matrices of a batch are computed one after the other:
+    JAX can't batch a `cond` there if its operands are sharded."""
 
     of: "_Derivative"
 
@@ -100,8 +103,10 @@ class _Value(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _Derivative(derivatives.Linear):
-    """The k-th derivative of exp at A in the directions E_1 ... E_k, of arrays (A, E_1, ... E_k): a
-    symmetric function of these, and linear in each."""
+    """The k-th derivative of exp at A in the directions E_1 ... E_k, for arrays (A, E_1, ... E_k).
+
+    It is linear in each direction and symmetric in all of them.
+    """
 
     on: layouts.Layout
     squarings: int
@@ -142,12 +147,12 @@ def _along(function, direction, a):
 
 
 def _compute(of, a):
-    """exp(A), by rows within."""
+    """Computes exp(A), with all matrices laid out by rows."""
     layout = of.on
     degree = 18 if jnp.finfo(a.dtype).eps < 1e-10 else 12
     rows = hermitian.rows(layout, a)
     squarings = _squarings(layout, rows, degree)
-    # A caller's limit is of JAX's approximants.
+    # The caller's limit counts squarings of JAX's Padé approximants; t takes a few more.
     limit, of_jax = _LIMITS[degree]
     fails = ~(squarings <= of.squarings + math.ceil(math.log2(of_jax / limit)))
     squarings, fails = _once((jnp.where(fails, 0, squarings).astype(jnp.int32), fails))
@@ -171,14 +176,15 @@ def _compute(of, a):
 
 
 def _once(scalars):
-    """The same, which XLA doesn't compute again wherever they are taken."""
+    """Returns the scalars through a barrier, without which XLA recomputes them at each use."""
     return jax.lax.optimization_barrier(scalars)
 
 
 def _powers(layout, a, degree):
-    """(exponents, matrices) of A, A^2, A^3 and for degree 18 A^6, which are 2^exponent times these:
-    entries of them may overflow."""
-    # Up to this exponent of both products don't; and what is small is not made smaller.
+    """Returns {k: (e, X)} with A^k = 2^e X for k = 1, 2, 3 and, for degree 18, 6. Without the scale
+    entries of A^k may overflow."""
+    # Products of matrices whose entries are below 2^highest don't overflow. Smaller entries aren't
+    # scaled, so that none gets smaller.
     highest = (jnp.finfo(a.dtype).maxexp - _LOG_OF_ORDER) // 2
 
     def power(x, y):
@@ -198,11 +204,11 @@ def _powers(layout, a, degree):
 
 
 def _squarings(layout, a, degree):
-    """How often t(A 2^-s) is squared; NaN or infinite if A isn't finite.
+    """Returns s, the number of squarings of t(A 2^-s); NaN or infinite if A isn't finite.
 
-    The backward error is a series of A^k, k > the degree. These are at most |A|^k, which may be far
-    smaller than the powers of the norm where entries differ in size, and then no more digits are
-    lost than needed. Never more than by the norm.
+    The backward error is a series of A^k, k > degree. The norms of |A|^k bound these terms. If A's
+    entries differ in size, they may be far smaller than powers of A's norm, so that fewer squarings
+    suffice and fewer digits are lost. s is never larger than the number that A's norm requires.
     """
     log_of_limit = math.log2(_LIMITS[degree][0])
     absolute = jnp.abs(jax.lax.stop_gradient(a))
@@ -229,7 +235,7 @@ def _squarings(layout, a, degree):
             state,
         )
 
-    # Every power from there on is a product of powers from degree + 1 to 2 degree + 1.
+    # Every higher power is a product of powers from degree + 1 to 2 degree + 1.
     state = sums, jnp.zeros((), jnp.int32), jnp.full((), -jnp.inf, largest.dtype)
     state = until(degree + 1, 2, by_norm > 0, state)
     state = until(2 * degree + 1, degree + 2, squarings(state[2]) < by_norm, state)
@@ -237,21 +243,22 @@ def _squarings(layout, a, degree):
 
 
 def _of_degree_18(times, powers):
-    """t(A) by A, A^2, A^3 and A^6, pairs of a matrix and its factor; ``times`` multiplies."""
+    """Returns t(A) from A, A^2, A^3 and A^6, each a pair of a matrix and its factor. ``times`` is
+    the product."""
     first, last, b, c, d = (_sum(row, powers) for row in _DOUBLE)
     ninth = times(first, d) + c
     return last + times(b + ninth, ninth)
 
 
 def _of_degree_12(times, powers):
-    """t(A) by A, A^2 and A^3."""
+    """Returns t(A) from A, A^2 and A^3, as `_of_degree_18`."""
     last, b, c, d = (_sum(row, powers) for row in _SINGLE)
     sixth = c + times(d, d)
     return last + times(b + sixth, sixth)
 
 
 def _sum(coefficients, powers):
-    """That of I and the powers times the coefficients."""
+    """Returns the sum of I and the powers times the coefficients."""
     constant, *others = coefficients
     terms = [
         (c * factor).astype(x.dtype) * x for c, (x, factor) in zip(others, powers, strict=True) if c

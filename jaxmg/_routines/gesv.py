@@ -1,4 +1,4 @@
-"""Solving with any square matrix: LAPACK's getrf and getrs."""
+"""Solves with any square matrix: LAPACK's getrf and getrs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GESV = record.Routine(
     refines=True,
 )
 
-# gesv with ``refine``. It has no native routine of its own: lu_refinement.py makes it of several.
+# gesv with ``refine``. lu_refinement.py composes it from several native routines.
 REFINED = record.Routine(
     name="gesv",
     native="gesv",
@@ -326,7 +326,7 @@ def _rule(arguments):
 
 
 def _refined_rule(arguments):
-    """JVP rule of gesv with ``refine``: the same composition with a factor in lower precision."""
+    """JVP rule with ``refine``: the same composition, with a factor in lower precision."""
 
     def solve(a, b):
         factor = refined_lu_factor.factor_for(a, arguments)

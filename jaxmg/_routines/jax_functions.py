@@ -1,4 +1,4 @@
-"""Functions of a matrix by the names of JAX and SciPy: `funm`, `sqrtm`, `expm` and `logm`."""
+"""`jaxmg.linalg.funm`, `sqrtm`, `expm` and `logm`: functions of a matrix."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def logm(
 
 @jax.custom_jvp
 def _root(w):
-    """The square roots of eigenvalues, 0 of what is below 0 by rounding."""
+    """Returns the square roots of eigenvalues; 0 for eigenvalues that are negative by rounding."""
     rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
     zero = (w.real <= 0) & (w.real >= -rounding)
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
@@ -202,7 +202,7 @@ def _root(w):
 
 @_root.defjvp
 def _root_jvp(primals, tangents):
-    """Infinite at 0, but where the tangent is 0."""
+    """JVP rule: the tangent at 0 is infinite, unless the tangent of w is 0."""
     (w_dot,), root = tangents, _root(*primals)
     zero = root == 0
     slopes = jnp.where(zero, 0, 0.5 / jnp.where(zero, 1, root))
@@ -211,7 +211,7 @@ def _root_jvp(primals, tangents):
 
 
 def _function(a, func, name, mesh, spec) -> Any:
-    """A function of a Hermitian matrix, by that of its eigenvalues."""
+    """Computes a function of a Hermitian matrix from ``func`` of its eigenvalues."""
     if isinstance(a, Tracer) or getattr(a, "ndim", 2) > 2:
         return _function_of_traced(a, func, name, mesh, spec)
     w, v = jax_eigh.pairs((a,), name, mesh, spec)
@@ -253,13 +253,13 @@ def _function_of_traced(a, func, name, mesh, spec) -> Any:
 
 
 def _of_eigenvalues(where, *arrays):
-    """V values V^H of (a, w, v, values, slopes), with the derivative
+    """Returns V diag(values) V^H for arrays (a, w, v, values, slopes), with the derivative
 
         V (F o V^H dA V) V^H,  F_ij = (values_i - values_j) / (w_i - w_j), slopes_i if w_i = w_j
 
-    (N. J. Higham, "Functions of Matrices", SIAM 2008, theorem 3.11). On the diagonal are the
-    tangents of the values, which may depend on more than on A. The tangents of w and v have no part
-    in it: those of eigenvectors are infinite where eigenvalues are equal.
+    (N. J. Higham, "Functions of Matrices", SIAM 2008, theorem 3.11). The diagonal of the inner
+    matrix has the tangents of the values, which may depend on more than A. The rule ignores the
+    tangents of w and v: those of eigenvectors are infinite if eigenvalues are equal.
     """
     name, mesh, spec = where
 
@@ -294,7 +294,7 @@ def exponential_of(call, a):
 
 @jax_linalg.program(is_product=lambda: True)
 def scaled(call, v, values):
-    """V values V^H, where the eigenvalues may be complex and the eigenvectors real."""
+    """Computes V diag(values) V^H. The values may be complex while V is real."""
     values = blocks.replicate(values, call.layout)
     inexact = jnp.issubdtype(values.dtype, jnp.inexact)
     dtype = np.promote_types(v.dtype, values.dtype) if inexact else v.dtype

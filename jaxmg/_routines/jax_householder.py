@@ -98,14 +98,14 @@ def _pair(*results):
 
 
 class _Shapes(jax_qr.Shapes):
-    """The results of `qr_multiply` as a function of the layout, for `jax_linalg.run`."""
+    """Returns the shapes of `qr_multiply`'s results for a layout, for `jax_linalg.plan`."""
 
     def __call__(self, layout):
         return "small", *super().__call__(layout)
 
 
 def _multiply_stacks(platform, options, a, c):
-    """`multiplied` of each matrix of a stack, with a matrix or a vector each."""
+    """Computes `multiplied` for a stack of matrices and a stack of matrices or vectors ``c``."""
     mode, conjugate = options
     factors: Any = jax_qr.of_stacks(platform, ("reduced",), a)
     q, r = factors
@@ -120,7 +120,7 @@ def _multiply_stacks(platform, options, a, c):
 
 @jax_linalg.program(any_shape=True, of_stacks=_multiply_stacks, by="qr")
 def multiplied(call, a, c):
-    """(Q c or c Q, R)."""
+    """Returns (Q c or c Q, R)."""
     mode, conjugate = call.attributes
     left, vector = mode == "left", c.ndim == 1
     columns = c[:, None] if vector else c if left else c.T
@@ -135,7 +135,7 @@ def multiplied(call, a, c):
 
 
 def _product_and_r(call, a, c, left, conjugate):
-    """(Q c, R), or (Q^T c, R), or with the adjoint."""
+    """Returns (Q c, R) if ``left``, else (Q^T c, R), or (Q^H c, R) with ``conjugate``."""
 
     def by_q(a, c):
         q, r = jax_qr.reduced(call, a)
@@ -241,5 +241,5 @@ def product(call, a, taus):
         return jax.lax.linalg.triangular_solve(s, first.conj().T, left_side=True, lower=False)
 
     first = blocks.join_rows(v, layout, n)
-    w = tall.over_ranks(layout, weights, (), (gram, taus, first))  # JAX differentiates it
+    w = tall.over_ranks(layout, weights, (), (gram, taus, first))  # JAX can differentiate this
     return (jnp.eye(m, n, dtype=a.dtype) - tall.times(layout, v, w),)

@@ -1,5 +1,5 @@
-"""How the functions of `jaxmg.linalg` run: each is a program, a composition of routines and of
-products, compiled as a whole. A file jax_*.py has functions and their programs."""
+"""Runs the functions of `jaxmg.linalg`. Each is a program: a composition of routines and products
+that is compiled as a whole. The files jax_*.py have the functions and their programs."""
 
 import collections.abc
 import dataclasses
@@ -21,13 +21,12 @@ from jaxmg._factors import scaling
 from jaxmg._routines import shares
 from jaxmg._transform import batching, products, whole
 
-# Besides the routines' dtypes those of which JAX has powers of the same dtype: products need no
-# native code.
+# Products need no native code. So they also take integers, whose powers have the same dtype in JAX.
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
-# Which part of a matrix is read, or what it has to be.
+# The part of a matrix that is read: a triangle, or all of it. HERMITIAN also checks the matrix.
 UPPER, LOWER, HERMITIAN, ANY = "upper", "lower", "hermitian", "any"
-# SciPy's names of what a matrix is known to be; "": nothing.
+# SciPy's names of the structure to assume of a matrix; "": none.
 ASSUMED = {
     "pos": "pos", "positive definite": "pos", "her": "her", "hermitian": "her", "sym": "sym",
     "symmetric": "sym", "gen": "gen", "general": "gen", None: "",
@@ -39,16 +38,18 @@ def triangle(lower):
 
 
 def plan(arrays, name, program, results, mesh, spec, *options, pack=None):
-    """The function of arrays such as these that gives the results of ``program(call, *arrays)``,
-    compiled as a program of its own or traced; a single one comes without a list.
+    """Returns a function of arrays such as these that runs ``program(call, *arrays)``.
+
+    The program is compiled as a whole, or traced with its caller. A single result is returned
+    without a tuple.
 
     Args:
-        arrays: the matrix, right-hand sides, and integers that go with them.
-        results: of each whether it is a "matrix" like the first array, "like b" or "small", which
-            every device has; or the shape of a matrix that lies as one of that shape would. Or a
-            function of the layout that gives all that.
-        options: what the program finds as the call's attributes.
-        pack: function of the results that makes what the public function returns of them.
+        arrays: the matrix, right-hand sides, and further arrays that aren't promoted.
+        results: for each result its kind: "matrix", sharded like the first array; "like b";
+            "small", replicated; or the shape of a matrix, which is sharded by its shape. Or a
+            function of the layout that returns the kinds.
+        options: attributes of the call, which the program reads.
+        pack: function that makes the public function's return value from the results.
     """
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(_names(name), arrays, strict=False):
@@ -80,12 +81,12 @@ def _plan_promoted(arrays, name, program, results, mesh, spec, *options):
     counts = [max(array.ndim - 2, 0) for array in arrays]
     lie = whole.places(mesh, arrays, counts)
     batch = _jit_batch(lie, name, program, results, mesh, spec, *options)
-    # Under vmap both batches become one.
+    # Under vmap the call isn't compiled by itself, so that its batch and vmap's become one.
     return inspect.unwrap(batch) if _compat.batched_here(arrays) else batch
 
 
 def _plan_one(arrays, name, program, results, mesh, spec, *options):
-    """`plan` of one matrix, or of what `jax.vmap` shows as one."""
+    """As `plan`, for one matrix; inside `jax.vmap` for an element of the batch."""
     if not any(map(_compat.transformation, arrays)):
         return _plan_program(arrays, name, program, results, mesh, spec, *options)
     if not program.is_product(*options):
@@ -102,14 +103,14 @@ def _plan_one(arrays, name, program, results, mesh, spec, *options):
 
 @functools.lru_cache(maxsize=512)
 def _jit_run(*call):
-    """A function of arrays that are traced: what JAX differentiates or batches eagerly it would
-    else compile operation by operation."""
+    """Returns a compiled function of traced arrays. Without the jit JAX would compile operation by
+    operation when it differentiates or batches eagerly."""
     return jax.jit(lambda *arrays: _plan_program(arrays, *call)(*arrays))
 
 
 def seen_below(name, arrays, mesh, spec, may_be_whole=True):
-    """The mesh and the spec of arrays that are being differentiated or batched; `WHOLE` in the
-    place of the spec if each device is to have whole matrices."""
+    """Returns the mesh and the spec of arrays that are being differentiated or batched. The spec is
+    `WHOLE` if each device is to have whole matrices."""
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
     layout = layouts.infer(called, arrays, mesh, spec)
@@ -135,7 +136,7 @@ def _jit_batch(lie, name, program, results, mesh, spec, *options):
 
 
 def _lay(lie, name, results, mesh, spec, arrays, found):
-    """``found``, the results of a batch, where ``lie`` says, a `whole.Places` or None."""
+    """Places ``found``, the results of a batch, by ``lie``, a `whole.Places`; None: unchanged."""
     if lie is None:
         return found
     kinds: Any = results
@@ -145,28 +146,28 @@ def _lay(lie, name, results, mesh, spec, arrays, found):
 
 
 def _takes_b(program, results):
-    """Whether a program takes right-hand sides."""
+    """Returns whether a program takes right-hand sides."""
     like_b = not callable(results) and "like b" in results
     return like_b or program.with_b
 
 
 def _dtypes(program, options):
-    """The dtypes of the arrays that a program takes."""
+    """Returns the dtypes of the arrays that a program takes."""
     return checks.DTYPES + (_INTEGERS if program.is_product(*options) else ())
 
 
 def matrix_name(name):
-    """The argument of the function of this name that is the matrix."""
+    """Returns the name of the argument of function ``name`` that is the matrix."""
     return layouts.matrix_name(f"linalg.{name}")
 
 
 def _names(name):
-    """The arguments of a function that are arrays, for its errors."""
+    """Returns the names of a function's array arguments, for errors."""
     return matrix_name(name), "c" if name == "qr_multiply" else "b"
 
 
 def promote(name, *arrays, names=None):
-    """The arrays of a function of this name, as JAX promotes them to one inexact dtype."""
+    """Promotes the arrays of function ``name`` to one inexact dtype, as JAX does."""
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1 and jnp.issubdtype(arrays[0].dtype, jnp.inexact):
         return arrays
@@ -174,7 +175,7 @@ def promote(name, *arrays, names=None):
         jax.ShapeDtypeStruct((), array.dtype, weak_type=getattr(array, "weak_type", False))
         for array in arrays
     ]
-    # Functions of one and of two arrays that promote them so.
+    # JAX's exp of one array, and divide of two, promote by these rules.
     try:
         dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
     except (TypeError, ValueError):
@@ -185,14 +186,14 @@ def promote(name, *arrays, names=None):
 
 def _convert(array, dtype):
     wide = str(array.dtype) in ("float64", "complex128")
-    if array.dtype == dtype or (wide and not _compat.x64_enabled()):  # which is refused later
+    if array.dtype == dtype or (wide and not _compat.x64_enabled()):  # a later check refuses it
         return array
     return array.astype(dtype)
 
 
 def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with_b=False):
-    """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
-    broadcast against each other's as in NumPy."""
+    """Calls ``function`` for each matrix of a batch, and right-hand sides. Their leading dimensions
+    broadcast against each other as in NumPy."""
     called, names = f"linalg.{name}", _names(name)
     for argument, array in zip(names, arrays, strict=False):
         checks.array(called, argument, array, checks.ALL, dtypes)
@@ -211,7 +212,7 @@ def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with
             f"{called}: the leading dimensions of {names[1]}, of shape {tuple(b[0].shape)}, don't "
             f"broadcast against those of {names[0]}, of shape {tuple(a.shape)}"
         ) from None
-    # An array without a dimension, or with one of 1 where the other has more, is the same for all.
+    # An array that lacks a dimension, or has size 1 where the other has more, is mapped as None.
     there = []
     for array in arrays:
         sizes = (1,) * (len(leading) - max(array.ndim - 2, 0)) + array.shape[:-2]
@@ -226,7 +227,7 @@ def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with
 
 
 def where_each_is(name, a, mesh, spec):
-    """The mesh and the spec for each matrix of a batch."""
+    """Returns the mesh and the spec for each matrix of a batch."""
     on = layouts.mesh_of(f"linalg.{name}", (a,)) if mesh is None else mesh
     sharding = layouts.sharding_below(a)
     if spec is not None or sharding is None or sharding.mesh != on:
@@ -237,8 +238,8 @@ def where_each_is(name, a, mesh, spec):
 
 @dataclasses.dataclass(frozen=True)
 class _Shared(batching.Batchable):
-    """`run` of a program that a device has a function of stacks for (`shares`), or of whole
-    matrices. In a batch each device computes its share of the matrices, if one fits on it."""
+    """`run` of a program that has a function of stacks (`shares`), or of whole matrices. Each device
+    computes its share of a batch if one matrix fits on it."""
 
     name: str
     program: Any
@@ -280,7 +281,7 @@ class _Shared(batching.Batchable):
 
 
 def _check(arrays, name, program, results, options):
-    """Raises where a program can't take the arrays."""
+    """Raises an error if the program can't take the arrays."""
     called, a = f"linalg.{name}", arrays[0]
     square = not program.any_shape
     checks.matrix(
@@ -291,7 +292,7 @@ def _check(arrays, name, program, results, options):
 
 
 def _specs(layout, results, arrays):
-    """The spec of each result."""
+    """Returns the spec of each result."""
     kinds: Any = results(layout) if callable(results) else results
     specs = {
         "matrix": lambda: layout.result_spec(arrays[0].shape),
@@ -317,19 +318,20 @@ def _plan_program(arrays, name, program, results, mesh, spec, *options):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A program: of a call, whose first attribute says what to read of its matrix, and of global
-    arrays, of which the first is a matrix.
+    """A program: a function of a call and of global arrays, the first of which is a matrix. The
+    attributes of the call are the options of `plan`.
 
     Attributes:
         any_shape: whether it takes matrices that aren't square.
-        with_b: whether it takes right-hand sides with as many rows.
-        by_library: whether it leaves the computation to a library, which works on all devices.
-        is_product: whether, by its options, it multiplies matrices and does nothing else, for which
-            it takes integers too and needs no native code.
-        of_stacks: what a device does with a stack of matrices, of (platform, options, *stacks)
-            (`shares`); None: there is no such function.
-        takes: whether ``of_stacks`` has these options.
-        by: of `choice.TABLE`, the only one of its functions by which ``of_stacks`` calls a library.
+        with_b: whether its second array has right-hand sides, with as many rows as the matrix.
+        by_library: whether a library computes it, on all devices.
+        is_product: function of the options: whether the program only multiplies matrices. Then it
+            also takes integers and needs no native code.
+        of_stacks: function of (platform, options, *stacks) with which one device computes a stack
+            of matrices (`shares`); None if there is none.
+        takes: function of the options: whether ``of_stacks`` supports them.
+        by: the function of `choice.TABLE` that ``of_stacks`` calls a library for; "" unless it is
+            the only one.
     """
 
     function: collections.abc.Callable
@@ -342,29 +344,31 @@ class Program:
     by: str = ""
 
     def __call__(self, call, a, *others):
-        """The results. Processes meet (`ffi.meet`) before any collective of XLA's, which may cost a
-        copy of the matrix where there are several."""
+        """Returns the results. Processes meet (`ffi.meet`) before any of XLA's collectives, which
+        may take a copy of the matrix if there are several processes."""
         (a,) = ffi.meet_first(call.layout, a)
-        # On its way to the mesh a matrix may have got rows of padding.
+        # Moving the matrix to the mesh may have added rows of padding.
         return self.function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
 
     def takes_stacks(self, options):
-        """Whether a device computes its share of a batch with these options by itself."""
+        """Returns whether a device can compute its share of a batch with these options."""
         return self.of_stacks is not None and self.takes(*options)
 
 
 def program(**fields) -> collections.abc.Callable[..., Any]:
-    """Makes the `Program` of a function."""
+    """Returns a decorator that makes a `Program` from a function."""
     return lambda function: Program(function, **fields)
 
 
 def reads(read):
-    """What of a matrix is read, for `scaling.homogeneous`."""
+    """Returns the function that selects the part that is read, for `scaling.homogeneous`."""
     return None if read == HERMITIAN else scaling.lower if read == LOWER else scaling.upper
 
 
 def upper(a, layout, read, largest=None):
-    """A matrix of which the upper triangle is what the routine has to read.
+    """Returns a matrix whose upper triangle the routine reads in place of the part ``read`` of A.
+
+    With HERMITIAN the result is NaN unless A is Hermitian up to rounding.
 
     Args:
         largest: the largest magnitude of a scaled matrix, near 1.
@@ -375,7 +379,7 @@ def upper(a, layout, read, largest=None):
 
 
 def adjoint(a, layout):
-    """The adjoint of a square matrix, laid out as it is."""
+    """Returns the adjoint of a square matrix, sharded like it."""
     if _compat.COMPILES_EXCHANGES:
         return products.adjoint(a, layout)
     a = layouts.constrain(a, layout, P())

@@ -1,13 +1,13 @@
-"""`jaxmg.linalg.lstsq` and `least_squares`: by the QR of A, or of A^H where A is wide.
+"""`jaxmg.linalg.lstsq` and `least_squares`: by the QR of A, or of A^H if A is wide.
 
-Derivatives are those of the normal equations, by the implicit function theorem. With M = A, or A^H
-of a wide A, and G = M^H M + damp^2 I: N is the pseudoinverse of G, Z the projector on its null
-space, and x = N M^H b, or M N b. These have the derivatives (G. H. Golub, V. Pereyra, SIAM J.
-Numer. Anal. 10, 1973)
+Derivatives are those of the normal equations, by the implicit function theorem. M is A, or A^H if A
+is wide, and G = M^H M + damp^2 I. N is the pseudoinverse of G, and Z the projector on its null
+space. Then x = N M^H b, or x = M N b for a wide A. The derivatives of N and Z at constant rank are
+(G. H. Golub, V. Pereyra, SIAM J. Numer. Anal. 10, 1973)
 
     dN = -N dG N + N N dG Z + Z dG N N,    dZ = -(N dG Z + Z dG N),
 
-where the rank doesn't change. N comes of R, so that its condition is squared in it alone.
+N is computed from R, so that the squared condition number enters only through N.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def least_squares(
     return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
 
 
-# The cutoff is the last of a program's arrays, and not a number among its attributes.
+# In a call's attributes: the cutoff is the last of the program's arrays.
 _IN_ARRAY = "array"
 
 
@@ -142,7 +142,7 @@ def _run(a, b, damp, name, results, mesh, spec, rcond):
 
 
 def _real_scalar(name, a, argument, value):
-    """The value as a scalar of the real dtype of ``a``."""
+    """Returns the value as a scalar of a's real dtype."""
     real = np.finfo(a.dtype).dtype if jnp.issubdtype(a.dtype, jnp.inexact) else a.dtype
     if np.ndim(value) or jnp.iscomplexobj(value):
         raise ValueError(f"linalg.{name}: {argument} must be a real scalar; got {value!r}")
@@ -150,10 +150,12 @@ def _real_scalar(name, a, argument, value):
 
 
 def _solved(call, a, b, *scalars):
-    """(x, resid, rank, s), or x alone. The scalars are ``damp`` and ``rcond``, where they are
-    given and ``rcond`` isn't an attribute."""
+    """Returns (x, resid, rank, s), or (x,) for `least_squares`.
+
+    ``scalars`` are ``damp``, if passed, and ``rcond``, if it is an array.
+    """
     (cutoff,) = call.attributes
-    if b.ndim == 2 and not b.shape[1]:  # whose products crash XLA
+    if b.ndim == 2 and not b.shape[1]:  # products of 0 columns crash XLA
         x, *others = _solved(call, a, jnp.zeros(a.shape[0], a.dtype), *scalars)
         rest = (others[0][:0], *others[1:]) if others else ()
         return x[:, None][:, :0], *rest
@@ -178,7 +180,7 @@ def _solved(call, a, b, *scalars):
 
 
 def _by_tiles(call, a, b, damp):
-    """x of a matrix of full rank that isn't tall, nor wide."""
+    """Returns x for a matrix of full rank that is neither tall nor wide."""
     n = a.shape[1]
     a, b = (a, b) if damp is None else _damped(call, a, b, damp)
     down, _ = scaling.scale_of(a)
@@ -188,32 +190,33 @@ def _by_tiles(call, a, b, damp):
 
 
 def _damped(call, a, b, damp):
-    """The matrix and the b of which the first n rows of x are those with ``damp``."""
+    """Returns (A, b) of a problem without ``damp``. The first n rows of its solution are x."""
     (m, n), layout = a.shape, call.layout
     shift = damp.astype(a.dtype) * jnp.eye(min(m, n), dtype=a.dtype)
     a, b, shift = (blocks.replicate(x, layout) for x in (a, b, shift))
-    if m < n:  # the x of least norm with [A, damp I] x = b
+    if m < n:  # its solution is the y of least norm with [A, damp I] y = b
         return jnp.concatenate([a, shift], axis=1), b
     b = jnp.concatenate([b, jnp.zeros((n, *b.shape[1:]), b.dtype)])
     return jnp.concatenate([a, shift]), b
 
 
 def _takes_whole_svd(layout, m, k):
-    """Whether the SVD is that of the matrix, and not of its R. On GPUs that is sooner unless the
-    matrix is tall; on CPU devices LAPACK's of R is."""
+    """Returns whether to compute the SVD of the matrix, and not of its R. On GPUs this is faster
+    unless the matrix is tall. On CPU devices LAPACK's SVD of R is faster."""
     return not jax_qr.fits(m, k, layout.ranks) or (
         layout.platform != "cpu" and k > svd.SMALL and m < 3 * k
     )
 
 
 def _by_singular_values(call, of, a, b, damp, rcond):
-    """(x, resid, rank, s) of a large matrix that isn't tall, nor wide, by the SVD of all of it."""
+    """Returns (x, resid, rank, s) of a large matrix that is neither tall nor wide, by its SVD."""
     matrix, columns = (a, b) if damp is None else _damped(call, a, b, damp)
     cutoff = of.cutoff(a.shape, a.dtype, rcond)
     static, moving = (cutoff, None) if rcond is None else (0.0, cutoff)
     cut = svd_spaces.Cut(static)
     down, up = scaling.scale_of(matrix)
-    # Of a part that it computes again for each element XLA takes a product apart, into two passes.
+    # Without the barrier XLA recomputes the scaled columns for each element of a product, and
+    # splits the product into two passes.
     columns, of_b = jax.lax.optimization_barrier(scaling.scaled(columns, 0))
     x, s, rank = _of_least_norm(
         scaling.times_scale(matrix, down), columns, moving, cut, call.layout
@@ -223,8 +226,11 @@ def _by_singular_values(call, of, a, b, damp, rcond):
 
 
 def _of_least_norm(a, b, rtol, cut, layout):
-    """(A^+ b, the singular values, how many count), with the derivative at constant rank; ``rtol``
-    is None or that of ``cut``."""
+    """Returns (A^+ b, the singular values, the rank), with the derivative at constant rank.
+
+    Args:
+        rtol: replaces the ``rtol`` of ``cut`` unless None; may be traced.
+    """
 
     def value(a, b, rtol):
         u, s, vh = svd.decompose(a, layout)
@@ -259,7 +265,7 @@ class _LeastSquares:
     """Least squares with a matrix (m, n).
 
     Attributes:
-        full_rank: whether the matrix is taken to be of full rank; there are no singular values.
+        full_rank: whether to assume full rank; then no singular values are computed.
         rcond: see `lstsq`.
         wide: whether m < n.
     """
@@ -270,7 +276,7 @@ class _LeastSquares:
     wide: bool
 
     def cutoff(self, shape, dtype, rcond):
-        """What s has to be above, relative to the largest; of the array ``rcond``, if any."""
+        """Returns the cutoff of s relative to the largest; from the array ``rcond`` unless None."""
         unit = float(jnp.finfo(dtype).eps)
         if rcond is not None:
             return jnp.where(rcond < 0, jnp.asarray(unit, rcond.dtype), rcond)
@@ -279,14 +285,14 @@ class _LeastSquares:
         return unit if self.rcond < 0 else self.rcond
 
     def tall(self, a):
-        """M."""
+        """Returns M: A, or A^H if A is wide."""
         return products.transposed(a, self.layout).conj() if self.wide else a
 
     def replicated(self, x):
         return layouts.constrain(x, self.layout, P())
 
     def residuals(self, a, b, x):
-        """norm(b - A x)^2 of each column."""
+        """Returns norm(b - A x)^2 of each column."""
         if not b.size:
             return jnp.zeros(b.shape[1], jnp.finfo(b.dtype).dtype)
 
@@ -299,15 +305,15 @@ class _LeastSquares:
         return tall.over_ranks(self.layout, local, (a, b), (x,))
 
     def powers(self, a, b, damp):
-        """(i, j): A 2^-i and a right-hand side times 2^-j have entries near 1."""
+        """Returns (i, j) such that A 2^-i and each column of b 2^-j have largest entries near 1."""
         largest = scaling.largest(jax.lax.stop_gradient(a))
         if damp is not None:
             largest = jnp.maximum(largest, jnp.abs(jax.lax.stop_gradient(damp)))
         return scaling.exponent_of(largest), self.replicated(scaling.exponent_of(b, axis=0))
 
     def solve(self, a, b, damp, rcond, with_normal) -> tuple[Any, ...]:
-        """(x, s, rank, N, Z, V), of which the last three are None unless ``with_normal``; no
-        singular values s or vectors V of a matrix of full rank."""
+        """Returns (x, s, rank, N, Z, V). N, Z and V are None unless ``with_normal``. s, rank and V,
+        the singular values and vectors, are None with ``full_rank``."""
         m, n = a.shape
         real = jnp.finfo(a.dtype).dtype
         if not a.size:
@@ -341,13 +347,13 @@ class _LeastSquares:
         return x, s, rank, n, z, v
 
     def everything(self, a, b, damp, rcond) -> tuple[Any, ...]:
-        """`solve` with all results, and their derivatives."""
+        """Calls `solve` with ``with_normal``, and defines the derivatives of all results."""
         return derivatives.differentiable(
             functools.partial(self.solve, with_normal=True), self.rule, a, b, damp, rcond
         )
 
     def rule(self, primals, tangents):
-        """As the head of this file has it."""
+        """JVP rule; the module's docstring has the formulas."""
         results = self.everything(*primals)
         a, b, damp, rcond = primals
         if not a.size:
@@ -390,13 +396,13 @@ class _LeastSquares:
 
 @dataclasses.dataclass(frozen=True)
 class _Solve:
-    """(x, s, rank) by a `_LeastSquares`, with their derivatives."""
+    """Computes (x, s, rank) by a `_LeastSquares`, with their derivatives."""
 
     of: _LeastSquares
 
     def __call__(self, a, b, damp, rcond):
         def rule(primals, tangents):
-            """The problem is scaled, so that N neither overflows nor underflows."""
+            """JVP rule of a scaled problem, so that N neither overflows nor underflows."""
             i, j = self.of.powers(*primals[:3])
             both = self.of.rule(_scaled(primals, i, j), _scaled(tangents, i, j))
             return tuple(
@@ -416,8 +422,7 @@ class _Solve:
 
 
 def _scaled(arrays, i, j):
-    """A 2^-i, b 2^-j and the damping times 2^-i, or their tangents; what is behind them as it
-    is."""
+    """Returns A 2^-i, b 2^-j and damp 2^-i, or their tangents, and the other arrays unchanged."""
     scaled = [
         None if x is None else scaling.multiplied(x, -power)
         for x, power in zip(arrays, (i, j, i), strict=False)
@@ -426,8 +431,12 @@ def _scaled(arrays, i, j):
 
 
 def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, layout):
-    """(x, s, rank, N, Z, V) by R and Q^H b; of a wide matrix Q^H x, by R and b. On every device. A
-    cutoff that is an array comes behind them. Entries of R are near 1."""
+    """Returns (x, s, rank, N, Z, V) from R and Q^H b; for a wide matrix Q^H x instead of x, from R
+    and b. Every device computes this. Entries of R must be near 1.
+
+    Args:
+        moving: the cutoff, if it is an array.
+    """
     (cutoff,) = moving or (cutoff,)
     dot = functools.partial(tall_qr.dot, layout=layout)
 
@@ -443,7 +452,7 @@ def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, layout):
     if full_rank:
         x, n, z = by_substitution()
         return x, None, None, n, z, None
-    # Vectors are needed where a rank is not full, and for derivatives.
+    # Singular vectors are needed if the rank isn't full, and for derivatives.
     u: Any
     vh: Any
     u, s, vh = (
@@ -455,7 +464,7 @@ def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, layout):
     def by_vectors():
         left, _, right = library.svd_of_scaled(r) if u is None else (u, s, vh)
         v = right.conj().T
-        left, v = (v, left) if wide else (left, v)  # the other way round
+        left, v = (v, left) if wide else (left, v)  # a wide matrix solves with R^H
         inverse = jnp.where(mask, 1 / jnp.where(mask, s, 1), 0).astype(r.dtype)
         x = dot(v, inverse[:, None] * dot(left.conj().T, b))
         if not with_normal:
@@ -469,8 +478,8 @@ def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, layout):
 
 
 def _singular_values(r, layout):
-    """The singular values of R, in descending order. On GPUs eigenvalues of R^H R take a tenth of
-    the time, and are as exact where R is well conditioned."""
+    """Returns the singular values of R in descending order. On GPUs the eigenvalues of R^H R take a
+    tenth of the time, and are as accurate if R is well conditioned."""
 
     def by_svd():
         return library.svd_of_scaled(r, compute_uv=False)

@@ -1,4 +1,4 @@
-"""LU and triangles by the names of JAX: `lu`, `lu_factor`, `lu_solve` and `solve_triangular`."""
+"""`jaxmg.linalg.lu`, `lu_factor`, `lu_solve` and `solve_triangular`."""
 
 from __future__ import annotations
 
@@ -190,18 +190,18 @@ def solve_triangular(
 
 @programs.cache_plans
 def _solve_again(arrays, trans, mesh, spec):
-    """With L, U and LAPACK's pivots."""
+    """Plans a solve with (L and U packed, LAPACK's pivots, b)."""
     lu, pivots, b = arrays
     how = _checked(trans, "lu_solve")
     checks.is_an_array("linalg.lu_solve", "lu", lu)
     checks.is_an_array("linalg.lu_solve", "b", b)
     given = lu, b
-    lu, b = _promoted(*given)  # names them in its errors
+    lu, b = _promoted(*given)  # names ``lu`` and ``b`` in errors
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
     n, call = lu.shape[-1], ("lu_solve", solve_factored, ("like b",))
 
     def checked(pivots):
-        return kept_lu.check_pivots("linalg.lu_solve", pivots, n)  # by its values too
+        return kept_lu.check_pivots("linalg.lu_solve", pivots, n)  # also checks their values
 
     if not batching.is_batch(lu):
         planned = jax_linalg.plan((*given, checked(pivots)), *call, mesh, spec, how)
@@ -226,7 +226,7 @@ def _promoted(lu, b):
 
 
 def _checked(trans, name):
-    """ "N", "T" or "C"; raises if ``trans`` is none of SciPy's names for them."""
+    """Returns "N", "T" or "C"; raises if ``trans`` isn't one of SciPy's names for them."""
     how = transposed.name(trans)
     if how is None:
         raise ValueError(
@@ -238,12 +238,12 @@ def _checked(trans, name):
 
 @jax_linalg.program(any_shape=True, of_stacks=lambda platform, options, a: library.lu(a)[:2])
 def factored(call, a):
-    """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
+    """Computes LAPACK's L and U, packed, and pivots."""
     return packed_lu.packed(a, call.layout)
 
 
 def _solve_factored_stacks(platform, options, lu, b, pivots):
-    """`solve_factored` of each matrix of a stack."""
+    """Computes `solve_factored` of each matrix of a stack."""
     trans = "NTC".index(options[0])
     one = jax.scipy.linalg.lu_solve
     each = jax.vmap(lambda lu, b, pivots: one((lu, pivots), b, trans))
@@ -251,7 +251,7 @@ def _solve_factored_stacks(platform, options, lu, b, pivots):
 
 
 def _with_scaled(solve, lu, b, pivots):
-    """The solution by factors of which the U is scaled."""
+    """Solves with factors whose U is scaled by a power of two, and scales the solution."""
     down, _ = scaling.scale_of(scaling.upper(lu), (-2, -1))
     x = solve(scaling.with_upper_times(lu, down), b, pivots)
     return scaling.times(x, scaling.over(down, x.ndim - lu.ndim + 2))
@@ -259,7 +259,8 @@ def _with_scaled(solve, lu, b, pivots):
 
 @jax_linalg.program(of_stacks=_solve_factored_stacks)
 def solve_factored(call, lu, b, pivots):
-    """With P A = L U the factor of A^T is there, of which A is the transpose."""
+    """Solves with P A = L U. Transposed, the packed matrix is a factor of A^T in the form of
+    `LUFactor`, so that A x = b is a transposed solve."""
     (how,) = call.attributes
 
     def solve(lu, b, pivots):
@@ -273,7 +274,7 @@ def solve_factored(call, lu, b, pivots):
 
 
 def _decompose_stacks(platform, options, a):
-    """`decomposed` of each matrix of a stack."""
+    """Computes `decomposed` of each matrix of a stack."""
     (permute_l,), (m, n) = options, a.shape[-2:]
     lu, _, order = library.lu(a)
     k = min(m, n)
@@ -287,7 +288,7 @@ def _decompose_stacks(platform, options, a):
 
 @jax_linalg.program(any_shape=True, of_stacks=_decompose_stacks)
 def decomposed(call, a):
-    """(P, L, U), or (P L, U), of A = P L U."""
+    """Computes (P, L, U), or (P L, U), of A = P L U."""
     (permute_l,) = call.attributes
     (m, n), layout = call.shape, call.layout
     lu, pivots = packed_lu.packed(a, layout)
@@ -302,7 +303,7 @@ def decomposed(call, a):
 
 
 def _solve_triangle_stacks(platform, options, a, b):
-    """`solve_one_triangle` of each matrix of a stack."""
+    """Computes `solve_one_triangle` of each matrix of a stack."""
     lower, trans, unit_diagonal = options
 
     def solve(a, b):
@@ -316,7 +317,7 @@ def _solve_triangle_stacks(platform, options, a, b):
 
 
 def _of_triangle(solve, lower, unit_diagonal):
-    """``solve(a, b)`` on scaled triangles, of which the diagonal is no constant."""
+    """Returns ``solve(a, b)`` on scaled triangles, or ``solve`` for a constant diagonal."""
     if unit_diagonal:
         return solve
     reads = scaling.lower if lower else scaling.upper

@@ -1,4 +1,4 @@
-"""`jaxmg.linalg.qr`, and what is made of it."""
+"""`jaxmg.linalg.qr`, and functions that other modules use for their QR decompositions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jaxmg._stacks import library, ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, MeshLike
 
-# NumPy's names of the modes, and SciPy's.
+# The modes by NumPy's and SciPy's names.
 _MODES = {
     "reduced": "reduced", "economic": "reduced", "r": "r", "complete": "complete",
     "full": "complete", "raw": "raw",
 }  # fmt: skip
-# Up to this order small matrices, which every device has, may be larger than its rows of A.
+# Up to this order replicated matrices such as R may be larger than a device's rows of A.
 SMALL = 4096
-# On CPU devices, beyond how many columns a tall matrix is factored by tile columns.
+# CPU devices factor tall matrices with more columns than this by tile columns.
 _LEAST_BY_TILES = 512
 
 _Reduced: TypeAlias = Literal["reduced", "economic", "complete", "full"]
@@ -144,12 +144,12 @@ def qr(
 
 
 def fits(m, n, ranks):
-    """Whether every device may have R, or what is as large, of a matrix (m, n)."""
+    """Returns whether every device may hold R, or another matrix of order min(m, n)."""
     return min(m, n) <= SMALL or tall.fits(m, n, ranks)
 
 
 def check_fits(name, m, n, ranks):
-    """Raises where what every device has of a matrix (m, n) is more than its rows are."""
+    """Raises an error unless `fits`."""
     k = min(m, n)
     if not fits(m, n, ranks):
         raise NotImplementedError(
@@ -160,21 +160,22 @@ def check_fits(name, m, n, ranks):
 
 
 def by_tiles(m, n, ranks):
-    """Whether a matrix (m, n) is taken by tile columns, and not by its rows.
+    """Returns whether a matrix (m, n) is factored by tile columns, and not by its rows.
 
-    A matrix that isn't tall is. So is a large one on a single device, unless it is much taller than
-    wide: R takes 2 m n^2 - 2/3 n^3 operations by Householder reflectors and some 4 m n^2 by
-    CholeskyQR2, which is faster where panels or communication dominate.
+    This holds for matrices that aren't tall, and on a single device for large matrices unless they
+    are much taller than wide. R takes 2 m n^2 - 2/3 n^3 operations by Householder reflectors, and
+    about 4 m n^2 by CholeskyQR2, which is faster if panels or communication dominate.
     """
     k = min(m, n)
     return k > 0 and (not tall.fits(m, n, ranks) or (ranks == 1 and k > SMALL and m < 4 * k))
 
 
 def _is_faster_by_tiles(m, n, layout):
-    """Whether tile columns are faster than rows for a tall matrix (m, n).
+    """Returns whether tile columns are faster than rows for a tall matrix (m, n).
 
-    On CPU devices XLA's products run at half the speed of LAPACK's, and the devices of one process
-    exchange tiles in memory. A matrix that is much taller than wide has too few tiles.
+    They are on CPU devices of one process: XLA's products run at half the speed of LAPACK's there,
+    and the devices exchange tiles in memory. A matrix that is much taller than wide has too few
+    tiles.
     """
     k, alone = min(m, n), len(set(layout.processes)) <= 1
     return layout.platform == "cpu" and alone and k > _LEAST_BY_TILES and m < 16 * k
@@ -182,7 +183,7 @@ def _is_faster_by_tiles(m, n, layout):
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """The results of `qr` as a function of the layout, for `jax_linalg.run`."""
+    """Returns the shapes of `qr`'s results for a layout, for `jax_linalg.run`."""
 
     m: int
     n: int
@@ -204,7 +205,7 @@ class Shapes:
 
 
 def reduced(call, a) -> tuple[Any, Any]:
-    """(Q, R) of any matrix. Columns that are multiplied by powers of two have the same Q."""
+    """Returns (Q, R) of any matrix. Scales columns by powers of two, which doesn't change Q."""
     a, up = scaling.scaled(a, 0)
     q, r = _reduced(call, a)
     return q, scaling.times(r, up)
@@ -220,7 +221,7 @@ def _reduced(call, a) -> tuple[Any, Any]:
         factor, units, r = factor_and_r(call, a)
         r = r if spread else layouts.constrain(r, call.layout, PartitionSpec())
         return factor.q() * units, r
-    if n > k and call.layout.explicit:  # columns that an axis shards can't be cut anywhere
+    if n > k and call.layout.explicit:  # can't slice columns that an explicit axis shards
         divides = m % call.layout.ranks == 0
         spec = call.layout.row_spec if divides else PartitionSpec()
         a = layouts.constrain(a, call.layout, spec)
@@ -232,7 +233,7 @@ def _reduced(call, a) -> tuple[Any, Any]:
 
 
 def of_stacks(platform, options, a):
-    """`decomposed` of each matrix of a stack."""
+    """Computes `decomposed` of each matrix of a stack."""
     (mode,) = options
     if mode == "complete" and a.shape[-2] > a.shape[-1]:
         q, r = library.qr(a, mode="complete")
@@ -262,26 +263,26 @@ def _factor(call, a):
 
 
 def factor_and_r(call, a):
-    """(the factor, the signs of its R's diagonal, R without them)."""
+    """Returns (the factor, the signs of its R's diagonal, R with a nonnegative diagonal)."""
     factor = _factor(call, a)
     units = _units(factor)
     return factor, units, units[:, None] * factor.r
 
 
 def _units(factor):
-    """The signs of R's diagonal, which is real."""
+    """Returns the signs of R's diagonal, which is real."""
     diagonal = jax.lax.stop_gradient(factor.diagonal())
     return jnp.where(diagonal.real < 0, -1, 1).astype(diagonal.dtype)
 
 
 def _raw(call, a):
-    """LAPACK's Householder vectors, transposed, and their factors."""
+    """Returns LAPACK's packed Householder vectors and R, transposed, and the scalars tau."""
     h, taus = _factor(call, a).packed()
     return (products.transposed(h, call.layout) if a.size else h.T), taus
 
 
 def _complete(call, a):
-    """(Q, R), Q square."""
+    """Returns (Q, R) with a square Q."""
     m, n = a.shape
     if m <= n:
         return reduced(call, a)
@@ -296,14 +297,14 @@ def _complete(call, a):
 
 @jax_linalg.program(any_shape=True)
 def pivoted(call, a):
-    """(Q, R, p), or (R, p)."""
+    """Computes (Q, R, p), or (R, p) for mode "r"."""
     (mode,) = call.attributes
     results = _pivoted(call, a)
     return results[1:] if mode == "r" else results
 
 
 def _pivoted(call, a):
-    """(Q, R, p): the derivative is that of a QR with its columns in this order."""
+    """Returns (Q, R, p). The derivative is that of the QR of A[:, p], with a constant p."""
 
     m, n = a.shape
     check_fits("qr", m, n, call.layout.ranks)
@@ -326,6 +327,6 @@ def _pivoted(call, a):
 
 
 def _pivoted_triangle(a):
-    """(p, Q, R) with Q R = A[:, p], of a matrix that a device has whole."""
+    """Returns (p, Q, R) with Q R = A[:, p] for a matrix that is whole on the device."""
     order = tall_qr.pivot_order(a)
     return order, *tall_qr.with_positive_diagonal(*library.qr(a[:, order]))[:2]

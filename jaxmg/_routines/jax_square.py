@@ -1,4 +1,4 @@
-"""Square matrices by the names of JAX: `solve`, `inv`, `det`, `slogdet`, `cond`, `matrix_power`."""
+"""`jaxmg.linalg.solve`, `inv`, `det`, `slogdet`, `cond` and `matrix_power`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jaxmg._stacks import determinants, ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 
-# Norms of which `cond` estimates that of the inverse; of the others it takes the inverse's.
+# For these norms `cond` estimates the norm of the inverse; for the others it computes the inverse.
 _ESTIMATED = (1, np.inf)
 
 
@@ -270,7 +270,7 @@ def matrix_power(
 
 
 def _solve_stacks(platform, options, a, b):
-    """`solution` of each matrix of a stack, by LU."""
+    """Computes `solution` of each matrix of a stack, by LU."""
     read, assumed = options
     if assumed in ("her", "sym"):
         a = _whole_stack(a, read, assumed == "sym")
@@ -358,7 +358,7 @@ def determinant(call, a):
 
 
 def _determinant_definite(call, a, exponent):
-    """det(A) 2^exponent"""
+    """Returns (det(A) 2^exponent, the status)."""
     factor = cho_factor.cho_factor(a, **call.layout.where)
     value = scaling.exp_times_power(factor.logdet(), exponent)
     return value.astype(a.dtype), factor.status
@@ -371,7 +371,7 @@ def _determinant_general(call, a, exponent):
 @jax_linalg.program()
 def condition_number(call, a):
     (p,) = call.attributes
-    # Of any power of two times the matrix the condition is the same.
+    # Scaling by a power of two doesn't change the condition number.
     size = scaling.largest(jax.lax.stop_gradient(a))
     down, _ = scaling.powers_of(size)
     a = scaling.times_scale(a, down)
@@ -411,8 +411,11 @@ def power(call, a):
 
 
 def _product(layout, x, y):
-    """X Y of matrices by rows. Products of entries, of which one may vanish beside the others, are
-    those of scaled matrices, as are those of the derivative."""
+    """Returns X Y of matrices that are sharded by rows.
+
+    X and Y are scaled before the product, and in its derivative: products of tiny entries would
+    underflow.
+    """
 
     scaled = functools.partial(scaling.scaled, only_finite=True)
 
@@ -437,20 +440,23 @@ def _product(layout, x, y):
 
 
 def _by_structure(call, definite, general, known=False):
-    """`structure.ByStructure` of functions of (call, arrays), which are hashable."""
+    """Returns a function of a matrix and arrays that chooses by structure (`structure.ByStructure`).
+
+    ``definite`` and ``general`` are hashable functions of (call, *arrays).
+    """
     return structure.ByStructure(
         call.layout, functools.partial(definite, call), functools.partial(general, call), known
     ).of
 
 
 def _whole_stack(a, read, symmetric):
-    """`_whole` of each matrix of a stack."""
+    """Computes `_whole` of each matrix of a stack."""
     half = jnp.tril(a, -1) if read == jax_linalg.LOWER else jnp.triu(a, 1)
     return _with_other_triangle(a, half, jnp.swapaxes(half, -1, -2), symmetric)
 
 
 def _whole(call, a, read, symmetric):
-    """The whole Hermitian, or symmetric, matrix of which one triangle is read."""
+    """Returns the Hermitian, or symmetric, matrix that the triangle ``read`` of ``a`` defines."""
     half = jnp.tril(a, -1) if read == jax_linalg.LOWER else jnp.triu(a, 1)
     return _with_other_triangle(a, half, products.transposed(half, call.layout), symmetric)
 

@@ -1,4 +1,4 @@
-"""`jaxmg.linalg.svd`, `svdvals` and `polar`, and what is made of singular values."""
+"""`jaxmg.linalg.svd`, `svdvals`, `polar`, `matrix_rank` and `norm`; `cond` by singular values."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _needs_square(name, m, n):
 
 
 def _is_native(name, backend):
-    """Whether our own engine computes it; another name than those of backends is refused."""
+    """Returns whether the native engine computes it; raises if ``backend`` is no backend's name."""
     return checks.backend_name(f"linalg.{name}", backend) in ("auto", "native")
 
 
@@ -366,7 +366,7 @@ def _norm_of_values(arrays, ord, axes, keepdims, mesh, spec):
 def condition_of_values(
     x: AnyMatrixLike, p: Any, mesh: MeshLike | None, spec: PartitionSpec | None
 ) -> Array:
-    """`jaxmg.linalg.cond` for p = None, 2, -2 and "nuc"."""
+    """Computes `jaxmg.linalg.cond` for p = None, 2, -2 and "nuc"."""
     m, n = shape_of("cond", x)
     if getattr(x, "ndim", 0) > 1 and not min(m, n):
         raise ValueError(
@@ -378,8 +378,8 @@ def condition_of_values(
 
 
 def shape_of(name: str, a: Any) -> tuple[int, int]:
-    """The shape of a matrix, or of each matrix of a batch; (0, 0) of a vector or a scalar."""
-    if isinstance(a, Tracer) and not places.is_on_host(a):  # else `jax_linalg.run` does
+    """Returns the shape of a matrix, or of each matrix of a batch; (0, 0) for fewer dimensions."""
+    if isinstance(a, Tracer) and not places.is_on_host(a):  # else `jax_linalg.run` checks it
         checks.usable(f"linalg.{name}", jax_linalg.matrix_name(name), a)
     if getattr(a, "ndim", 0) < 2:
         return 0, 0

@@ -1,4 +1,4 @@
-"""`plan`: which solver, tile width and memory a call takes, without running it."""
+"""`plan`: the solver, tile width and memory of a call, without running it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jaxmg._factors import lu_refinement, refinement
 from jaxmg._routines import table
 from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
 
-# With refine: arrays like b in an iteration (solution, residual, correction, directions), and
-# vectors of n numbers beside them. What XLA makes of both was looked at in compiled programs.
+# Memory of an iteration with ``refine``: arrays like b (solution, residual, correction, directions)
+# and additional vectors of n numbers. Both counts were read from compiled programs of XLA.
 _LIKE_B, _OF_ROWS = 8, 2
-_MANY = 2**20  # an order of which a rank has rows enough for tiles as wide as they come
-# That a plan is made for, one by one: more would take seconds.
+_MANY = 2**20  # an order with so many rows per rank that tiles have their largest width
+# `plan` computes the memory of each device in turn; more devices than this would take seconds.
 _MOST_DEVICES = 4096
 
 
@@ -168,7 +168,7 @@ def plan(
 
 
 def _own_bytes(row, n, ranks, dtype, nrhs, donate):
-    """Bytes of the caller's arrays, and of XLA's copies of matrices, on a device."""
+    """Returns the bytes per device of the caller's arrays and of XLA's copies of matrices."""
     copies = 2 if row.overwrites and not donate else 1
     sides = len(row.operands) - row.matrices
     elements = copies * row.matrices * -(-n // ranks) * n + sides * n * nrhs
@@ -176,8 +176,10 @@ def _own_bytes(row, n, ranks, dtype, nrhs, donate):
 
 
 def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
-    """What a call with ``refine`` takes on each device: its own arrays, the most that XLA has at a
-    time for others, and the most that a native routine in it works in.
+    """Returns the bytes that a call with ``refine`` takes on each device.
+
+    They are the sum of the call's own arrays, the peak of XLA's other arrays, and the largest
+    workspace of its native routines.
 
     Args:
         lower: the plugin's plan of the factorization in lower precision.
@@ -188,11 +190,11 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
     tiles = height * n * low
     vectors = _LIKE_B * b + _OF_ROWS * n * size
-    # A piece of A, and the squares of its elements, of which the sum is taken.
+    # A piece of A, and the squares of its elements, which are summed.
     rounding = refinement.piece_height(height, n) * n * (size + real) + _OF_ROWS * n * size
-    # XLA computes the exponents of b before it rounds A, and the solve needs them after.
+    # XLA computes the exponents of b before it rounds A, and keeps them for the solve.
     exponents = n * nrhs * np.dtype(np.int32).itemsize
-    # To fall back takes a copy of A, which lies where the rest was.
+    # The fallback takes a copy of A, in memory that the other arrays no longer need.
     in_place = routine == "potrs" and donate and _compat.BRANCHES_WORK_IN_PLACE
     again = 0 if in_place else a + b
     factor_bytes = a + tiles + overflow + n * real
@@ -211,14 +213,14 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
 
 
 def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
-    """`_refined_bytes` of LU."""
+    """As `_refined_bytes`, for LU."""
     size, low = dtype.itemsize, refinement.lower_dtype(dtype).itemsize
     height = -(-n // layout.ranks)
     a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
     tiles, shared = height * n * low, 3 * n * np.dtype(np.int32).itemsize
     columns = lu_refinement.columns_at_a_time(n, layout.ranks, nrhs)
     vectors = lu_refinement.LIKE_B * n * columns * size + 2 * b + _OF_ROWS * n * size
-    if dtype.kind == "c":  # XLA's complex products take memory of their own
+    if dtype.kind == "c":  # XLA's complex products take temporary memory
         vectors += (16 * columns + 10) * n * size
     # A piece of A, scaled, rounded, and a mask of its denormals.
     piece = refinement.piece_height(height, n) * n
@@ -243,7 +245,7 @@ def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower)
 
 
 def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
-    """The most that what a refined solve calls works in, on each device."""
+    """Returns the largest workspace of the routines that a refined solve calls, on each device."""
     height, low = -(-n // layout.ranks), refinement.lower_dtype(dtype)
 
     def beside_x(routine, dtype, tile):
@@ -272,10 +274,10 @@ def _dtype(name, dtype) -> np.dtype:
 
 @dataclasses.dataclass(frozen=True)
 class _Imagined:
-    """What a plan looks at of a `layouts.Layout`, for devices that need not be there.
+    """The part of a `layouts.Layout` that plans need, for devices that need not exist.
 
     Attributes:
-        platform: that of the devices of this process, with whose plugin the plan is made.
+        platform: platform of this process's devices, whose plugin makes the plan.
         memory: bytes of one device.
     """
 
@@ -286,7 +288,7 @@ class _Imagined:
 
 
 def _layout(name, devices, memory):
-    """A's rows over the devices that are meant."""
+    """Returns the layout of A's rows over the devices."""
     if memory is not None and not (isinstance(memory, numbers.Real) and float(memory) > 0):
         raise ValueError(
             f"{name}: memory must be a number of bytes above 0, of one device, or None for that of "

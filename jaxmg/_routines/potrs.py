@@ -1,4 +1,4 @@
-"""Solving with a positive definite matrix: LAPACK's potrf and potrs."""
+"""Solves with a positive definite matrix: LAPACK's potrf and potrs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POTRS = record.Routine(
     extension=record.Extension(),
     at_once=at_once.AtOnce(at_once.potrs, (("gpu", 2048), ("cpu", 64))),
 )
-# potrs with ``refine``. It has no native routine of its own: refinement.py makes it of several.
+# potrs with ``refine``. refinement.py composes it from several native routines.
 REFINED = record.Routine(
     name="potrs",
     native="potrs",
@@ -347,7 +347,7 @@ def _rule(arguments):
 
 
 def _refined_rule(arguments):
-    """JVP rule of potrs with ``refine``: the same composition with a factor in lower precision."""
+    """JVP rule with ``refine``: the same composition, with a factor in lower precision."""
 
     def solve(a, b):
         factor = refined_factor.factor_for(a, arguments)

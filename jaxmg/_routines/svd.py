@@ -1,12 +1,14 @@
-"""The singular value decomposition in a trace, of matrices that lie on the ranks by rows.
+"""The singular value decomposition in a trace, of matrices that are sharded by rows.
 
-A = U H by the polar decomposition, H = V S V^H by the eigensolver, A = (U V) S V^H (N. J. Higham,
-P. Papadimitriou, "A parallel algorithm for computing the polar decomposition", Parallel Comput. 20,
-1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps are backward stable:
-singular values have errors of the size of rounding times the largest. A tall matrix is that of its
-R, from the left by Q; a wide one that of its transpose. Where R has at most `SMALL` columns one
-GPU takes JAX's own SVD of it for all, which compiles in half the time, and corrects it. On CPU
-devices the engine takes LAPACK's up to a larger order, on one rank.
+The polar decomposition gives A = U H, and the eigensolver H = V S V^H, so that A = (U V) S V^H
+(N. J. Higham, P. Papadimitriou, "A parallel algorithm for computing the polar decomposition",
+Parallel Comput. 20, 1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps
+are backward stable: errors of singular values are of the size of rounding times the largest.
+
+For a tall matrix this is the decomposition of its R, multiplied by Q from the left; a wide matrix is
+transposed first. If R has at most `SMALL` columns, one GPU computes JAX's SVD of R for all, which
+compiles in half the time, and corrects it. On CPU devices the engine calls LAPACK on one rank, up
+to a larger order.
 """
 
 import dataclasses
@@ -32,14 +34,14 @@ from jaxmg._routines import (
 from jaxmg._stacks import library, sections, ways
 from jaxmg._transform import batching, derivatives, products, rotations
 
-# Up to this order one rank computes the SVD of the square matrix.
+# Up to this order one rank computes the SVD of a square matrix for all ranks.
 SMALL = 256
-# From this order on `values` are by a reduction to a band, and below it by a polar decomposition.
+# On GPUs `values` reduces to a band from this order on, and uses the polar decomposition below it.
 LARGE = 6144
 
 
 def _svd_stacks(platform, options, a):
-    """`decomposed` of each matrix of a stack."""
+    """Computes `decomposed` of each matrix of a stack."""
     u, s, vh = ways.svd(platform, a)
     part = slice(*options)
     return u[..., part], s[..., part], vh[..., part, :]
@@ -47,8 +49,8 @@ def _svd_stacks(platform, options, a):
 
 @jax_linalg.program(any_shape=True, of_stacks=_svd_stacks, by="svd")
 def decomposed(call, a):
-    """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n); of the singular values from start to
-    end alone, where the call says so."""
+    """Computes (U, s, V^H) with U (m, k) and V^H (k, n), k = min(m, n). If the call has attributes
+    (start, end), computes only these singular values and vectors."""
     return decompose(a, call.layout, *call.attributes)
 
 
@@ -56,7 +58,7 @@ def decomposed(call, a):
     any_shape=True, of_stacks=lambda platform, options, a: library.svd(a, full_matrices=True)
 )
 def completed(call, a):
-    """(U, s, V^H), U (m, m) and V^H (n, n), without a derivative."""
+    """Computes (U, s, V^H) with U (m, m) and V^H (n, n). It has no derivative."""
     return _completed(a, call.layout)
 
 
@@ -69,7 +71,7 @@ def _refuse(primals, tangents):
 
 @jax_linalg.program(any_shape=True, by_library=True)
 def decomposed_by(call, a):
-    """`decomposed`, of all singular values, or `completed` by a library."""
+    """Computes all of `decomposed`, or `completed`, with a library."""
     backend, whole = call.attributes
     if whole:
         return _completed(a, call.layout, backend)
@@ -78,7 +80,7 @@ def decomposed_by(call, a):
 
 @jax_linalg.program(any_shape=True, by_library=True)
 def values_by(call, a):
-    """The singular values alone by a library."""
+    """Computes only the singular values, with a library."""
     (backend,) = call.attributes
     return (values_of(a, call.layout, backend),)
 
@@ -89,7 +91,7 @@ def values_by(call, a):
     by="svd",
 )
 def values(call, a):
-    """The singular values alone."""
+    """Computes only the singular values."""
     return (values_of(a, call.layout),)
 
 
@@ -101,15 +103,16 @@ def values(call, a):
     by="svd",
 )
 def relative_values(call, a):
-    """The singular values times a power of two, which don't underflow where A's entries don't."""
+    """Computes the singular values times a power of two, so that they don't underflow unless A's
+    entries do."""
     return (values_of(scaling.scaled(a)[0], call.layout),)
 
 
 @jax_linalg.program()
 def decomposed_hermitian(call, a):
-    """(U, s, V^H) of a Hermitian matrix, from its eigenvectors and eigenvalues."""
+    """Computes (U, s, V^H) of a Hermitian matrix from its eigenvectors and eigenvalues."""
     w, v = jax_eigh.eigenpairs_of(a, call.layout, jax_linalg.HERMITIAN)
-    v = polar.by_rows(v, call.layout)  # explicit axes take no columns out of sharded ones
+    v = polar.by_rows(v, call.layout)  # explicit axes can't select from sharded columns
     order = jnp.argsort(-jnp.abs(w))
     u, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
     start, end = call.attributes
@@ -122,26 +125,26 @@ def decomposed_hermitian(call, a):
 
 @jax_linalg.program()
 def hermitian_values(call, a):
-    """The singular values of a Hermitian matrix."""
+    """Computes the singular values of a Hermitian matrix."""
     w = jax_eigh.eigenvalues_of(a, call.layout, jax_linalg.HERMITIAN)
     return (jnp.sort(jnp.abs(w))[::-1],)
 
 
 def _polar_stacks(platform, options, a):
-    """`polar_factors` of each matrix of a stack."""
+    """Computes `polar_factors` of each matrix of a stack."""
     return ways.polar_factors(platform, a, *options)
 
 
 @jax_linalg.program(any_shape=True, of_stacks=_polar_stacks)
 def polar_factors(call, a):
-    """(U, P) of A = U P, or A = P U."""
+    """Computes (U, P) of A = U P, or A = P U."""
     (side,) = call.attributes
     return _polar(a, side, call.layout)
 
 
 @jax_linalg.program(any_shape=True, by_library=True)
 def polar_factors_by(call, a):
-    """`polar_factors` by a library."""
+    """Computes `polar_factors` with a library."""
     side, backend = call.attributes
     return _polar(a, side, call.layout, backend)
 
@@ -162,8 +165,8 @@ def _completed(a, layout, backend="native"):
 
 
 def decompose(a, layout, start=0, end=None, backend="native"):
-    """(U, s, V^H) of the singular values start to end, with its derivative. Another backend has no
-    parts."""
+    """Returns (U, s, V^H) of the singular values start to end, with its derivative. Only the native
+    backend computes less than all of them."""
     end = min(a.shape) if end is None else end
     subset = None if (start, end) == (0, min(a.shape)) else (start, end)
 
@@ -175,7 +178,7 @@ def decompose(a, layout, start=0, end=None, backend="native"):
         return _decompose_tall(a, layout, subset, backend)
 
     def rule(primals, tangents):
-        """The derivative of a part needs all singular vectors."""
+        """JVP rule. The derivative of a part needs all singular vectors."""
         u, s, vh = decompose(primals[0], layout, backend=backend)
         both = (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
         if subset is None:
@@ -184,7 +187,7 @@ def decompose(a, layout, start=0, end=None, backend="native"):
             (u[:, start:end], s[start:end], blocks.replicate(vh, layout)[start:end])
             for u, s, vh in both
         )
-        if layout.explicit:  # where a part of a wide matrix is by rows, too
+        if layout.explicit:  # V^H of a wide matrix is sharded by rows in ``value``
             vh = layouts.constrain_like(vh, jax.eval_shape(value, primals[0])[2])
         return (u, s, vh), moved
 
@@ -203,7 +206,7 @@ def _decompose_tall(a, layout, subset=None, backend="native"):
 
 
 def _decompose_scaled(a, layout, subset, backend):
-    """`_decompose_tall` of a matrix whose entries are near 1."""
+    """As `_decompose_tall`, for a matrix whose entries are near 1."""
     q, square = _triangular(a, layout) if len(a) > a.shape[1] else (None, a)
     if backend == "native":
         u, s, vh = decompose_square(square, layout, subset)
@@ -214,8 +217,8 @@ def _decompose_scaled(a, layout, subset, backend):
 
 
 def decompose_square(a, layout, subset=None):
-    """(U, s, V^H) of a square matrix, of all singular values or of a part. The entries of a small
-    one are scaled."""
+    """Returns (U, s, V^H) of a square matrix, of all singular values or of a part. The entries of a
+    small matrix must be scaled."""
     n = len(a)
     start, end = subset or (0, n)
     if n <= SMALL or start == end:
@@ -226,7 +229,7 @@ def decompose_square(a, layout, subset=None):
 
 
 def _times(q, u, layout):
-    """Q U by rows, of q (m, n) or None, which stands for I, and u (n, k)."""
+    """Returns Q U, sharded by rows, of q (m, n) and u (n, k). If q is None, Q is the identity."""
     if q is None:
         return u
     if len(u) <= SMALL:
@@ -236,8 +239,8 @@ def _times(q, u, layout):
 
 @dataclasses.dataclass(frozen=True)
 class _Small(batching.Batchable):
-    """(U, s, V^H) of a square matrix, or s alone, which all GPUs get of the first. Of a batch each
-    device computes a part."""
+    """Computes (U, s, V^H) of a square matrix, or only s. The first GPU computes it for all. Of a
+    batch each device computes a part."""
 
     layout: layouts.Layout
     vectors: bool = True
@@ -248,7 +251,7 @@ class _Small(batching.Batchable):
         return tall.by_first_rank(self.layout, self.local, *arrays)
 
     def _by_engine(self, a):
-        """There one rank's LAPACK is the engine's, too."""
+        """Calls the engine, which uses LAPACK on one rank for small matrices on CPU devices."""
         if not self.vectors:
             return gesvd.singular_values(a, self.layout)
         return gesvd.Decomposition(self.layout, "native", True, "linalg.svd")(a)
@@ -270,7 +273,7 @@ class _Small(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _OnDevice:
-    """A `_Small` on devices that are alone, inside a shard_map: of one matrix, or of many."""
+    """A `_Small` of one or many whole matrices on one device, inside a shard_map."""
 
     of: _Small
 
@@ -281,9 +284,11 @@ class _OnDevice:
 
 
 def _corrected(platform, a, u, s, vh):
-    """(U, s, V^H) of small square matrices, to the rounding that LAPACK's has. cuSOLVER's Jacobi
-    iteration leaves U^H U - 1 up to hundreds of times the rounding unit where singular values are
-    close, of which a step of Newton and Schulz leaves the square."""
+    """Corrects (U, s, V^H) of small square matrices to the accuracy of LAPACK.
+
+    If singular values are close, cuSOLVER's Jacobi iteration leaves U^H U - I up to hundreds of
+    times the rounding unit. A Newton-Schulz step squares this error.
+    """
     multiply, adjoint = functools.partial(ways.multiply, platform), sections.adjoint
     u, v = (x + multiply(x, jnp.eye(x.shape[-1], dtype=x.dtype) - multiply(adjoint(x), x)) / 2
             for x in (u, adjoint(vh)))  # fmt: skip
@@ -293,7 +298,8 @@ def _corrected(platform, a, u, s, vh):
 
 
 def _complete(a, layout, backend="native"):
-    """(U, s, V^H) of a matrix with m > n. The last m - n columns of Q complete U."""
+    """Returns (U, s, V^H) with a square U, of a matrix with m > n. The last m - n columns of Q
+    complete U."""
     n = a.shape[1]
     if not n:
         return jnp.eye(len(a), dtype=a.dtype), *_decompose_tall(a, layout)[1:]
@@ -306,8 +312,8 @@ def _complete(a, layout, backend="native"):
 
 
 def _triangular(a, layout):
-    """(Q, R) of a matrix with more rows than columns. R is the same on all ranks where ``a`` is
-    tall, and else by rows."""
+    """Returns (Q, R) of a matrix with more rows than columns. R is replicated if ``a`` is tall, and
+    sharded by rows otherwise."""
     if _by_rows(a, layout):
         return tall.qr(a, layout)
     factor = geqrf.geqrf(a, **layout.where)
@@ -315,7 +321,7 @@ def _triangular(a, layout):
 
 
 def _r_alone(a, layout):
-    """The R of `_triangular`, without Q; ``a`` itself where it is square."""
+    """Returns the R of `_triangular` without computing Q; ``a`` itself if it is square."""
     if len(a) == a.shape[1]:
         return a
     if _by_rows(a, layout):
@@ -324,7 +330,7 @@ def _r_alone(a, layout):
 
 
 def _by_rows(a, layout):
-    """Whether the QR of ``a`` is taken of its rows where they are."""
+    """Returns whether the QR of ``a`` leaves the rows on their ranks."""
     m, n = a.shape
     return min(m, n) <= SMALL or not jax_qr.by_tiles(m, n, layout.ranks)
 
@@ -359,18 +365,18 @@ def values_of(a, layout, backend="native"):
 
 
 def _inner(u, vh, a_dot, layout):
-    """U^H dA V"""
+    """Returns U^H dA V."""
     moved = products.rows_times_adjoint(a_dot, vh, layout)
     return products.adjoint_times_rows(u, moved, layout)
 
 
 def _real_diagonal(x):
-    """Replicated, by a sum over rows."""
+    """Returns the real part of the diagonal, replicated by a sum over rows."""
     return jnp.sum(jnp.where(jnp.eye(len(x), dtype=bool), x.real, 0), axis=0)
 
 
 def _tangents(u, s, vh, a_dot, layout):
-    """Those of (U, s, V^H)."""
+    """Returns the tangents of (U, s, V^H)."""
     (m, k), n = u.shape, vh.shape[1]
     inner = _inner(u, vh, a_dot, layout)
     adjoint = functools.partial(products.adjoint, layout=layout)
@@ -388,7 +394,7 @@ def _tangents(u, s, vh, a_dot, layout):
 
 
 def _polar(a, side, layout, backend="native"):
-    """(U, P), with its derivative."""
+    """Returns (U, P), with its derivative."""
 
     def value(a):
         m, n = a.shape
@@ -407,8 +413,8 @@ def _polar(a, side, layout, backend="native"):
 
 
 def _other_factor(a, u, side, layout):
-    """P of the longer side, the Hermitian part of U^H A or A U^H. A is scaled, for terms of tiny
-    numbers would be flushed to zero."""
+    """Returns P on the longer side: the Hermitian part of U^H A or A U^H. A is scaled, because
+    products of tiny numbers would be flushed to zero."""
     a, up = scaling.scaled(a)
     if side == "right":
         p = products.adjoint_times_rows(u, a, layout)
@@ -435,14 +441,17 @@ def _polar_tall(a, layout, backend):
 
 
 def _polar_of_svd(layout, u, s, vh):
-    """(U V^H, V S V^H) of (U, s, V^H)."""
+    """Returns (U V^H, V S V^H)."""
     h = tall_qr.dot(vh.conj().T * s.astype(vh.dtype), vh, layout)
     return tall_qr.dot(u, vh, layout), (h + h.conj().T) / 2
 
 
 def _polar_tangents(a, u, side, a_dot, layout):
-    """With A = W S V^H and E = W^H dA V, W^H dU V is (E - E^H)_ij / (s_i + s_j), and beside the
-    spaces of U what A has there times the inverse of S."""
+    """Returns the tangents of (U, P).
+
+    With A = W S V^H and E = W^H dA V, the entries of W^H dU V are (E - E^H)_ij / (s_i + s_j). The
+    components of dU orthogonal to W or V are those of dA, divided by S.
+    """
     w, s, vh = decompose(a, layout)
     (m, k), n = w.shape, vh.shape[1]
     inner = _inner(w, vh, a_dot, layout)

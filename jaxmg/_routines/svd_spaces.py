@@ -1,5 +1,7 @@
-"""The pseudoinverse, and bases of the range and of the null space, by the SVD: in a trace, of
-matrices that lie on the ranks by rows."""
+"""Pseudoinverse, condition number, norms, and bases of the range and of the null space by the SVD.
+
+The functions are called in a trace, with matrices that are sharded by rows.
+"""
 
 import dataclasses
 import functools
@@ -16,7 +18,7 @@ from jaxmg._transform import derivatives, products
 
 
 def _pseudoinverses(platform, options, a):
-    """`pseudoinverse` of each matrix of a stack."""
+    """Computes `pseudoinverse` of each matrix of a stack."""
     rtol = jnp.full(len(a), _cutoff(a, *options), jnp.finfo(a.dtype).dtype)
     return _above_stacks(platform, (), a, rtol[:, None, None])
 
@@ -33,7 +35,7 @@ def pseudoinverse(call, a):
 
 
 def _above_stacks(platform, options, a, rtol):
-    """`pseudoinverse_above` of each matrix of a stack."""
+    """Computes `pseudoinverse_above` of each matrix of a stack."""
     if not a.size:
         return (jnp.swapaxes(a, -1, -2),)
     function = functools.partial(_of_stack, platform)
@@ -42,7 +44,7 @@ def _above_stacks(platform, options, a, rtol):
 
 @jax_linalg.program(any_shape=True, of_stacks=_above_stacks)
 def pseudoinverse_above(call, a, rtol):
-    """`pseudoinverse` with ``rtol`` in an array (1, 1) of the dtype of ``a``."""
+    """Computes `pseudoinverse` with ``rtol`` as an array (1, 1) of a's dtype."""
     rtol = blocks.replicate(rtol, call.layout)[0, 0].real
 
     def inverse(a):
@@ -52,7 +54,8 @@ def pseudoinverse_above(call, a, rtol):
 
 
 def _condition(s, has_nan, p):
-    """The condition number of singular values, (..., k); infinite where ``a`` has infinity."""
+    """Returns the condition number from singular values (..., k). If the result is NaN although
+    ``a`` has no NaN, returns infinity."""
     if p == "nuc":
         value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
     else:
@@ -61,63 +64,64 @@ def _condition(s, has_nan, p):
 
 
 def _condition_stacks(platform, options, a):
-    """`condition` of each matrix of a stack."""
+    """Computes `condition` of each matrix of a stack."""
     (s,) = svd.relative_values.of_stacks(platform, (), a)
     return (_condition(s, jnp.isnan(a).any((-2, -1)), *options),)
 
 
 @jax_linalg.program(any_shape=True, of_stacks=_condition_stacks)
 def condition(call, a):
-    """The condition number by singular values."""
+    """Computes the condition number from singular values."""
     s = svd.values_of(scaling.scaled(a)[0], call.layout)
     return (_condition(s, jnp.isnan(a).any(), *call.attributes),)
 
 
 def _norm(values, a, ord):
-    """The norm by the singular values, of which some may be denormal."""
+    """Computes the norm from singular values. Some of them may be denormal."""
     if ord != "nuc":
         return (norms.largest(values(a), -1) if ord == 2 else norms.smallest(values(a), -1),)
     return (scaling.homogeneous(lambda a: jnp.sum(values(a), axis=-1), 1)(a),)
 
 
 def _norm_stacks(platform, options, a):
-    """`norm` of each matrix of a stack."""
+    """Computes `norm` of each matrix of a stack."""
     return _norm(functools.partial(ways.singular_values, platform), a, *options)
 
 
 @jax_linalg.program(any_shape=True, of_stacks=_norm_stacks)
 def norm(call, a):
-    """The largest or the smallest singular value, or the sum of all."""
+    """Computes the largest or the smallest singular value, or the sum of all."""
     return _norm(functools.partial(svd.values_of, layout=call.layout), a, *call.attributes)
 
 
 @jax_linalg.program(any_shape=True)
 def range_basis(call, a):
-    """(the left singular vectors of which singular values count, among zeros; their number)"""
+    """Returns (U, rank). Columns of U are zero if their singular values don't count."""
     return _of_range(scaling.scaled(a)[0], _cut(a, *call.attributes), call.layout)
 
 
 @jax_linalg.program(any_shape=True)
 def null_basis(call, a):
-    """(all right singular vectors, with zeros for those of which singular values count; the number
-    of these)"""
+    """Returns (V, rank) with all right singular vectors. Columns of V are zero if their singular
+    values count; ``rank`` is their number."""
     return _of_null_space(scaling.scaled(a)[0], _cut(a, *call.attributes), call.layout)
 
 
 def _cut(a, rtol, rank):
-    """The `Cut` of a matrix; ``rtol`` may be None."""
+    """Returns the `Cut` of a matrix, with SciPy's default if ``rtol`` is None."""
     return Cut(max(a.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol, rank)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """Which singular values count: those above ``rtol`` times the largest; or ``rank`` of them."""
+    """Decides which singular values count: those above ``rtol`` times the largest, or the first
+    ``rank`` of them."""
 
     rtol: float
     rank: int | None = None
 
     def at(self, rtol):
-        """The same with another ``rtol``, which may be traced; None: this one."""
+        """Returns the cut with another ``rtol``, which may be traced, or this cut if it is None."""
         return self if rtol is None else dataclasses.replace(self, rtol=rtol)
 
     def counts(self, s, if_nan=False):
@@ -126,15 +130,18 @@ class Cut:
         return jnp.where(jnp.isnan(s), if_nan, s > self.rtol * s[:1])
 
     def inverse(self, s):
-        """1 / s of those that count and 0 of the others; NaN where ``s`` is."""
+        """Returns 1 / s for singular values that count, 0 for others, and NaN for NaN."""
         counts = self.counts(s)
         inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)
         return jnp.where(jnp.isnan(s), s, inverse)
 
 
 def pseudoinverse_of(a, cut, layout, rtol=None):
-    """The Moore-Penrose inverse, with its derivative at constant rank; ``rtol`` is None or that of
-    ``cut``."""
+    """Returns the Moore-Penrose inverse, with its derivative at constant rank.
+
+    Args:
+        rtol: replaces the ``rtol`` of ``cut`` unless None; may be traced.
+    """
     if not a.size:
         return jnp.zeros(a.shape[::-1], a.dtype)
 
@@ -145,7 +152,10 @@ def pseudoinverse_of(a, cut, layout, rtol=None):
         return products.rows_times_adjoint(v * inverse, u, layout)
 
     def rule(primals, tangents):
-        """dP = -P dA P + P P^H dA^H (I - A P) + (I - P A) dA^H P^H P (Golub and Pereyra, 1973)"""
+        """JVP rule (Golub and Pereyra, 1973):
+
+        dP = -P dA P + P P^H dA^H (I - A P) + (I - P A) dA^H P^H P
+        """
 
         def times(x, y):
             return products.rows_times_rows(x, y, layout)
@@ -160,7 +170,7 @@ def pseudoinverse_of(a, cut, layout, rtol=None):
 
 
 def _tangent(times_one, a, a_dot, p, p_adjoint, a_dot_adjoint):
-    """That of P, at constant rank. No product is larger than P."""
+    """Returns the tangent of P at constant rank. No intermediate product is larger than P."""
 
     def times(*matrices):
         if a.shape[-2] >= a.shape[-1]:
@@ -175,7 +185,7 @@ def _tangent(times_one, a, a_dot, p, p_adjoint, a_dot_adjoint):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _of_stack(platform, a, rtol):
-    """The Moore-Penrose inverses of a (count, m, n) with ``rtol`` (count,)."""
+    """Returns the Moore-Penrose inverses of a (count, m, n) with ``rtol`` (count,)."""
     u, s, vh = ways.svd(platform, a)
     counts = s > rtol[:, None] * s[:, :1]
     inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)[:, None, :].astype(a.dtype)
@@ -192,8 +202,11 @@ def _(platform, primals, tangents):
 
 
 def _of_range(a, cut, layout):
-    """An orthonormal basis U of A's range, and the rank. Its derivative, where the rank doesn't
-    change, is the shortest one: dU = (I - U U^H) dA A^+ U."""
+    """Returns an orthonormal basis U of A's range, and the rank.
+
+    The derivative holds at constant rank. As the basis isn't unique, it is the tangent of least
+    norm: dU = (I - U U^H) dA A^+ U.
+    """
 
     def value(a):
         u, s, _ = svd.decompose(a, layout)
@@ -216,8 +229,10 @@ def _of_range(a, cut, layout):
 
 
 def _of_null_space(a, cut, layout):
-    """An orthonormal basis N of A's null space behind columns of zeros, and the rank. Its
-    derivative is dN = -A^+ dA N, as that of `_of_range`."""
+    """Returns columns of zeros followed by an orthonormal basis N of A's null space, and the rank.
+
+    The derivative is dN = -A^+ dA N, of least norm as in `_of_range`.
+    """
 
     def value(a):
         m, n = a.shape

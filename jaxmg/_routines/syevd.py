@@ -18,13 +18,13 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 
 def columns(rows, layout, shape):
-    """A rank's columns of the eigenvectors, or its block of them if A is sharded in blocks."""
+    """Returns a rank's columns of the eigenvectors, or its block if A is sharded in blocks."""
     if layout.spec[1]:
         return blocks.from_rows(rows, layout, shape)
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
-# The order from which all ranks share the work on GPUs, with eigenvectors or without.
+# The order from which on all GPUs share the work, with eigenvectors or without.
 _LEAST_SHARED = 5120
 
 
@@ -33,9 +33,9 @@ def _is_shared(n):
 
 
 def _cut(call, values, n):
-    """The eigenpairs of A among those of [A 0; 0 0], in the same order.
+    """Selects the eigenpairs of A among those of [A 0; 0 0], in the same order.
 
-    The others have unit vectors below A, and eigenvalues of 0.
+    The other eigenpairs have eigenvalue 0 and eigenvectors that are zero in A's rows.
     """
     v, w, status = values
     if dict(call.attributes)["vectors"]:

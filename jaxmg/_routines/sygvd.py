@@ -1,4 +1,4 @@
-"""Generalized eigenproblems, A x = lambda B x: LAPACK's sygvd and hegvd."""
+"""The generalized eigenproblem A x = lambda B x: LAPACK's sygvd and hegvd."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tall matrices by rows on the ranks, in a trace: their QR with its derivative and its batches, and
-the products that go with it.
+"""QR of tall matrices that are sharded by rows, in a trace, with derivatives and batches; and
+products with such matrices.
 
-A matrix here is global, (m, n), of any m: `blocks.split_rows` gives each rank its rows. Small ones,
-of n rows, are the same on all ranks.
+Tall matrices are global arrays (m, n) with any m: `blocks.split_rows` gives each rank its rows.
+Small matrices, with n rows, are replicated.
 """
 
 import collections.abc
@@ -20,25 +20,30 @@ from jaxmg._transform import batching, derivatives
 
 
 def fits(m, n, ranks):
-    """Whether a matrix (m, n) is tall: a rank's rows of it are at least as many as what every rank
-    has of R."""
+    """Returns whether a matrix (m, n) is tall: each rank has at least as many rows of it as R."""
     return m >= ranks * min(m, n)
 
 
 def is_whole(m, n, layout):
-    """Whether one rank computes the QR of a matrix (m, n), m >= n, for all by LAPACK: CPU devices
-    of one process share its cores. Of any m, which need not be tall then."""
+    """Returns whether one rank computes the QR of a matrix (m, n), m >= n, for all ranks by LAPACK.
+
+    Only CPU devices of one process do this, because they share its cores. The matrix need not be
+    tall.
+    """
     if layout.platform != "cpu" or len(set(layout.processes)) > 1:
         return False
     return plugins.load("cpu").is_whole_qr(n, -(-m // layout.ranks), layout.ranks)
 
 
 def qr(a, layout):
-    """(Q, R) of a (m, n), m >= n, by rows and replicated, with the derivative of JAX's `qr`. The
-    squares of A's entries must neither overflow nor underflow."""
+    """Returns (Q, R) of a (m, n), m >= n, with the derivative of JAX's `qr`.
+
+    Q is sharded by rows and R is replicated. Squares of A's entries must neither overflow nor
+    underflow.
+    """
 
     def rule(primals, tangents):
-        """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
+        """JVP rule (S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012)."""
         (a,), (a_dot,) = primals, tangents
         q, r = qr(a, layout)
         w = right_solve(layout, a_dot, r)
@@ -57,7 +62,7 @@ def qr(a, layout):
 
 
 def factor(a, layout, b=None, below=None, with_q=True):
-    """What `tall_qr.factor_on_rank` gives of a (m, n) and b (m, nrhs), without a derivative."""
+    """Returns `tall_qr.factor_on_rank` of a (m, n) and b (m, nrhs). It has no derivative."""
     arrays = [array for array in (a, b, below) if array is not None]
     of = _Factor(layout.by_rows, with_q, b is not None, below is not None)
     return batching.batchable(of, *arrays)
@@ -65,7 +70,7 @@ def factor(a, layout, b=None, below=None, with_q=True):
 
 @dataclasses.dataclass(frozen=True)
 class _Factor(batching.Batchable):
-    """`factor` of a matrix, of right-hand sides and of further rows, where there are any."""
+    """`factor` as a function of (a, b, below); without ``with_b`` or ``with_below`` of fewer."""
 
     layout: layouts.Layout
     with_q: bool = True
@@ -84,7 +89,7 @@ class _Factor(batching.Batchable):
 
     @property
     def specs(self):
-        """Of the results, which have None for what there isn't."""
+        """The specs of the results; None for a result that is None."""
         q = self.layout.row_spec if self.with_q else None
         return q, P(), *(3 * (P() if self.with_b else None,))
 
@@ -111,7 +116,7 @@ class _Factor(batching.Batchable):
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
     def _columns(self, size, a, b, *below):
-        """Of one matrix and a batch of right-hand sides."""
+        """Computes a batch of right-hand sides with one matrix, as columns of one call."""
         q, r, c, i, j = self(a, batching.to_columns(b), *below)
         shape = jax.ShapeDtypeStruct((size, len(r), b.shape[2]), b.dtype)
         c, j = batching.from_columns(c, shape), j.reshape(size, -1)
@@ -121,7 +126,7 @@ class _Factor(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _OnDevice:
-    """A `_Factor` on devices that are alone, inside a shard_map."""
+    """A `_Factor` of whole matrices on one device, inside a shard_map."""
 
     of: _Factor
 
@@ -130,29 +135,29 @@ class _OnDevice:
 
 
 def right_solve(layout, x, r):
-    """X R^-1 by rows, of x (m, n) and a triangular R (n, n)."""
+    """Returns X R^-1, sharded by rows, of x (m, n) and a triangular R (n, n)."""
     return over_ranks(layout, lambda x, r: tall_qr.right_solve(x, r), (x,), (r,), x.shape[0])
 
 
 def times(layout, x, w):
-    """X W by rows, of x (m, n) and w (n, k)."""
+    """Returns X W, sharded by rows, of x (m, n) and w (n, k)."""
     dot = functools.partial(tall_qr.dot, layout=layout)
     return over_ranks(layout, dot, (x,), (w,), x.shape[0])
 
 
 def product(layout, x, y):
-    """X Y of small matrices, by every rank for itself."""
+    """Returns X Y of small matrices, which every rank computes for itself."""
     dot = functools.partial(tall_qr.dot, layout=layout)
     return dot(x, y) if layout.is_whole else over_ranks(layout, dot, (), (x, y))
 
 
 def adjoint_product(layout, x, y):
-    """X^H Y (n, k), replicated, of x (m, n) and y (m, k)."""
+    """Returns X^H Y (n, k), replicated, of x (m, n) and y (m, k)."""
     return over_ranks(layout, lambda x, y: tall_qr.adjoint_product(layout, x, y), (x, y), ())
 
 
 def residual(layout, a, b, x):
-    """B - A X by rows, of a (m, n), b (m, k) and x (n, k)."""
+    """Returns B - A X, sharded by rows, of a (m, n), b (m, k) and x (n, k)."""
 
     def local(a, b, x):
         return b - tall_qr.dot(a, x, layout)
@@ -161,12 +166,14 @@ def residual(layout, a, b, x):
 
 
 def small(layout, function, *arrays, library=False):
-    """``function`` of replicated arrays, computed by every rank for itself. JAX differentiates it
-    unless the matrices are whole.
+    """Computes ``function`` of replicated arrays on every rank for itself.
+
+    JAX can differentiate the result, unless each device has whole matrices.
 
     Args:
-        library: whether it calls LAPACK, which rounds as its threads share the work, so that two
-            CPU devices may get two bases of a null space. There the first one computes for all.
+        library: whether the function calls LAPACK. LAPACK's rounding depends on how its threads
+            share the work, so that two CPU devices may compute two different bases of a null space.
+            So on CPUs the first rank computes the function for all.
     """
     if layout.is_whole:
         return batching.batchable(_OfSmall(layout, function), *arrays)
@@ -195,7 +202,7 @@ def by_first_rank(layout, function, *arrays):
 
 @dataclasses.dataclass(frozen=True)
 class _OfSmall(batching.Batchable):
-    """`small` of whole matrices: of a batch each device computes its part."""
+    """`small` of whole matrices. Of a batch each device computes its part."""
 
     layout: layouts.Layout
     function: collections.abc.Callable
@@ -209,8 +216,11 @@ class _OfSmall(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _ManySmall:
-    """An `_OfSmall` for a device's part of a batch, at once but on several CPU devices: there JAX's
-    LAPACK kernels of batches lock up (seen with jaxlib 0.10.2)."""
+    """An `_OfSmall` for a device's part of a batch.
+
+    On GPUs it computes all matrices at once, on CPU devices one after the other: JAX's LAPACK
+    kernels deadlock if several CPU devices call them with batches (seen with jaxlib 0.10.2).
+    """
 
     of: _OfSmall
 
@@ -222,8 +232,11 @@ class _ManySmall:
 
 
 def over_ranks(layout, local, matrices, others, m=None):
-    """``local`` of each rank's rows of the matrices and of the others whole: rows of a matrix of m
-    rows, or what is the same on all ranks."""
+    """Calls ``local`` on each rank with its rows of ``matrices`` and with all of ``others``.
+
+    Args:
+        m: number of rows of the result, which is sharded by rows; None for a replicated result.
+    """
     layout = layout.by_rows
     specs = *(layout.row_spec for _ in matrices), *(P() for _ in others)
     mapped = ffi.over_ranks(

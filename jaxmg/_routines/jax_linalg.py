@@ -238,8 +238,10 @@ def where_each_is(name, a, mesh, spec):
 
 @dataclasses.dataclass(frozen=True)
 class _Shared(batching.Batchable):
-    """`run` of a program that has a function of stacks (`shares`), or of whole matrices. Each device
-    computes its share of a batch if one matrix fits on it."""
+    """`run` of a program that has a function of stacks (`shares`), or of whole matrices.
+
+    Each device computes its share of a batch if one matrix fits on it.
+    """
 
     name: str
     program: Any

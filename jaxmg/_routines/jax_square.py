@@ -440,7 +440,7 @@ def _product(layout, x, y):
 
 
 def _by_structure(call, definite, general, known=False):
-    """Returns a function of a matrix and arrays that chooses by structure (`structure.ByStructure`).
+    """Returns a function of (a, *arrays) that chooses one by structure (`structure.ByStructure`).
 
     ``definite`` and ``general`` are hashable functions of (call, *arrays).
     """

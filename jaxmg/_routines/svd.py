@@ -5,10 +5,10 @@ The polar decomposition gives A = U H, and the eigensolver H = V S V^H, so that 
 Parallel Comput. 20, 1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps
 are backward stable: errors of singular values are of the size of rounding times the largest.
 
-For a tall matrix this is the decomposition of its R, multiplied by Q from the left; a wide matrix is
-transposed first. If R has at most `SMALL` columns, one GPU computes JAX's SVD of R for all, which
-compiles in half the time, and corrects it. On CPU devices the engine calls LAPACK on one rank, up
-to a larger order.
+For a tall matrix this is the decomposition of its R, multiplied by Q from the left; a wide matrix
+is transposed first. If R has at most `SMALL` columns, one GPU computes JAX's SVD of R for all,
+which compiles in half the time, and corrects it. On CPU devices the engine calls LAPACK on one
+rank, up to a larger order.
 """
 
 import dataclasses

@@ -1,13 +1,13 @@
-"""Batches of matrices spread over the devices: how long, beside JAX on one device.
+"""Times batches of matrices that are sharded over devices, and JAX on one device.
 
     batch.py [--platform gpu] [--routine potrs potri syevd] [--ranks 1 2 4] [--n 256 2048]
              [--count 64] [--out FILE] ...
 
 For each routine, order and count all cases take turns in one process: `jax.jit` of the `jax.vmap`
-of JAX's own functions on one device, and of jaxmg's on meshes of so many. The batch is sharded over
-the mesh before. Prints a line and writes a record a case: the median, and how many times the speed
-of one device that is (of jaxmg's where it was measured, else of JAX's). The exit code is 1 if a
-backward error is beyond its limit, or the speed below `--least`.
+of JAX's functions on one device, and of jaxmg's on meshes of the given numbers of devices. The
+batch is sharded over the mesh before the calls. Prints a line and writes a record for each case:
+the median, and the speed relative to one device (jaxmg's if it was measured, else JAX's). The exit
+code is 1 if a backward error is beyond its limit, or the speed below `--least`.
 """
 
 import functools
@@ -55,11 +55,11 @@ def main(args):
 
 
 def measure(args, routine, n, batch):
-    """Prints and records all cases of a batch; whether they are as they have to be."""
+    """Prints and records all cases of a batch; returns whether errors and speed are acceptable."""
     cases = {("jax", 1): problem(args, routine, n, batch, None)}
     cases |= {("jaxmg", count): problem(args, routine, n, batch, count) for count in args.ranks}
     error_of = ROUTINES[routine][2]
-    errors = {case: error_of(*functions) for case, functions in cases.items()}  # compiles, too
+    errors = {case: error_of(*functions) for case, functions in cases.items()}  # also compiles
     times = {case: [] for case in cases}
     for _ in range(args.repeats):
         for case, (call, a) in cases.items():
@@ -96,7 +96,7 @@ def measure(args, routine, n, batch):
 
 
 def problem(args, routine, n, batch, count):
-    """(the compiled function, the batch) of jaxmg on so many devices, or of JAX if None."""
+    """Returns (the compiled function, the batch) of jaxmg on ``count`` devices; None: of JAX."""
     there = jax.devices()[: count or 1]
     mesh = Mesh(np.array(there), ("rank",))
     theirs, ours, _ = ROUTINES[routine]
@@ -113,14 +113,14 @@ def problem(args, routine, n, batch, count):
 
 
 def symmetric(key, shape, dtype, shift):
-    """Random Hermitian matrices, with eigenvalues between -2 and 2 and then shifted."""
+    """Returns random Hermitian matrices, with eigenvalues between -2 and 2, then shifted."""
     a = jax.random.normal(key, shape, dtype) / shape[-1] ** 0.5
     a = (a + jnp.conj(jnp.swapaxes(a, 1, 2))) / 2**0.5
     return a + shift * jnp.eye(shape[-1], dtype=dtype)
 
 
 def error_of_eigenvectors(call, a):
-    """The largest |a v - v w| / |a| of the batch, and of |v^H v - 1|, in the Frobenius norm."""
+    """Returns the largest |a v - v w| / |a| or |v^H v - 1| in the batch, in the Frobenius norm."""
 
     @jax.jit
     def largest(a, w, v):
@@ -134,8 +134,8 @@ def error_of_eigenvectors(call, a):
 
 
 def error_of_solutions(call, a):
-    """The largest |a x - 1| / (|a| |x|) of the batch, in the Frobenius norm: x is the inverse, or
-    the solution for a column of ones."""
+    """Returns the largest |a x - 1| / (|a| |x|) of the batch, in the Frobenius norm, where x is the
+    inverse, or the solution for a column of ones."""
 
     @jax.jit
     def largest(a, x):
@@ -149,7 +149,7 @@ def error_of_solutions(call, a):
 
 
 def solve(a):
-    """As `jax.scipy.linalg.solve` does, with one column of ones."""
+    """Solves like `jax.scipy.linalg.solve`, with one column of ones."""
     return jax.scipy.linalg.cho_solve(factor(a), jnp.ones(len(a), a.dtype))
 
 
@@ -161,7 +161,7 @@ def factor(a):
     return jax.lax.linalg.cholesky(a, symmetrize_input=False), True
 
 
-# By JAX, and by jaxmg, of one matrix; the error of the results for a batch.
+# For one matrix JAX's and jaxmg's function; for a batch the error of the results.
 ROUTINES = {
     "potrs": (
         solve,

@@ -1,16 +1,16 @@
-"""Batches of matrices on one device: how a share of a batch is computed fastest.
+"""Times the ways to compute a batch of matrices on one device.
 
     batches.py [--platform gpu] [--routine qr inv ...] [--n 64 256 ...] [--dtype float32 ...]
                [--bytes 5e8] [--way jax ...] [--limit 230] [--out FILE]
 
-For each routine, dtype and order a batch of so many bytes of random matrices is computed in several
-ways: "jax", JAX's own function; "turns", JAX's of one matrix after the other, which on a GPU may
-call another routine of a library; those of jaxmg._stacks; and "ours", jaxmg's function on a mesh
-of the device. All are compiled first, in threads. A way whose first call takes
-over a second is timed by that call; the others by the median of a few. Prints a line for each case,
-with the ways' milliseconds and what is wrong with their results, and writes a record for each way.
-A way that fails is printed, and changes nothing else; nor does one that had no time, after
-``--limit`` seconds. The exit code is 1 if a result is wrong.
+For each routine, dtype and order, a batch of `--bytes` of random matrices is computed in several
+ways: "jax", JAX's own function; "turns", JAX's function for one matrix after the other, which on a
+GPU may call another routine of a library; the ways of jaxmg._stacks; and "ours", jaxmg's function
+on a mesh of the device. All are compiled first, in threads. A way whose first call takes over a
+second is timed by that call, the others by the median of a few calls. Prints a line for each case,
+with the milliseconds of the ways and the errors of wrong results, and writes a record for each way.
+A way that fails, or that has no time left after ``--limit`` seconds, is printed and has no other
+effect. The exit code is 1 if a result is wrong.
 """
 
 import concurrent.futures
@@ -63,7 +63,7 @@ def main(args):
     cases = list(itertools.product(args.n, args.dtype, args.routine))
     waiting = [(case, _compile(pool, args, *case)) for case in cases]
     futures = [future for _, compiled in waiting for future in compiled.values()]
-    # Compilers time products, which would disturb what is measured: first all is compiled.
+    # Compilers time products, which would disturb the measurements, so all is compiled first.
     concurrent.futures.wait(futures, timeout=0.6 * args.limit)
     late = sum(not future.done() for future in futures)
     for future in futures:
@@ -76,13 +76,13 @@ def main(args):
 
 
 def count_of(args, n, dtype, name):
-    """So many matrices, fewer of what JAX computes one after the other in a long time."""
+    """Returns the number of matrices, fewer for functions that JAX computes slowly, in turn."""
     count = int(args.bytes / (n * n * np.dtype(dtype).itemsize))
     return max(1, min(count, args.most) // (4 if name in ("svd", "polar", "eigh") else 1))
 
 
 def _compile(pool, args, n, dtype, name):
-    """Futures of what a case needs: its matrices, its ways, and the error of their results."""
+    """Returns futures of a case's compiled functions: its matrices, its ways and their error."""
     kind, ways, error_of = ROUTINES[name]
     shape = (count_of(args, n, dtype, name), n, n)
     a = jax.ShapeDtypeStruct(shape, dtype)
@@ -100,7 +100,7 @@ def _compiled(function, *shapes):
 
 
 def _plain(function):
-    """Of one array or a tuple of them, whatever else JAX calls that."""
+    """Wraps ``function`` so that it returns an array or a plain tuple, in place of named ones."""
 
     def call(a):
         results = function(a)
@@ -110,7 +110,7 @@ def _plain(function):
 
 
 def measure(args, n, dtype, name, compiled, end):
-    """Prints and records the ways of a case; whether all results are right."""
+    """Prints and records the ways of a case; returns whether all results are right."""
     count = count_of(args, n, dtype, name)
     line, good, make, check = [], True, compiled.pop("make"), compiled.pop("check")
     if make.cancelled() or check.cancelled():
@@ -146,7 +146,7 @@ def measure(args, n, dtype, name, compiled, end):
 
 
 def _time(call, a):
-    """(seconds, of every call, the results)"""
+    """Returns (the median of seconds, the seconds of every call, the results)."""
     runs = []
     while len(runs) < REPEATS + 1:
         start = time.perf_counter()
@@ -158,7 +158,7 @@ def _time(call, a):
 
 
 def make(kind, shape, dtype, key):
-    """Normally distributed matrices; Hermitian ones with eigenvalues in [-2, 2], or [2, 6]."""
+    """Returns random normal matrices; Hermitian ones have eigenvalues in [-2, 2] or [2, 6]."""
     a = jax.random.normal(key, shape, dtype)
     if kind == "any":
         return a
@@ -174,7 +174,7 @@ _norm = functools.partial(jnp.linalg.norm, axis=(1, 2))
 
 
 def _off(q):
-    """|Q^H Q - 1| of each, over n^(1/2)."""
+    """Returns |Q^H Q - 1| / n^(1/2) of each matrix."""
     n = q.shape[-1]
     return _norm(_product(_adjoint(q), q) - jnp.eye(n, dtype=q.dtype)) / n**0.5
 
@@ -218,7 +218,7 @@ def in_turn(function):
 
 
 def ours(function, **options):
-    """jaxmg's function, on a mesh of the first device."""
+    """Returns jaxmg's function on a mesh of the first device."""
 
     def call(a):
         return function(a, mesh=Mesh(np.array(jax.devices()[:1]), ("rank",)), **options)
@@ -227,7 +227,7 @@ def ours(function, **options):
 
 
 def with_ones(function):
-    """Of a solver, with one column of ones."""
+    """Returns a function that solves with one column of ones."""
     return lambda a: function(a, jnp.ones((*a.shape[:-1], 1), a.dtype))
 
 
@@ -283,7 +283,7 @@ def _svd(a):
 
 
 _linalg = jaxmg.linalg
-# Of each routine the kind of matrices, the ways, and the error of the results.
+# For each routine the kind of matrices, the ways, and the error of the results.
 ROUTINES = {
     "qr": (
         "any",

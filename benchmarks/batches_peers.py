@@ -3,10 +3,10 @@
     batches_peers.py [--library torch cupy] [--routine qr inv ...] [--n 64 256 ...]
                      [--dtype float32 ...] [--bytes 5e8] [--limit 230] [--out FILE]
 
-The orders, dtypes, counts and kinds of matrices are those of batches.py, whose JAX and jaxmg these
-compare with; a library that isn't installed is left out. A call is warmed up and then repeated, and
-timed until the GPU has ended; one whose first call takes over a second isn't repeated. Prints a
-line for each case and writes a record for each library. The exit code is 1 if a result is wrong.
+Orders, dtypes, counts and kinds of matrices are those of batches.py, with whose times of JAX and
+jaxmg these compare. A library that isn't installed is left out. A call is warmed up, repeated, and
+timed until the GPU has finished. A call whose first run takes over a second isn't repeated. Prints
+a line for each case and writes a record for each library. The exit code is 1 if a result is wrong.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Library:
         self.versions = {module.__name__: module.__version__}
 
     def call(self, routine):
-        """The function of a stack, or None where the library has none."""
+        """Returns the library's function of a stack, or None if it has none."""
         linalg, ones = self.module.linalg, lambda a: self.module.ones_like(a[..., :1])
         return {
             "qr": linalg.qr,
@@ -56,7 +56,7 @@ class Library:
 
 
 class Torch(Library):
-    """PyTorch, in its default precision of products (no TF32)."""
+    """PyTorch, with its default precision of products (no TF32)."""
 
     def __init__(self):
         import torch
@@ -86,7 +86,7 @@ class Torch(Library):
 
 
 class Cupy(Library):
-    """CuPy's numpy.linalg."""
+    """CuPy, with the functions of numpy.linalg."""
 
     def __init__(self):
         import cupy
@@ -119,7 +119,8 @@ def _adjoint(a):
     return np.conj(np.swapaxes(a, -1, -2))
 
 
-# What a result must equal A, or 1, to rounding: of one matrix and its results on the host.
+# The kind of matrices, and a function of one matrix and its results on the host that returns two
+# arrays, which must be equal up to rounding.
 ROUTINES = {
     "qr": ("any", lambda a, q, r: (q @ r, a)),
     "inv": ("any", lambda a, x: (a @ x, np.eye(len(a)))),
@@ -133,7 +134,7 @@ ROUTINES = {
 
 
 def make(library, kind, shape, dtype):
-    """Normally distributed matrices; Hermitian ones with eigenvalues in [-2, 2], or [2, 6]."""
+    """Returns random normal matrices; Hermitian ones have eigenvalues in [-2, 2] or [2, 6]."""
     a = library.normal(shape, dtype)
     if kind == "any":
         return a
@@ -142,13 +143,13 @@ def make(library, kind, shape, dtype):
 
 
 def count_of(args, n, dtype, routine):
-    """As many matrices as in batches.py."""
+    """Returns the number of matrices, the same as in batches.py."""
     count = int(args.bytes / (n * n * np.dtype(dtype).itemsize))
     return max(1, min(count, args.most) // (4 if routine in ("svd", "eigh") else 1))
 
 
 def measure(args, libraries, n, dtype, routine):
-    """Prints and records a case; whether all results are right."""
+    """Prints and records a case; returns whether all results are right."""
     kind, sides = ROUTINES[routine]
     shape = (count_of(args, n, dtype, routine), n, n)
     line, good = [], True
@@ -165,7 +166,7 @@ def measure(args, libraries, n, dtype, routine):
             continue
         got, wanted = sides(given, *first)
         error = float(np.linalg.norm(got - wanted)) / float(np.linalg.norm(wanted))
-        if routine in ("inv", "solve"):  # not beyond what the condition allows
+        if routine in ("inv", "solve"):  # the error may grow with the condition
             error /= max(1.0, float(np.linalg.cond(given)) / n)
         right = bool(error <= 10 * n * float(np.finfo(dtype).eps))
         good &= right
@@ -192,7 +193,7 @@ def _of(library):
 
 
 def _time(library, call, a):
-    """(seconds, of every call, the results)"""
+    """Returns (the median of seconds, the seconds of every call, the results)."""
     runs = []
     while len(runs) < REPEATS + 1:
         library.wait()

@@ -1,18 +1,19 @@
-"""Every family beside JAX's function on one device (and torch's on a GPU, where it is installed).
+"""Times every family against JAX's function on one device, and on a GPU torch's if installed.
 
     beside_jax.py [--platform gpu] [--devices 1 2 4] [--draws 40] [--seed 55] [--named]
                   [--match TEXT] [--seconds 900] [--out FILE] [--limit-bytes 2e9]
 
 A cell is (routine, dtype, shape, eager or jitted, gradient or not). Cells are drawn at random from
-a seed, and ``--named`` adds those that issues have named. Ours on meshes of the given numbers of
-devices and JAX's on one take turns in one process; a round calls each so often that it takes a few
-milliseconds, and of nine rounds the median counts. On GPUs a call is ten in one jitted loop, so
-that Python has no part in it. Prints a line a cell, and at the end what misses its limit:
+a seed, and ``--named`` adds those that issues have named. In one process jaxmg's functions on
+meshes of the given numbers of devices and JAX's on one device take turns. A round repeats each call
+until it takes a few milliseconds; the result is the median of nine rounds. On GPUs a call is ten
+calls in one jitted loop, to exclude Python's time. Prints a line for each cell, and at the end the
+cells that miss their limits:
 
     CPU devices: 1.1 times JAX's on one device, 1.2 times on several, and 0.1 ms
     GPUs: 1.1 times the better of JAX and torch, and 0.05 ms
 
-A run stops after ``--seconds``; run again with the same ``--out``, it goes on with the cells that
+A run stops after ``--seconds``. Another run with the same ``--out`` continues with the cells that
 have no record there.
 """
 
@@ -30,14 +31,14 @@ import numpy as np
 import records
 
 ROUNDS = 9
-SLOW = 4.0  # seconds of a round from which on three have to do
+SLOW = 4.0  # seconds of a round above which only three rounds are made
 LOOP = 10  # calls in one program, on GPUs
 DTYPES = ("float64", "float32", "complex128", "complex64")
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A function of ours and of JAX's: what it takes and how many operations that is."""
+    """A function of jaxmg and of JAX, with its operands and its number of operations."""
 
     call: object  # (numpy.linalg or jaxmg.linalg, scipy.linalg or jaxmg.linalg, operands) -> result
     operands: str = "g"  # g: general, p: positive definite, s: symmetric, t: any m x n
@@ -71,7 +72,7 @@ FAMILIES = {
         lambda np, sp, a: np.matrix_rank(a), "t", operations=4, differentiable=False
     ),
 }
-_SINGLE = ("potrs", "lstsq", "matrix_rank", "expm")  # JAX has no batches, or compiles for minutes
+_SINGLE = ("potrs", "lstsq", "matrix_rank", "expm")  # JAX: no batches, or minutes to compile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,12 +150,12 @@ def _named_on_gpu():
 
 
 def named(platform):
-    """The cells that issues name."""
+    """Returns the cells that issues name."""
     return _named_on_cpu() if platform == "cpu" else _named_on_gpu()
 
 
 def draw(platform, count, seed, most_bytes=2e9):
-    """``count`` cells at random: the same of every run with the same arguments."""
+    """Draws ``count`` cells at random; the same arguments give the same cells."""
     random = np.random.default_rng(seed)
     least, most = (20, 4096) if platform == "cpu" else (50, 8192)
     operations = 1.5e10 if platform == "cpu" else 4e12
@@ -183,14 +184,14 @@ def draw(platform, count, seed, most_bytes=2e9):
         if kind == "batch" and routine in _SINGLE:
             continue
         if gradient and routine in ("svd", "qr", "pinv", "lstsq") and shape[-2] < shape[-1]:
-            continue  # JAX has no derivative of some of these
+            continue  # JAX lacks the derivatives of some of these
         if cell.operations <= operations and least_bytes <= cell.bytes <= most_bytes:
             cells.append(cell)
     return cells
 
 
 def operands_of(cell):
-    """NumPy's arrays: the matrix, and right-hand sides."""
+    """Returns NumPy arrays: the matrix, and right-hand sides if the family takes them."""
     family = FAMILIES[cell.routine]
     random = np.random.default_rng(0)
 
@@ -221,7 +222,7 @@ def _total(results):
 
 
 def _function(cell, peer):
-    """Of the operands: ours, or JAX's."""
+    """Returns jaxmg's or JAX's function of the operands."""
     import jax
     import jax.numpy as jnp
 
@@ -243,7 +244,7 @@ def _function(cell, peer):
 
 
 def _looped(function):
-    """Ten calls in one program; each gets a matrix that depends on the call before."""
+    """Puts ten calls into one program; each call's matrix depends on the call before."""
     import jax
     import jax.numpy as jnp
 
@@ -262,7 +263,8 @@ def _looped(function):
 
 
 def call_of(cell, platform, devices, peer):
-    """What is timed, without arguments, which waits for its results, and the context of a round."""
+    """Returns the timed function, which has no arguments and waits for its results, and the context
+    of a round."""
     import jax
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
@@ -286,7 +288,7 @@ def call_of(cell, platform, devices, peer):
 
 
 def torch_call_of(cell):
-    """The same by torch on a GPU, or None where it isn't there or has no such function."""
+    """Returns torch's function like `call_of`; None without torch, a GPU or such a function."""
     try:
         import torch
     except ImportError:
@@ -325,8 +327,8 @@ def torch_call_of(cell):
 
 
 def by_turns(calls, rounds=ROUNDS, least=3e-3):
-    """The median of the seconds of each call. All are called twice before; slow ones have fewer
-    rounds."""
+    """Returns the median of the seconds of each call. Calls each one twice before, and slow ones in
+    fewer rounds."""
     counts, once = {}, 0.0
     for name, (call, context) in calls.items():
         with context():
@@ -349,14 +351,14 @@ def by_turns(calls, rounds=ROUNDS, least=3e-3):
 
 
 def limit_of(platform, devices, best):
-    """Seconds that a call may take where the peer's best takes ``best``."""
+    """Returns the seconds that a call may take if the best peer takes ``best``."""
     if platform == "gpu":
         return 1.1 * best + 0.05e-3
     return (1.1 if devices == 1 else 1.2) * best + 0.1e-3
 
 
 def measure(cell, options):
-    """A list of what a record has of each number of devices."""
+    """Returns the results of a cell for each number of devices, as a list for the records."""
     calls = {"jax": call_of(cell, options.platform, 1, peer=True)}
     if options.platform == "gpu":
         torch = torch_call_of(cell)
@@ -382,7 +384,7 @@ def measure(cell, options):
 
 
 def _known(path, label):
-    """The cells that have a record of this label."""
+    """Returns the cells that have a record with this label."""
     if not path or not pathlib.Path(path).exists():
         return set()
     lines = pathlib.Path(path).read_text().splitlines()
@@ -433,7 +435,7 @@ def main(words=None):
     jax.config.update("jax_enable_x64", True)
     if options.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
-        with contextlib.suppress(RuntimeError):  # JAX has begun, with the devices that it has
+        with contextlib.suppress(RuntimeError):  # if JAX has started, it keeps its devices
             jax.config.update("jax_num_cpu_devices", max(options.devices))
     if len(jax.devices()) < max(options.devices):
         raise SystemExit(f"{max(options.devices)} devices are wanted; JAX has {jax.device_count()}")

@@ -1,8 +1,8 @@
-"""Routines of one cuSOLVER library, called by ctypes on JAX's arrays: for a newer release than the
-one that JAX itself has loaded, in the same process and on the same matrices.
+"""Routines of one cuSOLVER library, called through ctypes on JAX's arrays. The library may be newer
+than the one that JAX has loaded, in the same process and on the same matrices.
 
-Matrices are real and square, and lie as cuSOLVER wants them, column-major: an array holds the
-transpose. Routines overwrite their operands. A call returns when its results are there.
+Matrices are real, square and column-major, as cuSOLVER expects: an array holds the transpose.
+Routines overwrite their operands. A call returns when its results are complete.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_TYPES = {"float32": 0, "float64": 1}  # of cudaDataType
+_TYPES = {"float32": 0, "float64": 1}  # values of cudaDataType
 _VECTORS, _NO_TRANSPOSE, _WHOLE_MATRIX = 1, 0, 2
 
 
@@ -19,11 +19,11 @@ class Library:
     """A loaded library.
 
     Attributes:
-        version: of it, as "12.4.1".
+        version: the library's version, such as "12.4.1".
     """
 
     def __init__(self, path):
-        jax.block_until_ready(jnp.zeros(1))  # loads what the library itself needs, cuBLAS for one
+        jax.block_until_ready(jnp.zeros(1))  # loads libraries that this one needs, such as cuBLAS
         jax.block_until_ready(jnp.linalg.inv(jnp.eye(4)))
         self._library = ctypes.CDLL(path)
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -38,7 +38,7 @@ class Library:
         self._work = {}
 
     def getrs(self, at, b):
-        """X of A X = B by Xgetrf and Xgetrs, over B (n, 1), a vector."""
+        """Computes X of A X = B by Xgetrf and Xgetrs, in place of B (n, 1), a vector."""
         n, kind = self._facts(at)
         pivots = self._room("pivots", (n,), jnp.int64)
         matrix = (kind, _pointer(at), n)
@@ -51,7 +51,7 @@ class Library:
         return self._done(b)
 
     def gesvd(self, at, vectors=True):
-        """(U, s, V^H) by Xgesvd, of which U and V^H are transposed; or s."""
+        """Computes (U, s, V^H) by Xgesvd, with U and V^H transposed; or only s."""
         n, kind = self._facts(at)
         u, s, vh = self._factors(at)
         job = ord("S" if vectors else "N")
@@ -64,7 +64,7 @@ class Library:
         return self._done((u, s, vh) if vectors else s)
 
     def gesvdp(self, at):
-        """(U, s, V^H) by Xgesvdp, of which U is transposed."""
+        """Computes (U, s, V^H) by Xgesvdp, with U transposed."""
         n, kind = self._facts(at)
         u, s, v = self._factors(at)
         economy = 1
@@ -80,7 +80,7 @@ class Library:
         return self._done((u, s, v))
 
     def polar(self, at):
-        """(U, H) by Xpolar, transposed."""
+        """Computes (U, H) by Xpolar, both transposed."""
         n, kind = self._facts(at)
         h = self._room("h", at.shape, at.dtype)
         operands = (_WHOLE_MATRIX, n, n, kind, _pointer(at), n, kind, _pointer(h), n, kind)
@@ -99,14 +99,14 @@ class Library:
         return [self._room(i, shape, at.dtype) for i, shape in enumerate(rooms)]
 
     def _room(self, name, shape, dtype):
-        """An array that calls of the same shape share."""
+        """Returns an array that calls of the same shape share."""
         key = (name, shape, jnp.dtype(dtype))
         if key not in self._work:
             self._work[key] = jax.block_until_ready(jnp.zeros(shape, dtype))
         return self._work[key]
 
     def _workspace(self, name, at, operands, key=None):
-        """The arguments that say where a routine may work, on the device and on the host."""
+        """Returns the arguments for a routine's workspace on the device and on the host."""
         key = (name, at.shape, at.dtype, key)
         if key not in self._work:
             sizes = [ctypes.c_size_t() for _ in range(2)]
@@ -121,14 +121,14 @@ class Library:
         )  # fmt: skip
 
     def forget(self):
-        """Gives the memory back that calls share."""
+        """Frees the memory that calls share."""
         self._work.clear()
 
     def _call(self, name, *arguments):
         self._check(name, self._handle, self._params, *arguments)
 
     def _check(self, name, *arguments):
-        # All integers are passed as 64 bits; C reads the lower 32 where its parameter has 32.
+        # All integers are passed as 64 bits; for a 32-bit parameter C reads the lower half.
         arguments = [ctypes.c_int64(x) if isinstance(x, int) else x for x in arguments]
         status = getattr(self._library, name)(*arguments)
         if status:
@@ -146,11 +146,11 @@ def _pointer(array):
 
 
 def transposed(results):
-    """The factors of A, all of which the library has stored transposed."""
+    """Returns the factors of A, which the library has stored transposed."""
     return tuple(x.T if x.ndim == 2 else x for x in results)
 
 
 def left_transposed(results):
-    """(U, s, V^H) of A, of which the library has stored U transposed."""
+    """Returns (U, s, V^H) of A, where the library has stored U transposed."""
     u, s, vh = results
     return u.T, s, vh

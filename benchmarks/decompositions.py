@@ -1,5 +1,5 @@
-"""QR, SVD, polar decompositions, least squares and solutions with matrices (m, n), beside JAX's on
-one device, SciPy's and cuSOLVER's.
+"""Times QR, SVD, polar decompositions, least squares and solutions for matrices (m, n), with jaxmg,
+and with JAX on one device, SciPy and cuSOLVER.
 
     decompositions.py [--platform gpu] [--function qr svd ...] [--shape 8192x8192 200000x4096 ...]
                       [--dtype float64] [--ranks 1] [--repeats 5]
@@ -7,15 +7,15 @@ one device, SciPy's and cuSOLVER's.
                       [--double N] [--library libcusolver.so --kind gesvd gesvdp Xpolar getrs]
     python -m jaxmg.launch -n 4 decompositions.py --ranks 4 --kind jaxmg cusolvermp ...
 
-For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
-on one take turns in one process, compiled and run once before. SciPy's functions get column-major
-arrays that they may overwrite. `cusolvermp` is jaxmg's function with that backend, which needs a
-process for each GPU. The kinds after `--library` are routines of that cuSOLVER (cusolver.py), for
-square matrices, which are copied before what is timed. `--threads` sets the threads of BLAS, for
-SciPy and for each rank of CPU devices. The matrices have normally distributed entries. Prints a
-line and writes a record a case, with the median. The exit code is 1 if an error of jaxmg's is
-beyond its limit. A case that fails, by its memory for example, is printed, and changes nothing
-else.
+For each function and shape, jaxmg's function on `--ranks` devices, with the matrix sharded by rows,
+and JAX's on one take turns in one process, after compilation and one run. SciPy's functions get
+column-major arrays that they may overwrite. `cusolvermp` is jaxmg's function with that backend,
+which needs a process for each GPU. The kinds after `--library` are routines of that cuSOLVER
+(cusolver.py), for square matrices, which are copied outside the timed part. `--threads` sets the
+threads of BLAS, for SciPy and for each rank of CPU devices. Matrices have normally distributed
+entries. Prints a line and writes a record for each case, with the median. The exit code is 1 if an
+error of jaxmg's is beyond its limit. A case that fails, for example for lack of memory, is printed
+and has no other effect.
 """
 
 import functools
@@ -94,8 +94,8 @@ def main(args):
 
 
 def measure(args, dtype, name, shape):
-    """Prints and records jaxmg's and JAX's function; whether the errors are as small as they have
-    to be."""
+    """Prints and records jaxmg's and JAX's function; returns whether the errors are within their
+    limits."""
     cases, times, errors, peaks = {}, {}, {}, {}
     for kind in args.kind:
         if kind in _ROUTINES and name not in _ROUTINES[kind]:
@@ -104,9 +104,9 @@ def measure(args, dtype, name, shape):
             call, operands = problem(args, dtype, name, shape, kind)
             results = jax.block_until_ready(call(*_fresh(kind, operands)))
             error = error_of(name, kind, operands, results)
-            # Of several processes the first has it, and prints it.
+            # The first of several processes has the error, and prints it.
             errors[kind] = 0.0 if jax.process_index() > 0 else float(error)
-        except Exception as error:  # the other kind is measured all the same
+        except Exception as error:  # the other kinds are measured anyway
             print(f"{name} {dtype} {_words(shape)} {kind}: {str(error).splitlines()[0][:120]}")
             continue
         cases[kind], times[kind] = (call, operands), []
@@ -151,14 +151,14 @@ def measure(args, dtype, name, shape):
 
 
 def _fresh(kind, operands):
-    """The operands of a call, copied for SciPy and cuSOLVER, which overwrite them."""
+    """Returns the operands of a call, copied for SciPy and cuSOLVER, which overwrite them."""
     if kind in _ROUTINES:
         return jax.block_until_ready([jnp.copy(x) for x in operands])
     return [x.copy(order="F") for x in operands] if kind == "scipy" else operands
 
 
 def error_of(name, kind, operands, results):
-    """That of the results, as a function of FUNCTIONS measures it."""
+    """Returns the error of the results, as the entry in FUNCTIONS measures it."""
     if kind in _ROUTINES:
         _, finish = _ROUTINES[kind][name]
         operands, results = (operands[0].T, *operands[1:]), finish(results)
@@ -170,7 +170,7 @@ def _words(shape):
 
 
 def problem(args, dtype, name, shape, kind):
-    """(the function, compiled for jaxmg and JAX, its operands)"""
+    """Returns (the function, compiled for jaxmg and JAX, its operands)."""
     ours, theirs, _ = FUNCTIONS[name]
     if kind == "scipy":
         a = jax.random.normal(jax.random.key(0), shape, dtype)
@@ -201,7 +201,7 @@ def problem(args, dtype, name, shape, kind):
     return jax.jit(lambda a, b: function(a, b)), operands
 
 
-# Random vectors that errors are estimated with.
+# Number of random vectors by which errors are estimated.
 _PROBES = 8
 
 _product = functools.partial(jnp.matmul, precision="highest")
@@ -212,20 +212,20 @@ def _adjoint(a):
 
 
 def _probes(n, dtype):
-    """A few random vectors X. The Frobenius norm of M X estimates that of M, which has n columns.
-    Products with few columns are cheap, and XLA tunes them quickly."""
+    """Returns a few random vectors X. The Frobenius norm of M X estimates that of M, which has n
+    columns. Products with few columns are cheap, and XLA tunes them quickly."""
     return jax.random.normal(jax.random.key(1), (n, _PROBES), dtype) / _PROBES**0.5
 
 
 def _away_from_unitary(q):
-    """|Q^H Q - 1|, or |Q Q^H - 1| of a wide Q."""
+    """Estimates |Q^H Q - 1|, or |Q Q^H - 1| for a wide Q."""
     q = q if q.shape[0] >= q.shape[1] else _adjoint(q)
     x = _probes(q.shape[1], q.dtype)
     return jnp.linalg.norm(_product(_adjoint(q), _product(q, x)) - x)
 
 
 def _residual(a, *factors):
-    """|A - the product of the factors| / |A|."""
+    """Estimates |A - the product of the factors| / |A|."""
     x = _probes(a.shape[1], a.dtype)
     product = functools.reduce(lambda y, factor: _product(factor, y), reversed(factors), x)
     return jnp.linalg.norm(product - _product(a, x)) / jnp.linalg.norm(a)
@@ -253,7 +253,7 @@ def error_of_svd(a, results):
 
 @jax.jit
 def error_of_triplets(a, results):
-    """That U^H A = S V^H, which holds for random projections too."""
+    """Returns the error of U^H A = S V^H, which holds for random projections too."""
     u, s, vh, *_ = results
     residual = jnp.linalg.norm(_product(_adjoint(u), a) - s[:, None] * vh) / s[0]
     off = jnp.maximum(_away_from_unitary(u), _away_from_unitary(vh))
@@ -262,7 +262,7 @@ def error_of_triplets(a, results):
 
 @jax.jit
 def error_of_singular_values(a, s):
-    """Of their Frobenius norm, which is A's."""
+    """Returns the error of their Frobenius norm, which is that of A."""
     norm = jnp.linalg.norm(a)
     return jnp.abs(jnp.linalg.norm(s) - norm) / norm
 
@@ -287,7 +287,7 @@ def error_of_solution(a, b, x):
 
 
 def _leading(a, k=100):
-    """The k first singular triplets, of all."""
+    """Computes all singular triplets and returns the first k."""
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     return u[:, :k], s[:k], vh[:k]
 
@@ -296,7 +296,7 @@ def _first(function):
     return lambda *arguments, **options: function(*arguments, **options)[0]
 
 
-# By jaxmg, by JAX, and the error of the results: a function of the operands and of them.
+# By function: jaxmg's, JAX's, and the error, a function of the operands and the results.
 _ours, _theirs = jaxmg.linalg, jnp.linalg
 FUNCTIONS = {
     "qr": (_ours.qr, _theirs.qr, error_of_qr),
@@ -317,8 +317,8 @@ FUNCTIONS = {
 }  # fmt: skip
 _WITH_B = ("least_squares", "lstsq", "solve")
 _BY_LIBRARY = ("svd", "svdvals", "polar")
-# By routine of cuSOLVER and function: a library's call, and what makes the function's results of
-# those as they lie, outside of what is timed.
+# By routine of cuSOLVER and function: the library's call, and the conversion of its stored results
+# to the function's, outside the timed part.
 _ROUTINES = {
     "gesvd": {
         "svd": (lambda library: library.gesvd, cusolver.transposed),

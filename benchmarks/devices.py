@@ -1,4 +1,4 @@
-"""What the programs that compare calls in one process have in common: their devices."""
+"""The devices of benchmarks that compare calls in one process."""
 
 import os
 
@@ -6,8 +6,8 @@ import jax
 
 
 def prepare(platform, count):
-    """Double precision, and so many CPU devices where it is those; before JAX has looked. Connects
-    the processes of a job that `jaxmg.launch` started."""
+    """Enables double precision and creates ``count`` CPU devices if the platform is "cpu". Must be
+    called before JAX starts. Connects the processes of a job that `jaxmg.launch` started."""
     jax.config.update("jax_enable_x64", True)
     if "JAX_COORDINATOR_ADDRESS" in os.environ:
         jax.distributed.initialize()
@@ -17,6 +17,6 @@ def prepare(platform, count):
 
 
 def check_orders(parser, args):
-    """That JAX can shard a matrix of every --n over --ranks by rows."""
+    """Raises an error unless JAX can shard the rows of a matrix of every --n over --ranks."""
     if any(n % args.ranks for n in args.n):
         parser.error(f"--n {args.n}: JAX shards multiples of {args.ranks} rows alone")

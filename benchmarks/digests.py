@@ -1,15 +1,16 @@
-"""Digests of results, to the bit: two versions of jaxmg that print the same ones compute the same.
+"""Prints digests of results to the bit: versions of jaxmg with equal digests compute the same.
 
     digests.py [--platform gpu] [--out FILE] [--routine potrs ...] [--share 2/3]
     digests.py --compare OLD NEW
 
-A line of JSON for each call: all routines of the table in tests/python/routines.py, all dtypes, on
-1, 2 and 4 devices, orders that divide nothing, tile widths that are given and not, with TF32, and a
-matrix that is not positive definite.
---share takes every third call, from the second on, for several processes at a time. --compare says
-what is not the same in two such files, or in one of them alone, and exits with 1 if anything is.
+Prints a line of JSON for each call: all routines of the table in tests/python/routines.py, all
+dtypes, 1, 2 and 4 devices, orders from 1 to 2200 (9001 on GPUs), with and without a given tile
+width, with TF32, and a matrix that is not positive definite.
+--share 2/3 takes every third call, from the second on, to run several processes at a time.
+--compare prints the differences between two such files, and the calls in only one of them, and
+exits with 1 if there are any.
 
-All routines' results depend on the libraries, and LAPACK's on its threads, of which it gets one.
+The results of all routines depend on the libraries, and LAPACK's on its threads, so it gets one.
 """
 
 import collections
@@ -27,7 +28,7 @@ from absl import app
 from absl.flags import argparse_flags
 
 SIZES = (1, 2, 7, 97, 130, 513, 1000, 2200)
-LARGE = 9001  # on GPUs: beyond what one of them is given to do alone
+LARGE = 9001  # on GPUs: too large for a single one to compute alone
 RANKS = (1, 2, 4)
 TILES = (3, 64, 500)
 CASE = ("routine", "dtype", "n", "ranks", "T_A", "nrhs", "precision", "matrix")
@@ -72,8 +73,8 @@ def main(args):
 
 
 def cases(routines, sizes):
-    """Tile widths, right-hand sides and kinds of matrices are dealt out over the rest, and dtypes
-    for routines that benchmarks don't measure."""
+    """Yields the calls. Tile widths, right-hand sides and kinds of matrices are distributed over
+    the other parameters, as are dtypes for routines that benchmarks don't measure."""
     kinds = [*problems.KINDS, "indefinite"]
     table = itertools.product(enumerate(sizes), enumerate(RANKS), enumerate(problems.DTYPES))
     for (i, n), (j, ranks), (k, dtype) in table:
@@ -90,7 +91,7 @@ def cases(routines, sizes):
                 continue
             if not row.benchmark and k != (i + j) % len(problems.DTYPES):
                 continue
-            # Eigenproblems take longest; of all that have no precision one width is enough.
+            # Eigenproblems take longest; routines without a precision have only one tile width.
             if not row.precision and (T_A is None) == turn % 2:
                 continue
             if "w" in row.returns and n > 600:
@@ -116,7 +117,7 @@ def matrix(n, dtype, kind):
 
 
 def digests(case):
-    """Of each result of the call; or the kind of error that it raised."""
+    """Returns the digest of each result of the call, or the type of the error that it raised."""
     import jax
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
@@ -152,7 +153,7 @@ def digests(case):
 
 
 def read(path):
-    """Case -> digests."""
+    """Returns {case: digests}."""
     found = [json.loads(line) for line in path.read_text().splitlines()]
     return {
         tuple(entry[key] for key in CASE): entry["digests"] for entry in found if "digests" in entry

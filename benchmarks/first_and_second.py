@@ -1,9 +1,9 @@
-"""First and later calls of batches and of tall matrices.
+"""Times first and later calls with batches and tall matrices.
 
     first_and_second.py [--gpus 2] [--label new] [--case qr svd]
 
-A first call traces, compiles and runs; the median is that of 15 later calls. To compare two builds,
-run each with its own folder on PYTHONPATH on one machine, and name them with --label.
+The first call traces, compiles and runs; the median is over 15 later calls. To compare two builds,
+run each on one machine with its own folder on PYTHONPATH, and name them with --label.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CASES = {
 
 
 def measure(function, a):
-    """(seconds of the first call, median milliseconds of 15 others)"""
+    """Returns (seconds of the first call, median milliseconds of 15 later ones)."""
     function = jax.jit(function)
     times = []
     for _ in range(16):

@@ -1,13 +1,12 @@
-"""A factor that is kept, of Cholesky or LU: how long a solution with it takes, in calls one after
-the other.
+"""Times solutions with a Cholesky or LU factor that is kept, in consecutive calls.
 
     kept.py [--routine lu_solve] [--platform gpu] [--ranks 4] [--n 16384 65536] [--nrhs 1 256]
         [--out FILE] ...
 
-`run.py --routine cho_solve` times calls between which the machine idles, so that processors and
-GPUs wake up within them. Here a call follows the other, as in an iteration that has a factor: calls
-to warm up, then calls for half a second, each waited for; of these the median. The factor is made
-in the matrix's memory, and checked by the backward error of the last solution.
+`run.py --routine cho_solve` idles between calls, so each call includes the wake-up of processors
+and GPUs. Here calls follow each other without a pause, as in an iteration that reuses a factor:
+calls to warm up, then calls for half a second, each waited for. The result is their median. The
+factor overwrites the matrix, and the backward error of the last solution checks it.
 """
 
 import functools
@@ -49,7 +48,7 @@ def main(args):
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", args.ranks)
     for n in args.n:
-        factor = None  # gives the last one's memory back
+        factor = None  # frees the last factor's memory
         a = matrix(args.routine, n, args.dtype, args.ranks)
         make = jaxmg.lu_factor if args.routine in problems.GENERAL else jaxmg.cho_factor
         start = time.perf_counter()
@@ -115,7 +114,8 @@ def measure(routine, factor, dtype, n, nrhs, ranks):
 
 
 def backward_error(routine, n, dtype, x, b):
-    """max |b - A x| / (|A| |x| + |b|), in the infinity norm; every device makes A anew, by rows."""
+    """Returns max |b - A x| / (|A| |x| + |b|) in the infinity norm; every device makes A again, by
+    rows."""
     step = min(n, 1024)
 
     @functools.partial(jax.jit, static_argnums=2)

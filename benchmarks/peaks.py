@@ -1,7 +1,7 @@
 """The peak of a GPU's memory during a call, as JAX's allocator counts it.
 
-JAX can't reset its peak. So the devices are filled up to the peak so far before the call: then
-whatever it allocates shows.
+JAX can't reset its peak. So before the call the devices are filled up to the peak so far; then any
+allocation of the call raises the peak.
 """
 
 import contextlib
@@ -10,16 +10,17 @@ import functools
 import jax
 import jax.numpy as jnp
 
-# Few sizes, so that little is compiled. What is left unfilled is less than the smallest.
+# Few sizes, to compile little. The unfilled rest is smaller than the least of them.
 PIECES = (1 << 30, 64 << 20, 4 << 20)
 
 
 @contextlib.contextmanager
 def peaks(devices, needed):
-    """Yields a list that in the end has the bytes that each device needed beyond what it held.
+    """Yields a list that gets, at the end, the bytes that each device needed in addition to those
+    in use before.
 
-    None stands where nothing can be said, for the peak is an earlier one: the device had no room
-    both to be filled up and for the call, which is expected to take `needed` bytes at most.
+    An entry is None if it is unknown, because the peak is an earlier one: the device had no memory
+    both for the filling and for the call, which is expected to take at most `needed` bytes.
     """
     ballast = [_fill(device, needed) for device in devices]
     before = [device.memory_stats() for device in devices]
@@ -36,11 +37,11 @@ def peaks(devices, needed):
 
 
 def _fill(device, needed):
-    """Arrays that take the memory between what is in use and the peak so far."""
+    """Allocates arrays that fill the memory between the bytes in use and the peak so far."""
     stats = device.memory_stats()
     peak, missing = (stats["peak_bytes_in_use"] - held for held in (0, stats["bytes_in_use"]))
     pieces = []
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # scattered memory
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # if memory is fragmented
         for size in PIECES if peak + needed <= stats["bytes_limit"] else ():
             pieces += [_allocate(device, size) for _ in range(missing // size)]
             missing %= size
@@ -54,7 +55,7 @@ def _allocate(device, size):
 
 @functools.cache
 def _zeros(device, size):
-    """Made where they are to lie: `jnp.zeros(device=...)` would make them on the default device
-    first, and raise the peak there."""
+    """Returns a function that makes zeros on ``device``: `jnp.zeros(device=...)` would make them on
+    the default device first, and raise the peak there."""
     there = jax.sharding.SingleDeviceSharding(device)
     return jax.jit(lambda: jnp.zeros(size, jnp.uint8), out_shardings=there)

@@ -1,9 +1,9 @@
-"""Two versions of jaxmg side by side, from what run.py recorded of each by turns.
+"""Compares two versions of jaxmg from records that run.py wrote for each in turns.
 
     versions.py OLD NEW      files of records
 
 Prints the median of all runs of a case with either version, in milliseconds, the ratio new / old,
-and how far apart the medians of the old version's own processes are: less than that is noise.
+and the spread of the medians of the old version's processes: smaller differences are noise.
 """
 
 import collections
@@ -17,7 +17,7 @@ CASE = ("routine", "dtype", "n", "nrhs", "T_A", "ranks", "backend", "precision")
 
 
 def read(path):
-    """Case -> a list of runs for each process that measured it."""
+    """Returns {case: a list of runs for each process that measured it}."""
     found = collections.defaultdict(list)
     for line in pathlib.Path(path).read_text().splitlines():
         entry = json.loads(line)
@@ -35,7 +35,7 @@ def spread(processes):
 
 
 def table(old, new):
-    """Rows of (case, median of old, of new, new / old, spread of old)."""
+    """Yields rows of (case, median of old, of new, new / old, spread of old)."""
     for case in old:
         if case in new:
             one, other = middle(old[case]), middle(new[case])

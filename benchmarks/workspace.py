@@ -1,8 +1,8 @@
-"""What a call of the native engine needs on a GPU beside A, by the plugin's own account, whatever
-platform the plugin is for (`plan`; docs/memory.md has the formulas).
+"""The memory that a call of the native engine needs on a GPU in addition to A, by the plugin's
+`plan`, whatever platform the plugin is for (docs/memory.md has the formulas).
 
-Left out are what cuSOLVER asks for, what cuBLAS keeps, and the parts of products that are made of
-those.
+It doesn't include the memory that cuSOLVER asks for, that cuBLAS keeps, and that the parts take of
+which products in lower precision consist.
 """
 
 import functools
@@ -12,24 +12,24 @@ import numpy as np
 
 try:
     from jaxmg._call import plugins
-except ImportError:  # a version to compare with, from before the package had folders
+except ImportError:  # an older version to compare with, whose package has no folders
     from jaxmg import _plugin as plugins
 
-_PLAIN = 0  # products: those that were measured
+_PLAIN = 0  # products: plain ones, which were measured
 
 
 def known():
-    """Whether the plugin has plans."""
+    """Returns whether the plugin has plans."""
     return hasattr(plugins.load(jax.default_backend()), "plan")
 
 
 @functools.cache
 def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
-    """A dict, as the plugin's `plan` gives it."""
+    """Returns the plugin's `plan`, a dict."""
     plugin = plugins.load(jax.default_backend())
     native = {"cho_factor": "potrf", "cho_solve": "factor_apply"}.get(routine, routine)
     block = -(-n // ranks)
-    # A version to compare with may take the order alone.
+    # A version to compare with may take only the order.
     sizes = (n, n, block) if "block" in plugin.plan.__doc__ else (n, block)
     return plugin.plan(
         native, "native", dtype, *sizes, ranks, T_A or 0, nrhs, platform="gpu", products=_PLAIN
@@ -37,14 +37,14 @@ def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
 
 
 def tile(routine, dtype, n, ranks, T_A=None):
-    """The width of the tiles that are worked on."""
+    """Returns the tile width of the computation."""
     return plan(routine, dtype, n, ranks, T_A)["tile"]
 
 
 def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):
-    """Bytes that a call needs on GPU `rank`: workspace, results and a copy of A.
+    """Returns the bytes that a call needs on GPU `rank`: workspace, results and a copy of A.
 
-    A ValueError where the plugin has no plan for the routine.
+    Raises a ValueError if the plugin has no plan for the routine.
     """
     found = plan(routine, dtype, n, ranks, T_A, nrhs)
     copy = 0 if donate else -(-n // ranks) * n * np.dtype(dtype).itemsize

@@ -1,16 +1,18 @@
-"""Orders for which GPUs are fast: a matrix whose rows don't begin at multiples of 16 bytes is
-extended to a larger one.
+"""Extends a matrix whose rows don't begin at multiples of 16 bytes to a larger order, for speed on
+GPUs.
 
-[A 0; 0 I] has the solutions, the inverse and the determinant of A. Products that write to its rows
-are up to a quarter faster (docs/laboratory.md#orders). If A isn't donated, the larger matrix takes
-no further memory: XLA would copy A anyway.
+[A 0; 0 I] yields the solutions, the inverse and the determinant of A. Products that write to its
+rows are up to a quarter faster (docs/laboratory.md#orders). If A isn't donated, the larger matrix
+takes no additional memory: XLA would copy A anyway.
 
-[A 0; 0 0] has the eigenvalues of A, and zeros. Reflectors, rotations and products with zeros leave
-zeros as they are, so the stages that all ranks share couple no row of A with a further one, also
-where A has eigenvalues of 0: an eigenvector is one of A with zeros below, or a unit vector.
+[A 0; 0 0] has the eigenvalues of A, and zeros. Reflectors, rotations and products with zeros
+preserve zeros, so the stages that all ranks share never couple a row of A with an added row, even
+if A has eigenvalues of 0. Each eigenvector is an eigenvector of A followed by zeros, or a unit
+vector.
 
-On one rank a kept factor lies in the order of the columns, whatever its tiles are, and is cut from
-the larger one. On several ranks it is dealt in tiles that depend on the order: A isn't extended.
+On one rank a kept factor is stored in the order of the columns, for any tile width, and is cut from
+the factor of the larger matrix. On several ranks the distribution of its tiles depends on the
+order, so A isn't extended.
 """
 
 import dataclasses
@@ -21,11 +23,12 @@ import jax.numpy as jnp
 
 from jaxmg._call import backends
 
-# Where rows of a matrix have to begin at multiples of these bytes, and from which order on.
+# On these platforms a matrix is extended if its order is at least _LEAST and its rows don't begin
+# at multiples of _BYTES bytes.
 _PLATFORMS = ("gpu",)
 _BYTES = 16
 _LEAST = 4096
-# What the larger order, or each rank's part of it, is a multiple of.
+# The larger order is a multiple of this times the number of ranks.
 _MULTIPLE = 32
 
 
@@ -38,7 +41,7 @@ def larger_order(routine, layout, backend, a, tile, donate):
         return None
     if aligned or not whole or (layout.explicit and layout.ranks > 1):
         return None
-    if routine.factor and layout.ranks > 1:  # its tiles are dealt to the ranks
+    if routine.factor and layout.ranks > 1:  # the order determines the ranks of its tiles
         return None
     if not routine.extension.applies(n):
         return None
@@ -47,8 +50,8 @@ def larger_order(routine, layout, backend, a, tile, donate):
 
 
 def _has_room(routine, layout, dtype, order, tile, donate):
-    """Whether a device has the memory, if that is known: for A, the larger matrix, and the result
-    that is cut from it."""
+    """Whether a device has the memory for A, the larger matrix, and the result that is cut from it.
+    True if its memory is unknown."""
     if layout.memory is None:
         return True
     if not donate and not routine.extension.returns_matrix:  # A is copied anyway
@@ -64,7 +67,7 @@ def extend(call, arrays):
     """Extends the matrices of a call to order ``call.order``. Returns the call and the arrays."""
     n, order, count = arrays[0].shape[1], call.order, call.routine.matrices
     larger = dataclasses.replace(call, order=None, shape=(order, order))
-    if call.routine.factor:  # whose tiles the native code has to know exactly
+    if call.routine.factor:  # the native code needs its exact tile width
         sizes = backends.plan(
             call.routine.factor, call.layout, call.backend, arrays[0].dtype, larger.shape, call.tile
         )
@@ -76,7 +79,7 @@ def extend(call, arrays):
 
 
 def cut(call, arrays, values):
-    """Cuts the results for the caller's matrices from those for the extended ones."""
+    """Extracts the results for the caller's matrices from the results for the extended ones."""
     n, routine = arrays[0].shape[1], call.routine
     if routine.extension.cut:
         return routine.extension.cut(call, values, n)
@@ -86,7 +89,8 @@ def cut(call, arrays, values):
 
 
 def _extend(matrix, order, diagonal):
-    """Returns [A 0; 0 D] of that order, D = ``diagonal`` I. A may have padding rows at its end."""
+    """Returns [A 0; 0 D] of order ``order``, where D = ``diagonal`` I and A is ``matrix`` without
+    its rows of padding at the end."""
     rows, n = matrix.shape
     larger = jnp.pad(matrix, ((0, order - rows), (0, order - n)))
     if not diagonal:

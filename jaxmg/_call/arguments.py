@@ -1,4 +1,4 @@
-"""The arguments that all routines share, as one frozen object."""
+"""The arguments that all routines share, as one immutable object."""
 
 import typing
 
@@ -8,14 +8,16 @@ from jaxmg._call import layouts
 
 
 class Arguments(typing.NamedTuple):
-    """The arguments of a call other than its arrays. A tuple, because it is a key of caches.
+    """The arguments of a call other than its arrays. A tuple, because caches use it as a key.
 
     Attributes:
-        caller: the public function, for errors.
-        outputs: the names of the results that it returns.
-        mesh: the public function's argument; or the `layouts.Layout` of a program that calls it.
-        spec: how the matrix is sharded; None: inferred.
-        options: the routine's own arguments and those that request results, as (name, value) pairs.
+        caller: the name of the public function, for errors.
+        outputs: the names of the results that the caller returns.
+        mesh: the public function's argument, or the `layouts.Layout` of a program that makes the
+            call.
+        spec: the spec of the matrix; None: inferred.
+        options: (name, value) pairs of the routine's own arguments and of the arguments that
+            request results.
         inside: the `programs.Call` of a call inside a shard_map; None outside of one.
     """
 
@@ -35,7 +37,8 @@ def collect(
     routine, T_A, mesh, matrix_specs, in_specs, pad, backend, donate=False, *, caller="",
     **options,
 ):  # fmt: skip
-    """Returns the `Arguments` of the public function of ``routine``, or of another ``caller``."""
+    """Returns the `Arguments` of a call of ``caller``, by default the public function of
+    ``routine``."""
     caller = caller or routine.name
     spec = matrix_spec(caller, matrix_specs, in_specs)
     return Arguments(
@@ -44,13 +47,15 @@ def collect(
 
 
 def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """Returns the `Arguments` of its ``_jit_ctx``, for which the enclosing jit decides donation."""
+    """Returns the `Arguments` for the routine's ``_jit_ctx``, where the enclosing jit decides about
+    donation."""
     arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     return arguments._replace(outputs=routine.traced_outputs)
 
 
 def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """Returns those of its ``_shardmap_ctx``; outside of a shard_map, of its ``_jit_ctx``."""
+    """Returns the `Arguments` for the routine's ``_shardmap_ctx``; outside of a shard_map, for its
+    ``_jit_ctx``."""
     if not layouts.manual_axes():
         return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}
@@ -66,15 +71,17 @@ def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **op
 
 
 def local_name(routine):
-    """Returns the name of the function for use inside a shard_map, or "" if there is none."""
+    """Returns the name of the routine's function for calls inside a shard_map, or a false value if
+    it has none."""
     return routine.local_outputs and f"{routine.name}_shardmap_ctx"
 
 
 def matrix_spec(caller, specs, in_specs):
-    """The spec of A from ``matrix_specs`` or ``in_specs``: one spec, or a sequence that starts with
-    it.
+    """Returns the spec of A, given ``matrix_specs`` or ``in_specs``: one spec, or a sequence that
+    starts with it.
 
-    Up to JAXMg 0.0.5 it was the pair (spec of A, spec of b); b is laid out from its own sharding.
+    Up to JAXMg 0.0.5 the argument was the pair (spec of A, spec of b). The layout of b now follows
+    from its own sharding.
     """
     if specs is not None and in_specs is not None:
         raise ValueError(

@@ -10,11 +10,11 @@ _PROCESS_EACH = "cusolvermp"
 
 
 def resolve(routine, layout, backend, a, caller=""):
-    """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
-    Errors name the caller.
+    """Loads the plugin for the layout's platform and returns the name of the backend for ``a``,
+    (rows, n). Errors name ``caller``.
 
-    "auto" selects the first backend for which a device has the memory, if that is known; if there
-    is none, the first backend.
+    "auto" selects the first backend whose memory fits on a device, as far as it is known. If none
+    fits, it selects the first backend.
     """
     caller = caller or routine
     available = plugins.load(layout.platform).backends(routine)
@@ -60,7 +60,8 @@ def _fits(routine, layout, backend, a):
 
 
 def lacks_room_for_parts(routine, layout, a, tile, donate):
-    """Whether a device lacks the memory for the workspace of products by default, if known."""
+    """Whether a device is known to lack the memory for the workspace of products in the default
+    precision."""
     memory = layout.memory
     if memory is None or str(a.dtype) not in ("float32", "complex64"):
         return False
@@ -70,7 +71,7 @@ def lacks_room_for_parts(routine, layout, a, tile, donate):
 
 
 def block_bytes(layout, shape, dtype):
-    """Returns the bytes of a rank's rows of a matrix."""
+    """Returns the size of a rank's rows of a matrix in bytes."""
     m, n = shape
     return -(-m // layout.ranks) * n * np.dtype(dtype).itemsize
 
@@ -82,8 +83,9 @@ def plan(
 
     Returns:
         A dict: "tile", the tile width; "overflow_rows", the rows of a factor's overflow array on a
-        rank; "bytes", the list of bytes that each rank needs beyond A; "gathered", whether one rank
-        does all the work.
+            rank; "bytes", the list of bytes that each rank needs beyond A; "solver", about how many
+            of the first rank's bytes the device's own solver takes; "gathered", whether one rank
+            does all the work.
     """
     m, n = shape
     block = -(-m // layout.ranks)

@@ -1,7 +1,7 @@
 """Converts between the caller's matrix (m, n) and the ranks' blocks of rows for the native code.
 
-`split_rows` and `join_rows` are for global arrays; the others for this device's block, inside a
-shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
+`split_rows`, `join_rows` and `replicate` take global arrays. The other functions take this device's
+block, inside a shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
 """
 
 import math
@@ -39,14 +39,14 @@ def replicate(array, layout):
 
 
 def height(shape, square):
-    """Returns the number of rows m of a matrix. Rows beyond n of a square matrix are the caller's
-    padding, and not counted."""
+    """Returns the number of rows m of a matrix. The rows of a square matrix beyond n are the
+    caller's padding and don't count."""
     return shape[1] if square else shape[0]
 
 
 def diagonal(rank, rows, ranks):
-    """The entries (rows,) of a rank's ``rows`` of a square matrix that are on its diagonal, and
-    others behind its end."""
+    """Returns the diagonal entry in each of a rank's ``rows`` of a square matrix, (rows,). The
+    values for rows of padding are unspecified."""
     count, n = rows.shape
     flat = rows.reshape(-1)
     if count * ranks > n:  # the diagonal ends within the rows of a rank
@@ -57,7 +57,8 @@ def diagonal(rank, rows, ranks):
 
 
 def matrix_shape(block, layout, square):
-    """Returns (m, n) of the matrix of which ``block`` is a rank's part, without padding."""
+    """Returns the shape (m, n), without padding, of the matrix whose part on a rank is
+    ``block``."""
     across = math.prod(layout.mesh.shape[axis] for axis in layout.columns)
     m, n = block.shape[0] * layout.ranks // across, block.shape[1] * across
     return height((m, n), square), n
@@ -65,7 +66,7 @@ def matrix_shape(block, layout, square):
 
 def to_rows(block, layout, m):
     """Returns this rank's ceil(m / P) rows of a matrix of m rows. Removes the caller's padding, and
-    gathers columns if a spec such as P("r", "c") shards them."""
+    gathers columns that a spec such as P("r", "c") shards."""
     columns = layout.columns
     if columns:
         return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)

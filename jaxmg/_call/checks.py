@@ -1,6 +1,6 @@
 """Checks of arguments. Invalid ones raise before any computation starts.
 
-Every message names the routine, the argument, what it was and what it must be.
+Every message names the routine and the argument, and says what it was and what it must be.
 """
 
 import math
@@ -17,9 +17,10 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 _PROMOTABLE = ("bool", "float16", "bfloat16") + tuple(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )
-# What `precision` may be called, by the native code's `products` (Precision in device/blas.h): the
-# name that a factor has, and those of `jax.default_matmul_precision`, `jax.lax.Precision` and
-# `jax.lax.DotAlgorithmPreset`. JAX has no "F16_F16_F32_X3", but names others so.
+# The names of each `precision`, by the native code's `products` (Precision in device/blas.h). The
+# first is the name that a factor reports. The others are from `jax.default_matmul_precision`,
+# `jax.lax.Precision` and `jax.lax.DotAlgorithmPreset`. JAX has no "F16_F16_F32_X3", but has names
+# of this form.
 _PRODUCTS = (
     ("highest", "float32", "F32_F32_F32"),
     ("tf32", "tensorfloat32", "TF32_TF32_F32"),
@@ -28,15 +29,15 @@ _PRODUCTS = (
     ("F16_F16_F32_X3",),
     (None, "default"),
 )
-DEFAULT = 5  # what the device's tuning has
+DEFAULT = 5  # the device's tuning chooses
 PRODUCTS = {name: products for products, names in enumerate(_PRODUCTS) for name in names}
 _PRECISIONS = sorted(PRODUCTS, key=lambda name: name is not None)  # None first
-# Those that say nothing of float32.
+# Precisions that don't only apply to float32 and complex64.
 _ANY_DTYPE = (None, "highest", "default")
-# The transformations of JAX.
+# The transformations of JAX that the routines support.
 ALL = ("vmap", "grad") if _compat.TRANSFORMS else ()
 BACKENDS = ("auto", "native", "cusolvermg", "cusolvermp")
-# cuSOLVERMg's inverse is wrong beyond this column where several GPUs share it (docs/cuda.md).
+# If several GPUs share a matrix, cuSOLVERMg's inverse is wrong from this column on (docs/cuda.md).
 _MG_POTRI_ORDER = 2048
 _INT64_MAX = 2**63 - 1
 _TRANSFORMED = {
@@ -55,8 +56,8 @@ _TRANSFORMED = {
 
 
 def array(routine, name, value, transformations=(), dtypes=DTYPES):
-    """Checks that ``value`` is an array of one of ``dtypes``, and not in a transformation of JAX's
-    other than ``transformations``."""
+    """Checks that ``value`` is an array of one of ``dtypes``, and that no transformation of JAX
+    applies to it except ``transformations``."""
     is_an_array(routine, name, value)
     usable(routine, name, value)
     transformable(routine, name, value, transformations)
@@ -71,14 +72,14 @@ def array(routine, name, value, transformations=(), dtypes=DTYPES):
 
 
 def transformable(routine, name, value, transformations=ALL):
-    """Checks that ``value`` isn't in a transformation of JAX's other than ``transformations``."""
+    """Checks that no transformation of JAX applies to ``value`` except ``transformations``."""
     transformation = _compat.transformation(value)
     if transformation and transformation not in transformations:
         raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
 
 
 def is_an_array(routine, name, value):
-    """Checks that ``value`` is an array, and no list."""
+    """Checks that ``value`` is an array, not a list or a scalar."""
     if is_array(value):
         return
     scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
@@ -97,15 +98,15 @@ def _other_dtype(routine, name, value, dtypes):
 
 
 def promotable(routine, names, arrays):
-    """Raises a TypeError that names the first array whose dtype JAX doesn't promote, if any."""
+    """Raises a TypeError for the first array whose dtype JAX doesn't promote, if there is one."""
     for name, value in zip(names, arrays, strict=False):
         if str(value.dtype) not in (*DTYPES, *_PROMOTABLE):
             raise TypeError(_other_dtype(routine, name, value, DTYPES)) from None
 
 
 def usable(routine, name, *arrays):
-    """Checks that none of the arrays has a mask, which would be ignored, has been deleted, or is
-    where no call can use it (`places.refuse`)."""
+    """Checks that no array is masked, because the mask would be ignored, is deleted, or lies where
+    no call can use it (`places.refuse`)."""
     for value in arrays:
         places.refuse(routine, name, value)
         if isinstance(value, np.ma.MaskedArray):
@@ -126,21 +127,21 @@ def is_array(value):
 
 
 def is_deleted(value):
-    """Whether ``value`` is a JAX array without its memory."""
+    """Whether ``value`` is a JAX array that has been deleted."""
     return isinstance(value, jax.Array) and not layouts.traced((value,)) and value.is_deleted()
 
 
 def index(value):
-    """An integer of any type as an int; raises a TypeError for anything else, and for booleans,
-    which are integers to Python."""
+    """Converts an integer of any type to an int. Raises a TypeError for anything else, and for
+    booleans, which are integers to Python."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"expected an integer, got {value!r}")
     return operator.index(value)
 
 
 def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=True):
-    """Checks that ``value`` is a matrix of one of ``dtypes``: (m, n) without ``square``; else
-    square, or with ``pad=False`` with rows of padding below."""
+    """Checks that ``value`` is a matrix of one of ``dtypes``: (n, n) if ``square``, else (m, n).
+    With ``pad=False`` a square matrix may have rows of padding below."""
     array(routine, name, value, transformations, dtypes)
     if not square:
         if value.ndim != 2:
@@ -161,14 +162,14 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
 
 
 def _of_batches(value):
-    """The end of an error about a batch, where JAX is too old for batches."""
+    """Returns the end of an error about a batch, if this JAX is too old for batches."""
     if ALL or value.ndim < 3:
         return ""
     return f". Batches need JAX 0.10 or newer; this is {jax.__version__}"
 
 
 def operands(caller, routine, arrays, pad):
-    """Checks the arrays of a call: those of a `record.Routine`."""
+    """Checks the arrays of a call of ``routine``, a `record.Routine`."""
     a, *others = arrays
     matrix(caller, routine.operands[0], a, pad, ALL, square=routine.square)
     for b in others[: routine.matrices - 1]:
@@ -178,8 +179,8 @@ def operands(caller, routine, arrays, pad):
 
 
 def batch(routine, name, value, pad, square=True):
-    """Checks that the last two dimensions of ``value`` are those of square matrices, or padded,
-    where they have to be."""
+    """If ``square``, checks that ``value`` is a batch of square matrices. With ``pad=False`` they
+    may have rows of padding below."""
     rows, columns = value.shape[-2:]
     if not square:
         return
@@ -203,7 +204,7 @@ def batch_of_right_hand_sides(routine, names, arrays, square=True):
 
 
 def batch_of_second_matrices(routine, a, b):
-    """Checks the second matrices of a batch as `second_matrix` does one."""
+    """Checks that the second matrices of a batch have the shape of the first ones."""
     if a.shape[-2:] != b.shape[-2:]:
         raise ValueError(
             f"{routine}: b must have matrices of a's shape, {tuple(a.shape)}; it has shape "
@@ -221,7 +222,8 @@ def block(routine, value, transformations=()):
 
 
 def second_matrix(routine, a, b, transformations=()):
-    """Checks that ``b`` is another matrix, or block of one, such as ``a``."""
+    """Checks that ``b``, the second matrix or a block of it, has the shape and the dtype of
+    ``a``."""
     array(routine, "b", b, transformations)
     if a.shape != b.shape:
         raise ValueError(
@@ -240,8 +242,8 @@ def one_dtype(routine, a, b):
 
 
 def right_hand_side(routine, a, b, transformations=(), square=True):
-    """Checks that ``b`` has as many rows as the matrix ``a``. A square one has as many as columns;
-    ``a`` may have rows of padding then."""
+    """Checks that ``b`` has the number of rows of the matrix ``a``. If ``square``, the number of
+    columns of ``a`` counts instead, because ``a`` may have rows of padding."""
     array(routine, "b", b, transformations)
     n = a.shape[1] if square else a.shape[0]
     if b.ndim not in (1, 2) or b.shape[0] != n:
@@ -253,7 +255,7 @@ def right_hand_side(routine, a, b, transformations=(), square=True):
 
 
 def factor(routine, tiles, shape, ranks):
-    """Raises unless ``tiles`` have the shape of one factor of a matrix of this shape."""
+    """Raises unless ``tiles`` have the shape of the factor of one matrix of this shape."""
     m, n = shape
     rows = -(-m // ranks) * ranks
     if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
@@ -266,7 +268,7 @@ def factor(routine, tiles, shape, ranks):
 
 
 def tile(routine, T_A, required=False):
-    """The tile width as an int; 0 stands for "the plugin chooses"."""
+    """Returns the tile width as an int; 0 means that the plugin chooses it."""
     if T_A is None and not required:
         return 0
     try:
@@ -289,8 +291,8 @@ def tile(routine, T_A, required=False):
 
 
 def padding(routine, shape, layout, pad, square=True):
-    """Checks a matrix for which ``pad=False`` rules padding out: its rows are a multiple of the
-    ranks, or it is a square one and the caller padded every rank's block."""
+    """With ``pad=False``, checks that the number of ranks divides the number of rows, and that the
+    rows of padding of a square matrix are at the end of every rank's block."""
     if pad:
         return
     (rows, n), ranks = shape, layout.ranks
@@ -311,7 +313,7 @@ def padding(routine, shape, layout, pad, square=True):
 
 
 def multiple(routine, rows, factor, meaning):
-    """Checks that ``rows`` of a are a multiple of ``factor``, where ``pad=False`` was passed."""
+    """Checks that ``rows`` of a are a multiple of ``factor``, which ``pad=False`` requires."""
     if rows % factor:
         raise ValueError(
             f"{routine}: with pad=False the {rows} rows of a must be a multiple of {factor} "
@@ -320,8 +322,8 @@ def multiple(routine, rows, factor, meaning):
 
 
 def same_on_ranks(routine, b, layout):
-    """Raises where ``b`` of a local call is known to differ between the ranks; returns whether the
-    native code has to look, since the trace doesn't know."""
+    """Raises if the trace shows that ``b`` of a local call differs between the ranks. Returns
+    whether the native code must compare ``b``, because the trace doesn't track it."""
     if not layout.rows or not _compat.tracks_varying(layout.rows[0]):
         return bool(layout.rows)
     varies = _compat.varying_axes(b)
@@ -335,10 +337,11 @@ def same_on_ranks(routine, b, layout):
 
 
 def separate(routine, a, b):
-    """Raises where ``b`` is ``a`` or lies in its memory, which ``donate=True`` gives away."""
+    """Raises if ``b`` is ``a`` or lies in its memory, which ``donate=True`` gives away."""
     if not all(isinstance(array, jax.Array) for array in (a, b)) or layouts.traced((a, b)):
         return
-    # Arrays share whole buffers; to ask where these are takes longer than a small solve's dispatch.
+    # Arrays share whole buffers, so equal sizes are checked first: reading the addresses takes
+    # longer than the dispatch of a small solve.
     if a is b or (_shard_size(a) == _shard_size(b) and _addresses(a) & _addresses(b)):
         raise ValueError(
             f"{routine}: b shares the memory of a, which donate=True gives away; pass "
@@ -351,14 +354,14 @@ def _shard_size(array):
 
 
 def _addresses(array):
-    """The addresses of the parts of ``array``."""
+    """Returns the addresses of this process's shards of ``array``."""
     if array.is_deleted() or not array.size:
         return set()
     return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
 
 
 def non_negative(routine, name, value) -> int:
-    """Checks a count in the layout helpers; returns it as an int."""
+    """Checks an argument of the layout helpers that is a count. Returns it as an int."""
     try:
         count = index(value)
     except TypeError:
@@ -369,7 +372,7 @@ def non_negative(routine, name, value) -> int:
 
 
 def positive(routine, name, value) -> int:
-    """Checks a size in the layout helpers; returns it as an int."""
+    """Checks an argument of the layout helpers that is a size. Returns it as an int."""
     count = non_negative(routine, name, value)
     if count < 1:
         raise ValueError(f"{routine}: {name} must be at least 1; got {count}")
@@ -377,7 +380,8 @@ def positive(routine, name, value) -> int:
 
 
 def precision(routine, name, dtype, backend, *_):
-    """Checks ``precision=`` against the resolved backend; the native code's ``products``."""
+    """Checks ``precision=`` against the dtype and the resolved backend. Returns the native code's
+    ``products``."""
     name = plain_precision(name)
     if not isinstance(name, str | None) or name not in PRODUCTS:
         raise ValueError(
@@ -395,19 +399,20 @@ def precision(routine, name, dtype, backend, *_):
 
 
 def plain_precision(name):
-    """One of JAX's enumerations as the text that `jax.default_matmul_precision` has for it."""
+    """Converts a member of JAX's enumerations of precisions to a name; returns other values
+    unchanged."""
     if isinstance(name, jax.lax.Precision):
         return name.name.lower()
     return name.name if isinstance(name, jax.lax.DotAlgorithmPreset) else name
 
 
 def precision_of(products):
-    """The name of a precision; None for the default."""
+    """Returns the name of the precision ``products``; None for the default."""
     return _PRODUCTS[products][0]
 
 
 def backend(routine, name, available, platform):
-    """Resolves ``backend=`` to one that the plugin has for this routine."""
+    """Resolves ``backend=`` to a backend that the plugin has for this routine."""
     if backend_name(routine, name) == "auto":
         return available[0]
     if name not in available:
@@ -419,7 +424,7 @@ def backend(routine, name, available, platform):
 
 
 def backend_name(routine, name):
-    """``name``, which has to be that of a backend."""
+    """Returns ``name``. Raises unless it is the name of a backend."""
     if name not in BACKENDS:
         raise ValueError(
             f"{routine}: backend must be one of {', '.join(map(repr, BACKENDS))}; got {name!r}"
@@ -428,7 +433,7 @@ def backend_name(routine, name):
 
 
 def order(routine, backend, n, ranks):
-    """Refuses what the backend would compute wrong."""
+    """Raises if the backend computes wrong results for this order."""
     if routine == "potri" and backend == "cusolvermg" and ranks > 1 and n > _MG_POTRI_ORDER:
         raise ValueError(
             f"potri: a has order {n}; on several GPUs backend 'cusolvermg' is right up to order "

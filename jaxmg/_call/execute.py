@@ -44,8 +44,8 @@ def _resolve_with_call(arrays, routine, *arguments):
 
 
 def resolve(routine, arrays, arguments):
-    """Checks a call on global arrays. Returns its `programs.Call`, and the function of such arrays
-    that computes the results."""
+    """Checks a call on global arrays. Returns its `programs.Call`, and a function that computes the
+    results for such arrays."""
     tile = check(routine, arrays, arguments)
     layout = resolve_layout(routine, arrays, arguments)
     a, donate, options = arrays[0], arguments.donate, dict(arguments.options)
@@ -70,7 +70,7 @@ def resolve(routine, arrays, arguments):
 def check(routine, arrays, arguments):
     """Raises if shapes or dtypes are invalid. Returns the tile width."""
     caller = arguments.caller
-    if isinstance(arguments.mesh, layouts.Layout):  # a program's, whose caller has checked
+    if isinstance(arguments.mesh, layouts.Layout):  # in a program, whose caller has checked
         return checks.tile(caller, arguments.T_A)
     layouts.refuse_manual_axes(caller, local_name(routine))
     checks.operands(caller, routine, arrays, arguments.pad)
@@ -115,7 +115,7 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
     if not routine.factor or a.size == 0:
         return call
     dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
-    # The tiles depend on m alone.
+    # The tiles depend only on m.
     m = a.shape[1] if routine.exchanges else blocks.height(a.shape, routine.square)
     sizes = backends.plan(routine.factor, layout, backend, dtype, (m, m), tile)
     return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
@@ -137,7 +137,7 @@ def requested(routine, outputs, options):
 
 
 def select_results(routine, arguments, makers):
-    """Makes the requested results by ``makers``: name -> function without arguments."""
+    """Returns the requested results. ``makers`` has a function without arguments for each name."""
     names = requested(routine, arguments.outputs, dict(arguments.options))
     values = [makers[name]() for name in names]
     return values[0] if len(values) == 1 else tuple(values)
@@ -156,7 +156,7 @@ def _over_ranks(call, *arrays):
     layout, routine = call.layout, call.routine
     count, m = routine.matrices, blocks.height(arrays[0].shape, routine.square)
     others = tuple([blocks.replicate(b, layout) for b in arrays[count:]])
-    if layout.spec != layout.row_spec:  # XLA exchanges rows and columns
+    if layout.spec != layout.row_spec:  # XLA reshards them by collectives
         arrays = (*ffi.meet_first(layout, *arrays[:count]), *arrays[count:])
 
     def local(coordinates, *arrays):
@@ -237,7 +237,8 @@ def local_empty(routine, arrays, arguments):
 
 
 def with_attributes(routine, arguments, dtype):
-    """Returns the `programs.Call` inside a shard_map with the attributes of other arguments."""
+    """Returns the `programs.Call` inside a shard_map, but for ``routine`` and with the attributes
+    from ``arguments``."""
     call = arguments.inside
     attributes = resolve_attributes(routine, arguments, dtype, call.backend, call.layout)
     return dataclasses.replace(call, routine=routine, attributes=tuple(attributes.items()))

@@ -1,9 +1,9 @@
-"""The end of a process: it waits for what it has called, for ten seconds at most.
+"""At its end, a process waits up to ten seconds for the programs that it has started.
 
-JAX calls a program and returns, and a process that ends then takes JAX's client down under it. With
-JAX 0.12.0.1 that is a segmentation fault if programs of several CPU devices are still queued, also
-where nothing refers to their results any more. Handlers of atexit run in the reverse of the order
-in which they were registered, so that this one runs before JAX's own.
+JAX starts a program and returns. If the process then ends, it destroys JAX's client under the
+running program. With JAX 0.12.0.1 this is a segmentation fault if programs of several CPU devices
+are still queued, even if nothing refers to their results any more. Handlers of atexit run in the
+reverse order of their registration, so this one runs before JAX's own.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _internals
 
-# A call that waits for a process that is gone never ends.
+# Seconds. A call that waits for a lost process never ends.
 _LIMIT = 10.0
 _PAUSE = 0.005
 
@@ -26,14 +26,14 @@ _platforms: set[str] = set()
 
 
 def wait_at_exit(platform):
-    """Has the process wait at its end for what runs on the devices of a platform."""
+    """Makes the process wait at its end for the programs on the devices of a platform."""
     if not _platforms:
         atexit.register(_wait)
     _platforms.add(platform)
 
 
 def _wait():
-    if not _internals.backends_are_initialized():  # nothing was called, and it takes a while
+    if not _internals.backends_are_initialized():  # no program ran, and initializing takes a while
         return
     deadline = time.monotonic() + _LIMIT
     for platform in sorted(_platforms):
@@ -44,7 +44,7 @@ def _wait():
 
 
 def _wait_for(arrays, deadline):
-    """Whether all of the arrays are there before the deadline."""
+    """Waits until the arrays are ready. Returns False if they aren't before the deadline."""
     for array in arrays:
         while not _is_ready(array):
             if time.monotonic() > deadline:
@@ -56,13 +56,14 @@ def _wait_for(arrays, deadline):
 def _is_ready(array):
     try:
         return array.is_deleted() or array.is_ready()
-    except Exception:  # of a computation that failed
+    except Exception:  # the computation failed
         return True
 
 
 def _sum_over_devices():
-    """A sum over all CPU devices of this process, which are done with earlier programs then: of
-    those whose results were dropped nothing else is left."""
+    """Returns a sum over all CPU devices of this process. When it is ready, the devices have
+    finished all earlier programs, also those whose results were dropped, which nothing else can
+    wait for."""
     mesh = Mesh(np.array(jax.local_devices(backend="cpu")), ("device",))
     ones = jax.device_put(np.ones(mesh.size, "float32"), NamedSharding(mesh, P("device")))
     return jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))(ones)

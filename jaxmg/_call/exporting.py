@@ -17,11 +17,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 _lock = threading.Lock()
-_waiting: list = []  # functions of jax.export, each of which registers a type
+_waiting: list = []  # functions of the module jax.export that register one type each
 
 
 def named_tuple(kind):
-    """Decorates a named tuple that public functions return."""
+    """Decorates a named tuple that public functions return: `register` registers it."""
     name = f"jaxmg.{kind.__name__}"
     _waiting.append(
         lambda export: export.register_namedtuple_serialization(kind, serialized_name=name)
@@ -30,7 +30,8 @@ def named_tuple(kind):
 
 
 def dataclass(kind):
-    """Decorates a dataclass, registered as a pytree, whose static fields are layouts and JSON."""
+    """Decorates a dataclass that is a pytree, and whose static fields are layouts or valid in
+    JSON."""
     _waiting.append(
         lambda export: export.register_pytree_node_serialization(
             kind,
@@ -54,7 +55,7 @@ def register():
 
 
 def register_if_imported():
-    """`register`, if the process uses `jax.export`."""
+    """Calls `register` if the process has imported `jax.export`."""
     if _waiting and "jax.export" in sys.modules:
         register()
 
@@ -104,7 +105,7 @@ def _to_layout(state):
         devices = np.array([here[i] for i in state["devices"]], dtype=object).reshape(sizes)
         mesh = Mesh(devices, names, axis_types=types)
     entries = (tuple(entry) if isinstance(entry, list) else entry for entry in state["spec"])
-    from jaxmg._call import layouts  # which imports this module
+    from jaxmg._call import layouts  # imports this module
 
     return layouts.Layout(
         mesh, tuple(state["rows"]), tuple(state["others"]), P(*entries), tuple(state["processes"])

@@ -58,8 +58,8 @@ def call(
 
 
 def all_gather(part, layout, coordinates):
-    """The ranks' parts, one after the other, on all of them: what is computed of it is the same
-    everywhere, as a sum over ranks need not be."""
+    """Returns the parts of all ranks, one after the other, on all ranks. What is computed from them
+    is the same on all ranks, which isn't certain for a sum over ranks."""
     whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)
     return call(
         "jaxmg_all_gather", layout, 0, "native", (coordinates, part[:, None]), (whole,),
@@ -68,10 +68,11 @@ def all_gather(part, layout, coordinates):
 
 
 def meet(layout, coordinates, array=None):
-    """True once all ranks have made this call, where there are several processes; else None.
+    """Returns True once all ranks have made this call; None if there is only one process.
 
-    For `after_meeting`. A collective of XLA's doesn't notice that a process was lost, and may wait
-    for it forever. This call fails on all ranks then. The ranks compare the dtype of ``array``.
+    The result is for `after_meeting`. XLA's collectives don't notice that a process is lost, and
+    may wait for it forever. This call fails on all ranks instead. The ranks compare the dtype of
+    ``array``.
     """
     if len(set(layout.processes)) < 2:
         return None
@@ -81,12 +82,14 @@ def meet(layout, coordinates, array=None):
 
 
 def after_meeting(met, array):
-    """``array``, for a collective of XLA's that must not start before `meet` has returned."""
+    """Makes ``array`` depend on ``met``, the result of `meet`, so that no collective of XLA's on it
+    starts before."""
     return array if met is None else jnp.where(met, array, 0)
 
 
 def meet_first(layout, *arrays):
-    """Global arrays, for collectives that XLA makes of them where there are several processes."""
+    """Makes global arrays depend on `meet` if there are several processes, for collectives that XLA
+    makes of them."""
     if len(set(layout.processes)) < 2:
         return arrays
     one = arrays[0]
@@ -103,14 +106,14 @@ def over_ranks(
     The coordinates are data, because axes have no index if the mesh isn't the context's.
 
     Args:
-        plain: whether the function calls no native code. Of whole matrices it is called as it is
-            then, and XLA places its operations, also those of a batch.
+        plain: whether the function calls no native code. If so, and if each device has whole
+            matrices, it is called directly, and XLA places its operations, also for a batch.
     """
     exits.wait_at_exit(layout.platform)
     if plain and layout.is_whole:
         return functools.partial(function, jnp.zeros((1, 2), jnp.int32))
     if layout.explicit and _compat.mapped_axes():
-        # A shard_map can't map over the axes of a batch.
+        # A shard_map can't map over the mesh axes that shard a batch.
         function = over_ranks(layout.automatic, function, in_specs, out_specs)
         return functools.partial(layouts.automatically, layout.mesh, function, out_specs)
     everywhere = P(layout.mesh.axis_names)
@@ -118,8 +121,8 @@ def over_ranks(
         function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
         check_vma=False,
     )  # fmt: skip
-    # Where JAX evaluates a trace eagerly, as jax.checkpoint does, it would compile the operations
-    # in a shard_map one by one. XLA of jaxlib 0.11.2 ends the process if an operand of one has no
+    # When JAX evaluates a trace eagerly, as for jax.checkpoint, it would compile the operations in
+    # a shard_map one by one. XLA of jaxlib 0.11.2 ends the process if an operand of one has no
     # elements.
     mapped = _compat.compiled(jax.jit(mapped))
     if _compat.interpreted():
@@ -131,7 +134,7 @@ def over_ranks(
 
 
 def _as_one_operation(function, *arrays):
-    """Calls ``function``, which is one operation of a trace of the arrays."""
+    """Calls ``function`` as a single operation of the trace of the arrays."""
     if not layouts.traced(arrays):
         return function(*arrays)
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*arrays)

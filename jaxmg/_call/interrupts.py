@@ -1,8 +1,8 @@
-"""Ctrl-C: ends the calls that are under way, and reaches the caller as KeyboardInterrupt.
+"""Ctrl-C ends the running calls, and reaches the caller as KeyboardInterrupt.
 
-The plugin counts SIGINT while calls are under way, and asks `_wanted`, on a thread of its own,
-whether the signal interrupts them: it does if the handler is Python's own. Any other handler is
-called as without jaxmg, and the calls go on.
+The plugin counts SIGINT while calls are running. A thread of its own asks `_wanted` whether the
+signal interrupts the calls: it does if the handler is Python's own. Any other handler is called as
+without jaxmg, and the calls go on.
 """
 
 import signal
@@ -11,7 +11,8 @@ from jaxmg import _internals
 
 
 def watch(plugin):
-    """Has SIGINT interrupt the calls of a plugin, if that can, and if Python handles SIGINT."""
+    """Makes SIGINT interrupt the calls of a plugin, if the plugin can do so and Python handles
+    SIGINT."""
     if hasattr(plugin, "watch_interrupts") and callable(signal.getsignal(signal.SIGINT)):
         plugin.watch_interrupts(_wanted)
 

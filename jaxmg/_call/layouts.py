@@ -1,4 +1,4 @@
-"""Which devices hold a matrix and how: the mesh and the spec, as a `Layout`."""
+"""The devices that hold a matrix, and how they hold it: the mesh and the spec, as a `Layout`."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ class _Whole:
         return "WHOLE"
 
 
-# In the place of a spec: each device has whole matrices, those of its part of a batch (`alone`).
+# In place of a spec: each device has whole matrices, those of its part of a batch (`alone`).
 WHOLE = _Whole()
 
 
@@ -43,8 +43,8 @@ class Layout:
         others: the remaining axes; the matrix is replicated along them.
         spec: the caller's sharding, which a result of the same shape gets too.
         processes: the process of each rank of each group of replicas, one group after the other;
-            empty where every group has its ranks in one process.
-        inside: whether the layout is of blocks inside a shard_map of the caller's.
+            empty if every group has its ranks in one process.
+        inside: whether the layout describes blocks inside the caller's shard_map.
     """
 
     mesh: Mesh | AbstractMesh
@@ -64,30 +64,31 @@ class Layout:
 
     @functools.cached_property
     def by_rows(self) -> "Layout":
-        """This layout for a matrix that has been brought into ``row_spec``."""
+        """This layout for a matrix that has been resharded to ``row_spec``."""
         return dataclasses.replace(self, spec=self.row_spec)
 
     @property
     def is_whole(self) -> bool:
-        """Whether each device has whole matrices of a batch, where XLA places operations."""
+        """Whether each device has whole matrices of a batch, and XLA places operations."""
         return not (self.rows or self.inside or self.explicit)
 
     @property
     def where(self) -> dict[str, typing.Any]:
-        """The arguments by which a routine that a program calls works on this layout, of arrays
-        that the program's caller has checked."""
+        """The arguments with which a program calls a routine on this layout. The program's caller
+        has checked the arrays."""
         return {"mesh": self}
 
     @property
     def grid_rows(self) -> int | None:
-        """Rows of the grid of ranks on which a matrix that is sharded over both of its dimensions
-        lies, read column by column, as native code does; None of one that is on no such grid."""
+        """Number of rows of the grid of ranks, if a matrix is sharded over both of its dimensions;
+        else None. Native code reads the grid column by column, so the axes that shard the columns
+        of the matrix count as the rows of the grid."""
         rows, columns = map(entry_axes, (*self.spec, None, None)[:2])
         return axes_size(self.mesh, columns) if rows and columns else None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The axes of several ranks that the caller has the columns sharded over."""
+        """The axes of several ranks over which the caller has sharded the columns."""
         return tuple(axis for axis in entry_axes(self.spec[1]) if self.mesh.shape[axis] > 1)
 
     @functools.cached_property
@@ -107,13 +108,13 @@ class Layout:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that JAX may take on one device, all of which are taken for alike; None where it
+        """Bytes that JAX may take on one device, assumed to be the same for all devices; None if it
         doesn't say."""
         return device_memory(self.platform)
 
     @property
     def coordinates(self) -> np.ndarray:
-        """[rank, group of replicas] of every device, in the mesh's order: (devices, 2), int32."""
+        """[rank, group of replicas] of each device, in the mesh's order: (devices, 2), int32."""
         sizes = self.mesh.shape
         index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
 
@@ -129,8 +130,8 @@ class Layout:
         return NamedSharding(self.mesh, spec)
 
     def result_spec(self, shape: tuple[int, ...]) -> P | None:
-        """``spec`` where JAX can represent it for ``shape``: the axes have to divide it. Else None,
-        which leaves the choice to XLA."""
+        """Returns ``spec`` if its axes divide ``shape``, which JAX requires. Otherwise returns
+        None, which leaves the choice to XLA."""
         for size, axes in zip(shape, self.spec, strict=True):
             if size % axes_size(self.mesh, entry_axes(axes)):
                 return None
@@ -138,18 +139,18 @@ class Layout:
 
 
 def alone(mesh):
-    """The layout in which each device of ``mesh`` is the only rank of its problem."""
+    """Returns the layout in which each device of ``mesh`` is the only rank of its problem."""
     return Layout(mesh, (), tuple(mesh.axis_names), P(None, None))
 
 
 def device_memory(platform):
-    """Bytes that JAX may take on one device of this process; None where it doesn't say."""
+    """Returns the bytes that JAX may take on one device of this process; None if it doesn't say."""
     stats = jax.local_devices(backend=platform)[0].memory_stats()
     return (stats or {}).get("bytes_limit")
 
 
-# By their compute capability the GPUs (A100; H100 and H200) whose tensor cores multiply float64 at
-# least as fast as float32 is multiplied without them.
+# The compute capabilities of GPUs (A100; H100 and H200) whose tensor cores multiply float64 at
+# least as fast as their other cores multiply float32.
 _FAST_IN_DOUBLE = ("8.0", "9.0")
 
 
@@ -169,8 +170,8 @@ def traced(arrays):
 
 
 def infer(routine, arrays, mesh, spec):
-    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves;
-    ``mesh`` where that is a `Layout`."""
+    """Infers the layout of ``arrays[0]``, a matrix, from the arguments and the arrays. Returns
+    ``mesh`` if it is a `Layout`."""
     if isinstance(mesh, Layout):
         return mesh
     mesh = resolve_mesh(routine, arrays, mesh)
@@ -180,7 +181,8 @@ def infer(routine, arrays, mesh, spec):
     if spec is None:
         return with_processes(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
     entries = check_spec(routine, spec, mesh.axis_names)
-    # Columns join the rows: the native code takes whole rows, and XLA reshards what isn't so.
+    # The native code takes whole rows, so the axes of the columns follow those of the rows. XLA
+    # reshards a matrix with sharded columns.
     rows = tuple(itertools.chain.from_iterable(entry_axes(entry) for entry in entries))
     rows = rows or mesh.axis_names
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
@@ -188,11 +190,11 @@ def infer(routine, arrays, mesh, spec):
 
 
 def resolve_mesh(routine, arrays, mesh):
-    """The mesh of a call, all of whose axes are automatic or explicit.
+    """Returns the mesh of a call. Its axes are all automatic or all explicit.
 
-    It is, in this order: the argument, that of the first array with a ``NamedSharding`` (or
-    explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
-    NumPy arrays all devices of this process.
+    It is the first of these that exists: the argument; the mesh of the first array with a
+    ``NamedSharding`` (or, when traced, with explicit axes); the context mesh; the one device that
+    holds the arrays; and for NumPy arrays all devices of this process.
     """
     exporting.register_if_imported()
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -200,7 +202,7 @@ def resolve_mesh(routine, arrays, mesh):
             f"{routine}: mesh must be a jax.sharding.Mesh or AbstractMesh; got "
             f"{type(mesh).__name__}"
         )
-    if mesh is None or mesh.empty:  # an empty one is what get_abstract_mesh() gives without context
+    if mesh is None or mesh.empty:  # get_abstract_mesh() is empty without a context
         mesh = mesh_of(routine, arrays)
     mesh = _usable(routine, mesh, arrays)
     kinds = set(mesh.axis_types)
@@ -213,15 +215,15 @@ def resolve_mesh(routine, arrays, mesh):
 
 
 def located(routine, layout, arrays):
-    """``layout`` of arrays that were laid out by an earlier call, for use now."""
+    """Returns ``layout``, which an earlier call made for its arrays, updated for a call now."""
     mesh = _usable(routine, layout.mesh, arrays)
-    if isinstance(mesh, AbstractMesh):  # whose devices were known then
+    if isinstance(mesh, AbstractMesh):  # the earlier call knew its devices
         return _meet(routine, layout)
     return with_processes(routine, dataclasses.replace(layout, mesh=mesh))
 
 
 def check_spec(routine, spec, axis_names):
-    """Two entries, for rows and columns; raises where ``spec`` can't lay out a matrix."""
+    """Returns two entries, for rows and columns. Raises if ``spec`` can't lay out a matrix."""
     if len(spec) > 2:
         raise ValueError(
             f"{routine}: the spec of a matrix has at most 2 entries; got {spec} with {len(spec)}"
@@ -243,17 +245,17 @@ def check_spec(routine, spec, axis_names):
 
 
 def manual_axes():
-    """The axes of the enclosing shard_map, in the mesh's order; empty outside of one."""
+    """Returns the axes of the enclosing shard_map, in the mesh's order; none outside of one."""
     mesh = jax.sharding.get_abstract_mesh()
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(name for name, kind in types if kind == AxisType.Manual)
 
 
 def refuse_manual_axes(routine, local=None):
-    """Raises inside a shard_map, where functions of global arrays have nothing to work on.
+    """Raises inside a shard_map, where functions of global arrays can't be called.
 
     Args:
-        local: the function that takes local blocks instead, where there is one.
+        local: the function that takes local blocks instead, if there is one.
     """
     if manual_axes():
         raise ValueError(
@@ -267,16 +269,16 @@ def refuse_manual_axes(routine, local=None):
 
 
 def constrain(array, layout, spec):
-    """``array`` in ``spec`` while tracing, for meshes of automatic and of explicit axes."""
+    """Shards a traced ``array`` as ``spec``, on automatic or explicit axes."""
     if layout.explicit:
-        # An axis that shards the batch of a vmap around doesn't shard each of its arrays too.
+        # An axis that shards the batch of an enclosing vmap can't shard its elements, too.
         spec = without(spec, _compat.mapped_axes())
         return _compat.reshard(array, layout.sharding(spec))
     return jax.lax.with_sharding_constraint(array, layout.sharding(spec))
 
 
 def constrain_like(array, other):
-    """``array`` in the sharding that ``other`` is known to have."""
+    """Shards ``array`` like ``other``, if the sharding of ``other`` is known."""
     sharding = named_sharding(other)
     if sharding is None:
         return array
@@ -286,20 +288,20 @@ def constrain_like(array, other):
 
 
 def placed_like(array, other):
-    """``array``, eager or traced, in the sharding of ``other``."""
+    """Returns ``array``, eager or traced, in the sharding of ``other``."""
     if traced((array, other)):
         return constrain_like(jnp.asarray(array), other)
     return places.put(array, other.sharding)
 
 
 def spec_of(array, layout):
-    """The spec of ``array`` on the layout's mesh; None where a trace doesn't know it."""
+    """Returns the spec of ``array`` on the layout's mesh; None if a trace doesn't know it."""
     spec = known_spec(array, layout.mesh)
     return P() if spec is None and not isinstance(array, Tracer) else spec
 
 
 def known_spec(array, mesh):
-    """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
+    """Returns the spec of ``array`` if it is known to lie on a mesh of this shape; else None."""
     sharding = sharding_below(array)
     return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
 
@@ -309,7 +311,7 @@ def automatically(mesh, function, specs, *arrays):
     moves the arrays as the function needs them.
 
     Args:
-        specs: those of the results, a pytree like them.
+        specs: the specs of the results, in a pytree of the same structure.
     """
     mapped = _compat.mapped_axes()
 
@@ -326,8 +328,8 @@ def automatically(mesh, function, specs, *arrays):
 
 
 def explicit_spec(array):
-    """(mesh, spec with an entry for each dimension) of an array on a mesh of explicit axes; None of
-    others."""
+    """Returns (mesh, spec with an entry for each dimension) of an array on a mesh of explicit axes;
+    None for other arrays."""
     sharding = named_sharding(array)
     if sharding is None or AxisType.Explicit not in sharding.mesh.axis_types:
         return None
@@ -335,18 +337,18 @@ def explicit_spec(array):
 
 
 def axes_in(spec):
-    """All axes of a spec."""
+    """Returns all axes of a spec."""
     return tuple(itertools.chain.from_iterable(map(entry_axes, spec)))
 
 
 def leading_axes(array):
-    """The explicit axes that the first dimension of ``array`` is sharded over."""
+    """Returns the explicit axes over which the first dimension of ``array`` is sharded."""
     explicit = explicit_spec(array)
     return () if explicit is None else entry_axes(explicit[1][0])
 
 
 def without(spec, axes):
-    """``spec`` with none of these axes."""
+    """Returns ``spec`` without these axes."""
     if not axes:
         return spec
     entries = (tuple(axis for axis in entry_axes(entry) if axis not in axes) for entry in spec)
@@ -362,7 +364,7 @@ def _automatic(mesh):
 
 
 def entry_axes(entry):
-    """One entry of a spec as a tuple of axes."""
+    """Converts an entry of a spec to a tuple of axes."""
     if entry is None:
         return ()
     if isinstance(entry, (tuple, list)):
@@ -371,8 +373,8 @@ def entry_axes(entry):
 
 
 def named_sharding(array):
-    """The sharding of ``array``, if it carries one: concrete arrays, and traced ones whose mesh has
-    explicit axes (a trace doesn't know how XLA will shard automatic ones)."""
+    """Returns the sharding of ``array``, if it carries one: if it is concrete, or traced on a mesh
+    of explicit axes. A trace doesn't know how XLA will shard automatic axes."""
     if isinstance(array, Tracer):
         sharding = getattr(jax.typeof(array), "sharding", None)
         if sharding is None or sharding.mesh.empty:
@@ -383,7 +385,8 @@ def named_sharding(array):
 
 
 def sharding_below(array):
-    """`named_sharding`, also of what an eager transformation hides: of each one of a batch."""
+    """As `named_sharding`, but looks below eager transformations. Returns the sharding of one
+    element if ``array`` is batched."""
     value, batches = _compat.below(array)
     sharding = named_sharding(value)
     if sharding is None or not batches:
@@ -412,7 +415,7 @@ def mesh_of(routine, arrays):
             "mesh with explicit axes"
         )
     for array in arrays:
-        # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
+        # A device that JAX has chosen counts if it holds the matrix, not if it holds b.
         if isinstance(array, jax.Array) and (array is arrays[0] or array.committed):
             if len(array.devices()) > 1:
                 raise ValueError(
@@ -427,7 +430,7 @@ def mesh_of(routine, arrays):
     return Mesh(np.array(jax.local_devices()), ("rank",))
 
 
-# The functions of `jaxmg.linalg` of which the matrix isn't called "a".
+# The functions of `jaxmg.linalg` whose matrix isn't called "a".
 _MATRIX_NAMES = {
     **dict.fromkeys(("cond", "norm", "svdvals"), "x"),
     **dict.fromkeys(("expm", "funm", "logm", "null_space", "orth", "sqrtm"), "A"),
@@ -436,7 +439,7 @@ _MATRIX_NAMES = {
 
 
 def _warn_of_one_device(routine, device):
-    """Says, once in a process, that devices stay idle which the caller may have meant to use."""
+    """Warns, once in a process, that devices stay idle that the caller may have meant to use."""
     global _warned
     others, a = len(jax.local_devices(backend=device.platform)) - 1, matrix_name(routine)
     if _warned or not others or _compat.default_device() is not None:
@@ -451,17 +454,18 @@ def _warn_of_one_device(routine, device):
 
 
 def matrix_name(routine):
-    """The name of the argument of a public function that is the matrix."""
+    """Returns the name of the argument of a public function that is the matrix."""
     return _MATRIX_NAMES.get(routine.removeprefix("linalg."), "a")
 
 
 def _spec_argument(routine):
-    """The name of the argument of a public function that is the spec of A."""
+    """Returns the name of the argument of a public function that is the spec of A."""
     return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
 
 
 def _usable(routine, mesh, arrays):
-    """``mesh``, of devices where the arrays have values; raises where a call can't run on it."""
+    """Returns ``mesh``, made concrete if the arrays have values. Raises if no call can run on
+    it."""
     if isinstance(mesh, AbstractMesh) and not traced(arrays):
         mesh = _concrete(routine, mesh, arrays)
     context = jax.sharding.get_abstract_mesh()
@@ -479,7 +483,7 @@ def _one_device(device):
 
 
 def _concrete(routine, mesh, arrays):
-    """The mesh of devices that an abstract one stands for: the arrays' own, or the context's."""
+    """Returns the mesh that an abstract one stands for: the mesh of an array, or the context's."""
     shardings = [named_sharding(array) for array in arrays]
     candidates = [sharding.mesh for sharding in shardings if sharding is not None]
     candidates.append(_compat.context_mesh())
@@ -493,7 +497,7 @@ def _concrete(routine, mesh, arrays):
 
 
 def with_processes(routine, layout, concrete=None):
-    """``layout`` with its processes, which have met."""
+    """Returns ``layout`` with its processes, after these have met."""
     mesh = layout.mesh
     indices = rendezvous.indices(routine, mesh, concrete)
     processes = rendezvous.attribute(indices, mesh, layout.rows, layout.others)

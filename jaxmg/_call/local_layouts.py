@@ -1,4 +1,4 @@
-"""The layout of a matrix of which a rank has its block, inside a shard_map of the caller's."""
+"""Infers the layout of a matrix from a rank's block of it, inside the caller's shard_map."""
 
 import itertools
 
@@ -18,11 +18,11 @@ from jaxmg._call.layouts import (
 
 
 def infer_local(routine, block, concrete, spec, pad, square=True):
-    """The layout of a matrix of which ``block`` is the local part, inside a shard_map.
+    """Returns the layout of the matrix that has ``block`` as its local part, inside a shard_map.
 
-    Without a spec the axes are those that make the ranks fit the block's shape and that JAX knows
-    the block to vary over, where that leaves one answer. A mesh that is ``concrete`` says which
-    processes have the devices; inside a shard_map JAX doesn't.
+    Without a spec, the axes follow from the shape of the block and from the axes over which JAX
+    knows the block to vary; more than one solution is an error. Inside a shard_map, JAX doesn't
+    tell which processes have the devices; a ``concrete`` mesh does.
     """
     mesh = jax.sharding.get_abstract_mesh()
     manual = manual_axes()
@@ -41,7 +41,7 @@ def infer_local(routine, block, concrete, spec, pad, square=True):
             tuple(axis for axis in entry_axes(entry) if mesh.shape[axis] > 1) for entry in entries
         )
         _check_block(routine, mesh, block, pad, rows, columns, square)
-        # Columns over an axis of one device are whole, and the caller has blocks all the same.
+        # An axis of one device shards no columns, but it says that the caller has blocks.
         rows, spec = rows + columns, P(rows, columns or entry_axes(entries[1]))
         possible = _possible_axes(mesh, block)
         if unknown := [axis for axis in rows if axis not in possible]:
@@ -55,26 +55,28 @@ def infer_local(routine, block, concrete, spec, pad, square=True):
 
 
 def local_rank(layout):
-    """This device's rank, inside a shard_map of the caller's."""
+    """Returns this device's rank, inside the caller's shard_map."""
     return _local_index(layout.rows)
 
 
 def local_coordinates(layout):
-    """[rank, group of replicas] of this device, inside a shard_map of the caller's."""
+    """Returns [rank, group of replicas] of this device, inside the caller's shard_map."""
     return jax.numpy.stack([local_rank(layout), _local_index(layout.others)])
 
 
 def summed(value, layout):
-    """The sum over the ranks of what each has, inside a shard_map: the same on all of them, and
-    known to be where the trace tracks that."""
+    """Returns the sum of ``value`` over the ranks, inside a shard_map. If the trace tracks varying
+    axes, it knows that the sum is the same on all ranks."""
     alone = [axis for axis in _compat.varying_axes(value) if layout.mesh.shape[axis] == 1]
     axes = (*layout.rows, *(axis for axis in alone if axis not in layout.rows))
     return jax.lax.psum(value, axes) if axes else value
 
 
 def shared_axes(layout, *arrays):
-    """Those axes over which what all ranks share varies, of these arrays in the caller's shard_map:
-    another group of replicas has another one. Along an axis of one device nothing varies."""
+    """Returns the axes over which values vary that all ranks share, for these arrays inside the
+    caller's shard_map: such values only differ between groups of replicas. Nothing varies along an
+    axis of
+    one device."""
     varying = frozenset().union(*map(_compat.varying_axes, arrays))
     return frozenset(
         axis for axis in varying if axis not in layout.rows and layout.mesh.shape[axis] > 1
@@ -82,8 +84,8 @@ def shared_axes(layout, *arrays):
 
 
 def _fitting_axes(routine, mesh, block, pad, square):
-    """The axes that ``block`` must be sharded over by rows. Raises where its shape and what the
-    trace knows leave more than one answer: a wrong one would solve another matrix."""
+    """Returns the axes over which the rows of ``block`` are sharded. Raises if its shape and the
+    trace permit more than one answer, because a wrong one would solve another matrix."""
     possible = _possible_axes(mesh, block)
     wide = [axis for axis in mesh.axis_names if axis in possible]
     subsets = itertools.chain.from_iterable(
@@ -104,8 +106,8 @@ def _fitting_axes(routine, mesh, block, pad, square):
 
 
 def _possible_axes(mesh, block):
-    """The manual axes of more than one rank that ``block`` may be sharded over: all of them, or
-    where the trace tracks it those that the block varies over."""
+    """Returns the manual axes of more than one rank over which ``block`` may be sharded: all of
+    them or, if the trace tracks varying axes, those over which the block varies."""
     wide = frozenset(axis for axis in manual_axes() if mesh.shape[axis] > 1)
     if wide and _compat.tracks_varying(next(iter(wide))):
         return wide & _compat.varying_axes(block)
@@ -113,8 +115,8 @@ def _possible_axes(mesh, block):
 
 
 def _fits(mesh, block, pad, axes, square):
-    """Whether ``block`` may be the rows of a rank of a matrix sharded over ``axes``. More rows than
-    a square matrix has are the caller's padding; one of (m, n) may have any number of rows."""
+    """Whether ``block`` may be a rank's rows of a matrix sharded over ``axes``. Rows beyond those
+    of a square matrix are the caller's padding; an (m, n) matrix may have any number of rows."""
     if not square:
         return True
     rows, n = block.shape
@@ -123,7 +125,7 @@ def _fits(mesh, block, pad, axes, square):
 
 
 def _check_block(routine, mesh, block, pad, rows, columns, square):
-    """Raises where ``block`` isn't what a spec of these axes leaves of an (n, n) matrix."""
+    """Raises unless ``block`` can be a rank's part of a matrix sharded over these axes."""
     if not columns:
         if not _fits(mesh, block, pad, rows, square):
             _refuse_block(routine, mesh, block)

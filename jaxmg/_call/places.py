@@ -1,8 +1,9 @@
-"""Arrays that calls don't compute with as they are: in host memory, unreduced, of symbolic sizes.
+"""Handles arrays that calls don't compute with directly: in host memory, unreduced, of symbolic
+sizes.
 
-Each is looked for once, at the entrance of a call: `refuse` raises for traced arrays, and `fetch`
-copies those with values from host memory to their devices. `put` brings an array to a mesh, of
-several processes too.
+A call checks for them once, when it begins: `refuse` raises for unreduced arrays, and for traced
+ones in host memory or of symbolic sizes; `fetch` copies arrays with values from host memory to
+their devices. `put` brings an array to a mesh, also to one of several processes.
 """
 
 from typing import Any
@@ -44,24 +45,25 @@ def refuse(routine, name, value):
 
 
 def is_on_host(array):
-    """Whether an array is in host memory that its devices don't compute with."""
+    """Whether ``array`` is in the host memory `_HOST`, with which devices don't compute."""
     if isinstance(array, Tracer):
         return _space(jax.typeof(array)) == "Host"
     return isinstance(array, jax.Array) and array.sharding.memory_kind == _HOST
 
 
 def fetch(arrays):
-    """``arrays``, of which those in host memory are copied to their devices."""
+    """Returns ``arrays``, with those in host memory copied to their devices."""
     if not any(map(is_on_host, arrays)):
         return arrays
     return tuple(map(_to_device, arrays))
 
 
 def put(array, sharding):
-    """``array``, a NumPy array or one of JAX's with values, in ``sharding``.
+    """Returns ``array``, a NumPy array or a JAX array with values, in ``sharding``.
 
-    What every process has whole goes to its own devices alone: ``jax.device_put`` would send one
-    process's array to the others, to compare them, and finds that NaN isn't NaN.
+    An array that every process has as a whole is only copied to the process's own devices.
+    ``jax.device_put`` would send one process's array to the others, to compare them, and treats NaN
+    as different from NaN.
     """
     if sharding.is_fully_addressable or not _is_whole(array):
         return jax.device_put(array, sharding)

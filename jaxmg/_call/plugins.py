@@ -1,11 +1,11 @@
-"""Finding the native library for a platform and registering its handlers with XLA, once.
+"""Finds the native library for a platform and registers its handlers with XLA, once.
 
 A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``cpu``, ``cuda12`` or
 ``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()``, ``backends(routine)`` and
-``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``, and for ranks in several
-processes ``process_address()``, ``tcp_between(lower, higher)``, ``listen_over_tcp(scope)`` and
-``connect_processes(me, addresses, key)``. ``watch_interrupts(wanted)`` is that of Ctrl-C.
-Nothing here runs when jaxmg is imported.
+``plan(routine, backend, dtype, m, n, block, ranks, tile, nrhs, vectors, products=)``. For ranks in
+several processes it offers ``process_address()``, ``tcp_between(lower, higher)``,
+``listen_over_tcp(scope)``, ``connect_processes(me, addresses, key)`` and ``rendezvous_timeout()``,
+and for Ctrl-C ``watch_interrupts(wanted)``. Nothing here runs when jaxmg is imported.
 """
 
 import importlib.metadata
@@ -25,8 +25,8 @@ _PLATFORMS = {
     "gpu": ("CUDA", ("cuda13", "cuda12")),
 }
 
-# Entry point -> the oldest JAX that its requirements allow. pip keeps to that; a user who installed
-# with --no-deps, or JAX afterwards, may have another.
+# Entry point -> the oldest JAX that its requirements allow. pip enforces this, but not for users
+# who install with --no-deps, or install JAX afterwards.
 _OLDEST_JAX = {"cpu": (0, 6, 2), "cuda12": (0, 6, 2), "cuda13": (0, 7, 2)}
 
 _lock = threading.Lock()
@@ -34,7 +34,7 @@ _loaded: dict[str, types.ModuleType] = {}
 
 
 def entry_points():
-    """The installed plugins: entry-point name -> list of the entry points that have it."""
+    """Returns the installed plugins: a dict from entry-point names to lists of entry points."""
     points: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         points.setdefault(point.name, []).append(point)
@@ -42,13 +42,13 @@ def entry_points():
 
 
 def origin(point):
-    """The module of an entry point and the distribution that installed it, for messages."""
+    """Returns the module of an entry point and the distribution that installed it, for messages."""
     of = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"{point.value}{of}"
 
 
 def load(platform):
-    """The plugin module that serves ``platform``, with its handlers registered.
+    """Returns the plugin module that serves ``platform``, with its handlers registered.
 
     Raises:
         RuntimeError: no plugin is installed for the platform, or more than one; it can't be loaded,
@@ -88,9 +88,9 @@ def _register(platform):
 
 
 def _choose(platform, names):
-    """The one entry point that serves ``platform``."""
+    """Returns the one entry point that serves ``platform``. Raises if there are none or several."""
     installed = entry_points()
-    if any(name in installed for name in names):  # JAX knows which CUDA it runs on, and must start
+    if any(name in installed for name in names):  # JAX must start to tell on which CUDA it runs
         names = _for_backend(names)
     points = next((installed[name] for name in names if name in installed), None)
     if not points and platform == "cpu" and installed and not _has_gpu():
@@ -117,7 +117,7 @@ def _has_gpu():
 
 
 def _no_gpu(installed):
-    """The error where JAX runs on the CPU and only plugins for GPUs are installed."""
+    """Returns the error for the case that JAX runs on the CPU and all plugins are for GPUs."""
     there = [f"{p.name!r} ({origin(p)})" for points in installed.values() for p in points]
     cuda = next((name for name in _PLATFORMS["gpu"][1] if name in installed), "cuda13")
     return (
@@ -149,7 +149,7 @@ def _check_version(point):
 
 
 def _check_handlers(point, targets):
-    from jaxmg._routines import table  # whose modules import this one
+    from jaxmg._routines import table  # its modules import this one
 
     missing = [name for name in table.HANDLERS if name not in targets]
     if missing:
@@ -162,7 +162,7 @@ def _check_handlers(point, targets):
 
 
 def _package_version():
-    """The version of the installed package; None in a checkout, which has no metadata."""
+    """Returns the version of the installed package; None in a checkout, which has no metadata."""
     try:
         return importlib.metadata.version("jaxmg")
     except importlib.metadata.PackageNotFoundError:
@@ -174,16 +174,17 @@ def _reinstall(point, version):
 
 
 def _install(extras, version):
-    """The command that installs. PyPI's jaxmg before 2 is another package."""
+    """Returns the command that installs. PyPI's jaxmg before 2 is another package."""
     which = f"=={version}" if version else ">=2"
     commands = (f"`pip install --find-links WHEELS 'jaxmg[{e}]{which}'`" for e in extras)
     return f"{' or '.join(commands)}, where WHEELS is the folder of jaxmg's wheels"
 
 
 def _for_backend(names):
-    """Those of ``names`` that fit the CUDA of JAX's own plugin; all of them where it can't be told.
+    """Returns the ``names`` that fit the CUDA version of JAX's own plugin; all of them if that
+    version is unknown.
 
-    One process has one CUDA: the other plugin's libraries would not meet JAX's.
+    A process has one CUDA: the libraries of the other plugin would not be those that JAX loads.
     """
     if len(names) == 1:
         return names

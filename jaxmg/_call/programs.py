@@ -1,7 +1,7 @@
 """The caches of calls: of plans (`cache_plans`) and of compiled programs (`runner`).
 
 A *program* is a function of a `Call` and global arrays that is traced once: it lays the matrix out
-by rows, maps the native call over the mesh and brings the results back.
+by rows, maps the native call over the mesh and returns the results in the caller's layout.
 """
 
 import collections.abc
@@ -23,23 +23,24 @@ from jaxmg._call import layouts, places
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """All that a program depends on besides its arrays: the key of the cache of compiled programs.
+    """Everything that a program depends on, except its arrays: the key of the cache of compiled
+    programs.
 
     Attributes:
-        name: the program's, for profiles and dumps.
+        name: the name of the program, for profiles and dumps.
         program: function of (call, *arrays) that returns a tuple, the matrix first.
         layout: the layout of the matrix.
-        shape: (m, n) of the caller's matrix, before rows are added on its way to the mesh.
+        shape: (m, n) of the caller's matrix, without the rows that are added for the mesh.
         tile: tile width, 0 for the plugin's choice.
-        backend: the solver, resolved.
-        specs: the sharding of each result; None where XLA chooses when traced, and replicated
-            when compiled here.
-        attributes: those of the native routine beside the common ones, as (name, value) pairs.
-        overflow: rows of each rank's overflow array, of a factor in the engine's layout.
-        order: that of the larger matrix that is worked on in place of the caller's
-            (`alignment`); None where there is none.
+        backend: the resolved backend.
+        specs: the spec of each result. None: XLA chooses it in the caller's trace; the result is
+            replicated if the program is compiled here.
+        attributes: (name, value) pairs of the native routine's attributes beyond the common ones.
+        overflow: rows of each rank's overflow array, for a factor in the engine's layout.
+        order: the order of the larger matrix that replaces the caller's (`alignment`); None if none
+            does.
         routine: the `record.Routine` that the program runs, if it runs one.
-        in_place: whether the program has the matrix's buffer to itself.
+        in_place: whether a buffer of the matrices is donated to the program.
     """
 
     name: str
@@ -57,13 +58,14 @@ class Call:
 
 
 def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
-    """Makes of ``plan(arrays, *options)``, which checks a call and returns the function of the
-    arrays that runs it, a function that does both.
+    """Decorates ``plan(arrays, *options)``, which checks a call and returns the function of the
+    arrays that runs it. The decorated function does both.
 
-    A plan looks at shapes, dtypes and shardings, never at values. The plan of an eager call is
-    cached under all that it depends on: the next such call goes straight to the compiled program.
-    A call that raises leaves nothing. A solve evicts Python's code from the processor's caches,
-    and makes it four times as slow: a later call executes as little of this package as possible.
+    A plan depends on shapes, dtypes and shardings, never on values. The plan of an eager call is
+    cached, and everything it depends on is its key: the next such call goes straight to the
+    compiled program. A call that raises caches nothing. A solve evicts Python's code from the
+    processor's caches, and makes it four times as slow, so a later call executes as little of this
+    package as possible.
     """
 
     def plan_on_devices(arrays, *options):
@@ -83,7 +85,8 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
 
 
 def slot_of(arrays, plan, *options) -> list:
-    """A list that has, or gets, what ``plan`` makes of arrays such as these and of the options."""
+    """Returns the cached list for such arrays and options: the result of ``plan``, or nothing
+    yet."""
     circumstances = _circumstances(arrays)
     if circumstances is None:
         return []
@@ -100,8 +103,8 @@ def _slots(plan, circumstances, *options) -> list:
 
 
 def _circumstances(arrays):
-    """The key of a plan for ``arrays`` besides its options; None where they
-    are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
+    """Returns the key of a plan for ``arrays``, except the options. Returns None if they are
+    traced, or if a plan refuses them because they are deleted, masked or no arrays."""
     keys: list[tuple] = []
     for array in arrays:
         kind = _kind(array.__class__)
@@ -125,27 +128,28 @@ def _circumstances(arrays):
 
 @functools.cache
 def _kind(kind):
-    """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
+    """Returns "numpy" for a type of NumPy arrays, "placed" for JAX arrays with values, else
+    None."""
     if issubclass(kind, _compat.numpy_types):
         return None if issubclass(kind, np.ma.MaskedArray) else "numpy"
     return "placed" if issubclass(kind, jax.Array) and not issubclass(kind, Tracer) else None
 
 
 def runner(call, arrays, donate=False, wanted=None, matrices=1):
-    """The function that runs ``call.program`` on arrays such as these: within the caller's trace,
-    or compiled here once and cached.
+    """Returns the function that runs ``call.program`` on such arrays: within the caller's trace, or
+    compiled here once and cached.
 
     Args:
         arrays: the matrices first.
-        donate: gives the matrices' buffers to the program and deletes them; ignored in a trace,
+        donate: donates the matrices' buffers to the program and deletes them; ignored in a trace,
             where only the caller's own jit can donate.
-        wanted: for each result whether the caller has a use for it; None: for all. On a mesh each
-            costs the host some 10 us a device.
-        matrices: how many matrices there are.
+        wanted: for each result, whether the caller uses it; None: all are used. On a mesh each
+            result costs the host about 10 us per device.
+        matrices: the number of matrices.
 
     Returns:
-        A function of the arrays that returns the program's results as a list, None in place of one
-        that isn't wanted.
+        A function of the arrays that returns the program's results as a list, with None in place of
+        each result that isn't wanted.
     """
     mesh = call.layout.mesh
     wanted = (True,) * len(call.specs) if wanted is None else tuple(map(bool, wanted))
@@ -157,8 +161,8 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
             return [result if want else None for result, want in zip(results, wanted, strict=True)]
 
         return run_traced
-    # Only a buffer that already lies as the ranks need it can become the work space; one that
-    # device_put made here is ours, the caller's NumPy memory behind it is not.
+    # The program can only reuse a buffer that is already laid out by rows. It can't reuse one from
+    # device_put, which may be the caller's NumPy memory.
     apart = call.order is not None or (call.routine is not None and call.routine.exchanges)
     reused = tuple(
         i
@@ -168,7 +172,7 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     computed = tuple(want or i in reused for i, want in enumerate(wanted))
     compiled = _compiled(call, reused, computed)
     place = _placer(arrays, call.layout, matrices)
-    # The context is one of the circumstances of a plan, so it is the same in each call of `run`.
+    # The context mesh is in the key of a plan, so it is the same in each call of `run`.
     if not (_compat.is_entered(mesh) and _compat.launches_at_any_time(mesh)):
         compiled = _in_contexts(compiled, mesh)
     positions = iter(range(len(wanted)))
@@ -185,8 +189,8 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
 
 
 def _in_contexts(compiled, mesh):
-    """``compiled``, called where ``mesh`` is the context mesh and no other thread hands a program
-    to its GPUs."""
+    """Returns ``compiled``, to be called with ``mesh`` as the context mesh, and while no other
+    thread starts a program on its GPUs."""
 
     def run(*arrays):
         with _compat.entered(mesh), _compat.launching(mesh):
@@ -202,9 +206,9 @@ def _delete(matrices):
 
 
 def _placer(arrays, layout, matrices):
-    """The function that brings arrays like these, the matrices first, to where the compiled program
-    takes them; None where they are there: a ``device_put`` of one takes the host as long as the
-    rest of an eager call."""
+    """Returns the function that moves such arrays, the matrices first, to where the compiled
+    program takes them; None if they are already there. That matters: a ``device_put`` takes the
+    host as long as the rest of an eager call."""
     if _on_one_device(layout):
         placers = [_placer_on_one_device(array, layout) for array in arrays]
     else:
@@ -221,17 +225,17 @@ def _placer(arrays, layout, matrices):
 
 
 def _on_one_device(layout):
-    """Whether programs take their arrays as those of a device, without a mesh: so that one program
-    serves all that lie on it, whatever their sharding says, and NumPy arrays. A mesh of explicit
-    axes is part of an array's type."""
+    """Whether programs take their arrays on a single device, without a mesh. One program then
+    serves NumPy arrays and all arrays on the device, whatever their sharding. This is impossible on
+    explicit axes, because their mesh is part of an array's type."""
     return layout.mesh.size == 1 and not layout.explicit
 
 
 def _placer_on_one_device(array, layout):
-    """The function that makes of arrays like ``array`` those of the layout's one device; None where
-    they are."""
+    """Returns the function that moves arrays like ``array`` to the layout's one device; None if jit
+    takes them unchanged."""
     if not isinstance(array, jax.Array):
-        return None  # jit takes NumPy arrays there
+        return None  # jit moves NumPy arrays there
     sharding = layout.sharding(P())
     if not array.sharding.is_equivalent_to(sharding, array.ndim):
         return lambda array: jax.device_put(array, sharding).addressable_data(0)
@@ -241,8 +245,8 @@ def _placer_on_one_device(array, layout):
 
 
 def _array_placer(array, layout, spec, extra=0):
-    """The function that brings arrays like ``array`` to the mesh, with so many rows of zeros below;
-    None where they are on it."""
+    """Returns the function that moves arrays like ``array`` to the mesh, and appends ``extra`` rows
+    of zeros; None if they are on the mesh."""
     if _on_mesh(array, layout):
         return None
     sharding = layout.sharding(spec)
@@ -260,8 +264,8 @@ def _array_placer(array, layout, spec, extra=0):
 
 
 def _on_same_devices(array, layout):
-    """Whether ``array`` lies on another mesh of the layout's devices, in the same order, and of
-    automatic axes, of which a program of one computation can be."""
+    """Whether ``array`` lies on a mesh with the layout's devices in the same order, and both meshes
+    have automatic axes. One program can then move it."""
     sharding = getattr(array, "sharding", None)
     if not isinstance(sharding, NamedSharding) or layout.explicit:
         return False
@@ -272,9 +276,9 @@ def _on_same_devices(array, layout):
 
 @functools.lru_cache(maxsize=64)
 def _resharder(sharding, extra):
-    """The function that moves a matrix between meshes of the same devices, with so many rows of
-    zeros below. A program exchanges shards between the devices; device_put takes them through the
-    host, on GPUs at a hundredth of the speed."""
+    """Returns the function that moves a matrix between meshes of the same devices, and appends
+    ``extra`` rows of zeros. The jitted function exchanges shards between the devices. device_put
+    takes them through the host, at a hundredth of the speed on GPUs."""
 
     def moved(array):
         return jnp.pad(array, ((0, extra), (0, 0))) if extra else array
@@ -283,14 +287,15 @@ def _resharder(sharding, extra):
 
 
 def _lies_on_only_device(array, layout):
-    """Whether ``array`` lies on the device of a mesh of one."""
+    """Whether ``array`` lies on the only device of the layout's mesh."""
     one = layout.mesh.size == 1 and isinstance(array, jax.Array)
     return one and array.devices() == set(layout.mesh.devices.flat)
 
 
 def _matrix_placer(matrix, layout):
-    """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
-    needs rows that divide, and a replicated one would put all of it on every device."""
+    """As `_array_placer`, for a matrix. Pads its rows before it moves: a sharded transfer needs a
+    number of rows that the ranks divide, and a replicated one would put the whole matrix on every
+    device."""
     return _array_placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
 
 
@@ -300,7 +305,7 @@ def _on_mesh(array, layout):
 
 
 def lies_by_rows(matrix, layout):
-    """Whether ``matrix`` has every rank's rows, and no more, where the rank is."""
+    """Whether each rank's device has exactly the rank's rows of ``matrix``."""
     if not isinstance(matrix, jax.Array) or layouts.traced((matrix,)):
         return False
     by_rows = layout.sharding(layout.row_spec)
@@ -319,9 +324,9 @@ def _constrain(call, *arrays):
 
 @functools.lru_cache(maxsize=512)
 def _compiled(call, reused, computed):
-    """The jitted program, of those results that are marked. A matrix that is reused has to be among
-    them, in its own sharding, for XLA to take its buffer; what isn't kept is not computed for the
-    caller's sake."""
+    """Returns the jitted program, which returns the results that ``computed`` marks. XLA takes the
+    buffer of a reused matrix only if the corresponding result is among them, with the matrix's
+    sharding. XLA computes no result that isn't returned."""
     specs = list(call.specs)
     for i in reused:
         specs[i] = call.layout.row_spec
@@ -334,7 +339,7 @@ def _compiled(call, reused, computed):
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
     options: dict[str, typing.Any] = {}
     if _on_one_device(call.layout):
-        # Without it jit compiles again for arrays that are committed to the device.
+        # Without in_shardings, jit compiles again for arrays that are committed to the device.
         options["in_shardings"] = call.layout.sharding(P())
     return jax.jit(
         program,

@@ -1,4 +1,5 @@
-"""What a routine is: the records `Option` and `Routine`, data without behaviour."""
+"""The records that describe a routine: `Option`, `Extension` and `Routine`, data without
+behaviour."""
 
 import collections.abc
 import dataclasses
@@ -6,7 +7,7 @@ import typing
 
 from jaxmg._call import checks
 
-# The first result, for callers inside jit who want A's memory back, with unspecified contents.
+# The first result: A's memory with unspecified contents, for callers inside jit who reuse it.
 WORK = "a_work"
 # The second result of a routine of two matrices: B's memory.
 SECOND_WORK = "b_work"
@@ -33,15 +34,15 @@ PRECISION = Option("precision", "products", checks.precision)
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """[A 0; 0 D], whose results contain those of A.
+    """[A 0; 0 D], whose results contain the results for A.
 
     Attributes:
         diagonal: the entries of the diagonal matrix D.
-        applies: function of A's order that says whether the results do contain those of A.
-        cut: function of (call, all results, A's order) that gives those of A; None: each result
-            has them first.
-        returns_matrix: whether the public function returns a matrix in A's memory, which takes
-            memory of its own then.
+        applies: function of A's order that returns whether the results do contain those for A.
+        cut: function of (call, all results, A's order) that returns the results for A; None: each
+            result begins with the result for A.
+        returns_matrix: whether the public function returns a matrix in A's memory. For an extended
+            A, this matrix takes memory of its own.
     """
 
     diagonal: int = 1
@@ -56,38 +57,37 @@ class Routine:
 
     Attributes:
         name: the name in errors.
-        native: the plugin's name; after "jaxmg_" the FFI target.
+        native: the plugin's name for the routine; the FFI target is "jaxmg_" and this name.
         results: all results of the native code (`results.Result`), the matrix first.
         outputs, local_outputs, traced_outputs: the names of the results that the public function,
-            its ``_shardmap_ctx`` and its ``_jit_ctx`` return, in order. A result whose argument is
-            False is left out, and a single one is returned without a tuple. A routine without such
-            a function has no outputs for it.
+            its ``_shardmap_ctx`` and its ``_jit_ctx`` return, in order; empty if the routine has no
+            such function. A result whose argument is False is left out, and a single one is
+            returned without a tuple.
         operands: the arrays, the matrix first; a second one is right-hand sides or a matrix.
-        matrices: how many operands, the first ones, are matrices that lie on the ranks by rows. The
-            native code overwrites them: as many results, the first ones, are in their memory.
+        matrices: the number of leading operands that are matrices, which lie on the ranks by rows.
+            The native code overwrites them: the same number of leading results are in their memory.
         options: arguments that become attributes.
-        older: (argument, flag) for each argument of the ``_shardmap_ctx`` in whose position JAXMg
-            0.0 had a flag: a bool there sets the flag.
-        square: whether a matrix must be square, (n, n), where with ``pad=False`` the caller may
-            have rows of padding below it; else it is (m, n).
-        takes_m: whether the native code takes m beside n.
-        exchanges: whether ``kernel`` exchanges rows for columns before the native code, so that no
-            result is in the matrix's memory, and a factor is that of the transpose.
-        triangle: the triangle that is read of a Hermitian matrix; None: all of a matrix is read,
-            and it need not be Hermitian.
+        older: (argument, flag) pairs. In the position of this argument of the ``_shardmap_ctx``,
+            JAXMg 0.0 had the flag: a bool there sets the flag.
+        square: whether a matrix must be square, (n, n); with ``pad=False`` the caller may then have
+            rows of padding below it. Otherwise it is (m, n).
+        takes_m: whether the native code takes m in addition to n.
+        exchanges: whether ``kernel`` exchanges rows for columns before the native code. Then no
+            result is in the matrix's memory, and a factor is a factor of the transpose.
+        triangle: the triangle of a Hermitian matrix that is read; None: the whole matrix is read,
+            and need not be Hermitian.
         overwrites: whether the native code overwrites the matrices, which XLA copies unless they
             are donated.
-        native_alone: whether no backend but the engine has it.
+        native_alone: whether only the backend "native" has it.
         refines: whether its public function takes ``refine``.
-        plans: whether `jaxmg.plan` takes it.
-        extension: the `Extension` of A that an alignment may compute with; None: there is none.
-        factor: the native routine whose plan has the tile width and the overflow of a factor in the
-            engine's layout; "" for a routine that makes no factor.
-        factor_dtypes: (dtype of A, dtype of the factor) pairs, where the two differ.
+        plans: whether `jaxmg.plan` accepts the routine.
+        extension: the `Extension` of A that `alignment` may use; None: A is never extended.
+        factor: the native routine whose plan gives the tile width and the overflow of a factor in
+            the engine's layout; "" for a routine that makes no factor.
+        factor_dtypes: (dtype of A, dtype of the factor) pairs, if the two differ.
         kernel: function of (call, rank coordinates, *operands) that a rank runs and that returns
             all results; None: one native call.
-        at_once: the `at_once.AtOnce` that computes many small matrices at once; None: there is
-            none.
+        at_once: the `at_once.AtOnce` that computes many small matrices at once, or None.
     """
 
     name: str

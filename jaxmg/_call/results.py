@@ -1,8 +1,8 @@
-"""The kinds of results: for each the shape that the native code makes on a rank, and how the result
-gets back to the caller of global arrays, inside a shard_map, and for a matrix without rows.
+"""The kinds of results. Each has the shape of the native code's result on a rank, and turns it into
+the result for the caller: of global arrays, inside a shard_map, and for a matrix without rows.
 
-``a`` and ``b`` are the arrays of the call: a rank's rows and `columns` of b in `native`, the
-caller's own elsewhere.
+``a`` and ``b`` are the arrays of the call: in `native` a rank's rows and `columns` of b, elsewhere
+the caller's own arrays.
 """
 
 import abc
@@ -18,12 +18,13 @@ from jaxmg._call import blocks, layouts, local_layouts
 
 @dataclasses.dataclass(frozen=True)
 class Result(abc.ABC):
-    """The same on all ranks where `differs` is false; else each rank has its own part, by rows.
+    """A result. If `differs` is false, it is the same on all ranks; else each rank has its own
+    rows.
 
     Attributes:
-        name: what a `Routine` calls it.
-        argument: the public function's argument that asks for it. It is always returned where
-            that is None, and by functions without the argument.
+        name: its name in a `Routine`.
+        argument: the public function's argument that requests it. If that is None, and in functions
+            without the argument, the result is always returned.
     """
 
     differs = False
@@ -33,14 +34,14 @@ class Result(abc.ABC):
 
     @abc.abstractmethod
     def native(self, call, a, *b):
-        """Shape and dtype of the native code's result on a rank."""
+        """Returns the shape and dtype of the native code's result on a rank."""
 
     @abc.abstractmethod
     def empty(self, a, *b, local):
-        """The caller's result for a matrix without rows; ``local``: inside a shard_map."""
+        """Returns the caller's result for a matrix without rows; ``local``: inside a shard_map."""
 
     def spec(self, layout, a, *b):
-        """The spec of the global result, None where XLA chooses."""
+        """Returns the spec of the global result, or None if XLA chooses it."""
         return P()
 
     def finished(self, value, rank):
@@ -48,29 +49,30 @@ class Result(abc.ABC):
         return value
 
     def part(self, value, layout, a):
-        """A rank's part of the global result."""
+        """Returns a rank's part of the global result."""
         return value
 
     def whole(self, value, call, *b):
-        """The caller's global result, from the ranks' parts."""
+        """Returns the caller's global result, given the ranks' parts."""
         return value
 
     def on_rank(self, value, layout, a, *b):
-        """The caller's result on this rank, inside a shard_map."""
+        """Returns the caller's result on this rank, inside a shard_map."""
         return value
 
     def cut(self, value, n):
-        """The global result for a matrix of order n, from that for an enlarged matrix."""
+        """Extracts the global result for a matrix of order n from the result for an extended
+        matrix."""
         return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Matrix(Result):
-    """In A's memory, of its shape and sharded like it; the first result of its routine.
+    """A matrix in A's memory, with A's shape and sharding; the first result of its routine.
 
     Attributes:
-        back: function of (rows, layout, shape) that makes the block that a caller inside a
-            shard_map gets.
+        back: function of (rows, layout, shape) that returns the block for a caller inside a
+            shard_map.
     """
 
     differs = True
@@ -101,7 +103,7 @@ class Matrix(Result):
 
 @dataclasses.dataclass(frozen=True)
 class UpperTriangle(Matrix):
-    """A matrix with zeros below the diagonal, where the native code leaves unspecified contents."""
+    """A matrix with zeros below the diagonal, where the native code's result is unspecified."""
 
     def finished(self, value, rank):
         rows, n = value.shape
@@ -111,7 +113,7 @@ class UpperTriangle(Matrix):
 
 @dataclasses.dataclass(frozen=True)
 class ZeroPadded(Matrix):
-    """A matrix of which the native code leaves unspecified contents in rows of padding."""
+    """A matrix with zeros in rows of padding, where the native code's result is unspecified."""
 
     def on_rank(self, value, layout, a, *b):
         rows, n = value.shape
@@ -123,7 +125,7 @@ class ZeroPadded(Matrix):
 
 @dataclasses.dataclass(frozen=True)
 class Tiles(Matrix):
-    """In A's memory too, and left in the engine's layout: (rows, n) on a rank."""
+    """A result in A's memory that stays in the engine's layout: (rows, n) on a rank."""
 
     def spec(self, layout, a, *b):
         return layout.row_spec
@@ -137,7 +139,7 @@ class Tiles(Matrix):
 
 @dataclasses.dataclass(frozen=True)
 class RowsOf(Tiles):
-    """Rows of a matrix, of the shape of the right-hand sides, which are rows too."""
+    """Rows of a matrix, with the shape of the right-hand sides, which are rows as well."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct(b[-1].shape, a.dtype)
@@ -145,7 +147,8 @@ class RowsOf(Tiles):
 
 @dataclasses.dataclass(frozen=True)
 class Overflow(Result):
-    """The part of the engine's layout that doesn't fit in A's memory: a tile on a rank, or none."""
+    """The part of the engine's layout that doesn't fit in A's memory: one tile on a rank, or
+    none."""
 
     differs = True
 
@@ -164,7 +167,7 @@ class Overflow(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Solution(Result):
-    """The solution, of b's shape, dtype and sharding."""
+    """The solution, with b's shape, dtype and sharding."""
 
     def native(self, call, a, b):
         return jax.ShapeDtypeStruct(b.shape, b.dtype)
@@ -201,7 +204,7 @@ class Minimizer(Solution):
 
 @dataclasses.dataclass(frozen=True)
 class RealVector(Result):
-    """(n,), of the real dtype that belongs to A's."""
+    """A vector (n,) of A's real dtype."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((a.shape[1],), self._dtype(a))
@@ -215,7 +218,7 @@ class RealVector(Result):
 
 @dataclasses.dataclass(frozen=True)
 class RealNumber(Result):
-    """A scalar; inside a shard_map and in native code of shape (1,)."""
+    """A real scalar. Inside a shard_map and in native code its shape is (1,)."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((1,), self._dtype(a))
@@ -232,7 +235,7 @@ class RealNumber(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Sign(RealNumber):
-    """That of a determinant: of A's dtype, and 1 for a matrix without rows."""
+    """The sign of a determinant, of A's dtype; 1 for a matrix without rows."""
 
     def empty(self, a, *b, local):
         return jnp.ones((1,) if local else (), a.dtype)
@@ -243,7 +246,7 @@ class Sign(RealNumber):
 
 @dataclasses.dataclass(frozen=True)
 class Vector(RealVector):
-    """(n,), of A's dtype."""
+    """A vector (n,) of A's dtype."""
 
     def _dtype(self, a):
         return a.dtype
@@ -251,7 +254,7 @@ class Vector(RealVector):
 
 @dataclasses.dataclass(frozen=True)
 class Pivots(RealVector):
-    """(min(m, n),), int32."""
+    """The pivots, (min(m, n),), int32."""
 
     def native(self, call, a, *b):
         m = blocks.height(call.shape, call.routine.square)
@@ -266,7 +269,7 @@ class Pivots(RealVector):
 
 @dataclasses.dataclass(frozen=True)
 class Diagonal(Vector):
-    """(min(m, n),), of A's dtype."""
+    """A vector (min(m, n),) of A's dtype."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((min(call.shape),), a.dtype)
@@ -274,7 +277,7 @@ class Diagonal(Vector):
 
 @dataclasses.dataclass(frozen=True)
 class PanelFactors(Diagonal):
-    """(min(m, n), 64): the T of panels of reflectors, a row a reflector."""
+    """(min(m, n), 64): the T of panels of reflectors, one row for each reflector."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((min(call.shape), 64), a.dtype)
@@ -285,7 +288,7 @@ class PanelFactors(Diagonal):
 
 @dataclasses.dataclass(frozen=True)
 class Status(RealNumber):
-    """0, or LAPACK's info."""
+    """The status: 0, or LAPACK's info."""
 
     name: str = "status"
     argument: str | None = "return_status"
@@ -295,13 +298,13 @@ class Status(RealNumber):
 
 
 def columns(b):
-    """The right-hand sides as a matrix, of one column of zeros where there are none: the status and
-    the log-determinant are those of A all the same."""
+    """Returns the right-hand sides as a matrix. If there are none, it has one column of zeros, so
+    that the native code still computes the status and the log-determinant of A."""
     if b.size == 0:
         return jnp.zeros((b.shape[0], 1), b.dtype)
     return b[:, None] if b.ndim == 1 else b
 
 
 def like(x, b):
-    """The solution for `columns` in the shape of ``b``."""
+    """Returns ``x``, the solution for `columns` of ``b``, in the shape of ``b``."""
     return x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]

@@ -49,21 +49,22 @@ def may_be_definite(a, layout, largest, is_hermitian):
 
     Args:
         largest: the largest magnitude of ``a``, near 1.
-        is_hermitian: whether that is known.
+        is_hermitian: whether ``a`` is known to be Hermitian.
     """
     flaw = _largest_flaw(jax.lax.stop_gradient(a), layout, not is_hermitian, True)
     return _is_rounding(flaw, a, largest)
 
 
 def _is_rounding(flaw, a, largest):
-    """Whether this difference of products counts as rounding. An infinite one doesn't, although the
-    largest entry is infinite then, too."""
+    """Whether this difference of products counts as rounding. An infinite difference doesn't,
+    although the largest entry is then infinite, too."""
     return (flaw <= largest * (20 * len(a) * jnp.finfo(a.dtype).eps)) & jnp.isfinite(flaw)
 
 
 def _largest_flaw(a, layout, compares, needs_positive):
-    """The largest difference between the products of a matrix and of its adjoint with one vector,
-    if ``compares``; infinity if the diagonal isn't positive and ``needs_positive``."""
+    """Returns the largest difference between the products of ``a`` and of its adjoint with one
+    vector, or 0 unless ``compares``. Returns infinity if ``needs_positive`` and the diagonal isn't
+    positive."""
     layout = layout.by_rows
 
     def local(coordinates, rows):
@@ -80,7 +81,8 @@ def _largest_flaw(a, layout, compares, needs_positive):
 
 
 def _infinite_unless_positive(rank, rows, layout, flaw):
-    """``flaw`` of each row, or 0, if the diagonal's entry is positive, else infinity."""
+    """Returns each row's ``flaw``, or 0 if that is None; infinity if the row's diagonal entry isn't
+    positive."""
     count, n = rows.shape
     diagonal = blocks.diagonal(rank, rows, layout.ranks).real
     positive = diagonal > 0
@@ -143,15 +145,15 @@ def _program(call, a):
 
 
 def _differences(rank, rows, layout):
-    """The largest part of each row's difference between the products of a matrix and its adjoint
-    with one vector."""
+    """Returns, for each row, the difference between the products of a matrix and of its adjoint
+    with one vector: a real number, or the larger magnitude of the real and the imaginary part."""
     count, n = rows.shape
     probe = _probe(count * layout.ranks, rows.dtype)
     own = jax.lax.dynamic_slice_in_dim(probe, rank * count, count, allow_negative_indices=False)
     along, across = products.dot(rows, probe[:n], 1, 0), products.dot(own, rows, 0, 0)
     if count * layout.ranks > n:
         across = jnp.pad(across, (0, count * layout.ranks - n))
-    # Padding rows are zeros, and so are absent columns.
+    # Padding rows are zeros, and so are the products of missing columns.
     apart = along - products.reduce_scatter(across, layout).conj()
     if jnp.iscomplexobj(apart):
         return jnp.maximum(jnp.abs(apart.real), jnp.abs(apart.imag))
@@ -162,7 +164,7 @@ def _probe(count, dtype):
     """Returns pseudorandom numbers of both signs, of magnitudes from 1 to 2, so that differences
     don't cancel: D. E. Knuth's multiplicative hashing ("The Art of Computer Programming", volume 3,
     section 6.4)."""
-    numbers = jax.lax.iota(jnp.int32, count + 1)[1:]  # of which none is 0
+    numbers = jax.lax.iota(jnp.int32, count + 1)[1:]  # none of them is 0
     hashed = numbers * jnp.int32(2654435769 - 2**32)
     real = hashed.astype(jnp.finfo(dtype).dtype)
     return (real * 2.0**-31 + jax.lax.sign(real)).astype(dtype)

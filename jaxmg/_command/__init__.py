@@ -1,1 +1,1 @@
-"""What ``python -m jaxmg`` prints and measures."""
+"""The information and the measurements that ``python -m jaxmg`` prints."""

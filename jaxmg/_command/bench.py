@@ -1,4 +1,4 @@
-"""``python -m jaxmg --bench n``: how fast the routines are here, beside JAX on one device."""
+"""``python -m jaxmg --bench n``: measures the routines on this machine, and JAX's on one device."""
 
 import collections.abc
 import dataclasses
@@ -20,19 +20,19 @@ from jaxmg._command import output
 from jaxmg._routines import counts
 
 ROUTINES = ("potrs", "potri", "syevd")
-_SECONDS = 20.0  # of timed runs of one case, after which there are no more
-_PILOT = 8  # a run of n / 8 says how long one of n takes at most: rates grow with n
-_PILOT_FROM = 4096  # smaller ones are just run
+_SECONDS = 20.0  # once the timed runs of a case have taken this long, no further one begins
+_PILOT = 8  # a run of order n / 8 bounds the time for order n, because rates grow with n
+_PILOT_FROM = 4096  # smaller orders run without a pilot
 _LIMIT = 30  # errors are compared with this many n eps
-_STEP = 1024  # the largest n that fits is told as a multiple of it
-# How many matrices a device holds at a time when JAX solves there alone: A, its factor or its
-# eigenvectors, the result, and what XLA and LAPACK work in. Estimated.
+_STEP = 1024  # the largest n that fits is reported as a multiple of this
+# How many matrices a device holds at a time when JAX solves on it alone: A, its factor or its
+# eigenvectors, the result, and the workspace of XLA and LAPACK. Estimated.
 _ON_ONE_DEVICE = {"potrs": 3, "potri": 4, "syevd": 6}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """A routine of jaxmg's on all devices, or what JAX has for it on one."""
+    """A routine of jaxmg on all devices, or its equivalent in JAX on one."""
 
     routine: str
     dtype: np.dtype
@@ -40,11 +40,11 @@ class _Case:
     solve: collections.abc.Callable
 
     def operands(self, n):
-        """A, of which the upper triangle counts, and b; the same on any mesh."""
+        """Returns A, whose upper triangle counts, and b; both are the same on any mesh."""
         return jax.block_until_ready(_maker(n, self.dtype, self.mesh)())
 
     def run(self, n, repeat):
-        """(seconds of each timed run, the error of the last one)."""
+        """Returns (seconds of each timed run, error of the last one)."""
         a, b = self.operands(n)
         jax.block_until_ready(self.solve(a, b))  # compiles
         seconds: list[float] = []
@@ -55,7 +55,8 @@ class _Case:
         return seconds, float(_ERRORS[self.routine](a, b, result))
 
     def at_most(self, n):
-        """Seconds that a run of order n takes at most; 0 for small n, which aren't asked about."""
+        """Returns an upper bound on the seconds of a run of order n; 0 for small n, which have no
+        pilot."""
         if n < _PILOT_FROM:
             return 0.0
         pilot = n // _PILOT // self.mesh.size * self.mesh.size
@@ -64,14 +65,14 @@ class _Case:
 
 
 def bench(n, routines, dtype, repeat, limit):
-    """Measures and prints; whether all that ran gave right results.
+    """Measures and prints. Returns whether all results were right.
 
     Args:
         n: order of the matrices; rounded up to a multiple of the number of devices.
-        routines: of ROUTINES.
-        dtype: of the matrices; None: what JAX computes with.
-        repeat: timed runs of each case, at most.
-        limit: seconds; what would take longer a run is left out.
+        routines: names in ROUTINES.
+        dtype: of the matrices; None: float64 if JAX computes in 64-bit mode, else float32.
+        repeat: the largest number of timed runs of each case.
+        limit: seconds; a case is left out if a run would take longer.
     """
     dtype = np.dtype(dtype or (np.float64 if _compat.x64_enabled() else np.float32))
     if dtype in (np.float64, np.complex128):
@@ -88,7 +89,7 @@ def bench(n, routines, dtype, repeat, limit):
         f"{repeat} runs after one that compiles, with what takes more than {limit:g} s left out",
         flush=True,
     )
-    # A list: each is measured, also after one that fails.
+    # A list, so that the others are measured after one fails, too.
     return all([_routine(routine, n, dtype, devices, repeat, limit) for routine in routines])
 
 
@@ -117,7 +118,7 @@ def _routine(routine, n, dtype, devices, repeat, limit):
 
 
 def _measure(name, case, n, repeat, limit):
-    """Prints one case; (seconds or None, whether the result was right, if there was one)."""
+    """Measures and prints one case. Returns (seconds or None, False if it failed or was wrong)."""
     try:
         expected = case.at_most(n)
         if expected > limit:
@@ -126,7 +127,7 @@ def _measure(name, case, n, repeat, limit):
             )
             return None, True
         seconds, error = case.run(n, repeat)
-    except jax.errors.JaxRuntimeError as reason:  # such as no memory
+    except jax.errors.JaxRuntimeError as reason:  # for example, out of memory
         output.fact(name, f"FAILED: {reason}")
         return None, False
     middle = statistics.median(seconds)
@@ -142,7 +143,7 @@ def _measure(name, case, n, repeat, limit):
 
 
 def _outlook(routine, n, dtype, devices, seconds, room):
-    """What to expect beyond what was measured."""
+    """Returns a line about larger orders: which fit, and how long they take."""
     largest = largest_order(routine, dtype, devices, room)
     if largest is None:
         return "how much memory there is isn't known"
@@ -156,8 +157,8 @@ def _outlook(routine, n, dtype, devices, seconds, room):
 
 
 def largest_order(routine, dtype, devices, room):
-    """The largest multiple of 1024 for which `plan` is known to need no more than ``room`` bytes;
-    None where that isn't known."""
+    """Returns the largest multiple of 1024 for which `plan` is known to need no more than ``room``
+    bytes; None if ``room`` is unknown."""
     if room is None:
         return None
 
@@ -175,15 +176,15 @@ def largest_order(routine, dtype, devices, room):
 
 
 def _required_bytes(plan):
-    """Bytes: of the busiest device, or of all where they share the host's memory; None where the
-    backend says so only when it has the matrix, as cuSOLVERMg does."""
+    """Returns the bytes that the busiest device needs, or all devices if they share the host's
+    memory. None if the backend tells them only when it has the matrix, as cuSOLVERMg does."""
     if not plan.bytes:
         return None
     return max(plan.bytes) if plan.memory else sum(plan.bytes)
 
 
 def _room(plan):
-    """Bytes that there are for `_required_bytes`; None where that isn't known."""
+    """Returns the bytes available for `_required_bytes`; None if they are unknown."""
     return plan.memory or _host_memory()
 
 
@@ -205,7 +206,7 @@ def _maker(n, dtype, mesh):
 def _operands(n, dtype):
     keys = jax.random.split(jax.random.key(0))
     noise = jax.random.normal(keys[0], (n, n), dtype)
-    # Beyond the 2 sqrt(n) that the spectrum of the rest reaches.
+    # The spectrum of the rest reaches 2 sqrt(n), so A is positive definite.
     a = jnp.where(jnp.eye(n, dtype=bool), jnp.asarray(2 * n, dtype), noise)
     return a, jax.random.normal(keys[1], (n,), dtype)
 
@@ -231,14 +232,14 @@ def _norm(x):
 
 
 def _multiply(upper, x):
-    """The Hermitian matrix of an upper triangle, times x."""
+    """Returns the Hermitian matrix with this upper triangle, times x."""
     with jax.default_matmul_precision("highest"):
         strict = jnp.triu(upper, 1)
         return jnp.triu(upper) @ x + strict.conj().T @ x
 
 
 def _size(upper):
-    """The infinity norm of that matrix."""
+    """Returns the infinity norm of the Hermitian matrix with this upper triangle."""
     strict = jnp.abs(jnp.triu(upper, 1))
     rows = jnp.sum(jnp.abs(jnp.triu(upper)), axis=1) + jnp.sum(strict, axis=0)
     return jnp.max(rows)
@@ -258,7 +259,8 @@ def _inverse_error(a, b, inverse):
 
 @jax.jit
 def _eigen_error(a, b, result):
-    """The larger of the residual's and of what V lacks to be orthogonal, both of one vector."""
+    """Returns the larger of the residual and of V's deviation from orthogonality, both for one
+    vector."""
     w, v = result
     with jax.default_matmul_precision("highest"):
         image = v @ b

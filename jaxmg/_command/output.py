@@ -1,4 +1,4 @@
-"""Lines of what `python -m jaxmg` prints, each as soon as it is known."""
+"""Prints the lines of `python -m jaxmg`, each as soon as it is known."""
 
 
 def section(title):

@@ -168,8 +168,8 @@ def eigh(
     """Computes all or some eigenvalues and eigenvectors of ``a``, or of ``a @ x = w * b @ x``.
 
     Solves as `syevd`, and with ``b`` as `sygvd`. If several devices share the work, k eigenvectors
-    take k / n of the last merge of divide and conquer, of the back-transformation and of the
-    result.
+    take k / n of the operations of the last merge of divide and conquer and of the
+    back-transformation, and k / n of the result's memory.
 
     Args:
         a: (n, n), Hermitian, as in `syevd`. Only the upper triangle is read.

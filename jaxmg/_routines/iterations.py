@@ -74,7 +74,8 @@ def polynomials(coefficients, safe):
 def _unit(g):
     """Returns g over its Frobenius norm, in at least float32; zeros if g is zero."""
     x = g.astype(jnp.promote_types(g.dtype, jnp.float32))
-    # XLA divides by the largest entry by multiplying with its inverse, which may be denormal.
+    # A power of two scales: XLA would divide by the largest entry by multiplying with its inverse,
+    # which may be denormal.
     x, _ = scaling.scaled(x)
     norm = jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
     return x / jnp.where(norm == 0, 1, norm)
@@ -162,7 +163,7 @@ def root_by_newton(a, p, epsilon, multiply, _):
 def _largest(a, multiply):
     """Returns the largest eigenvalue of a positive semidefinite matrix, by power iteration."""
     n = a.shape[-1]
-    # The initial vector must not be an eigenvector.
+    # A generic initial vector, which is not an eigenvector.
     v = jnp.cos(jnp.arange(n, dtype=jnp.finfo(a.dtype).dtype)).astype(a.dtype)
 
     def step(_, v):

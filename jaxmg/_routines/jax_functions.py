@@ -108,22 +108,22 @@ def expm(
         max_squarings: Largest number of squarings, as JAX counts them: A needs at most about log2
             of its 1-norm, minus 2.4 (single precision: minus 2).
         assume_a: "her" or "hermitian": A is Hermitian, and the result is computed from its
-            eigenvalues, of any size. None, "gen" or "general": scaling and squaring with a Taylor
-            polynomial.
+            eigenvalues; ``max_squarings`` doesn't apply. None, "gen" or "general": scaling and
+            squaring with a Taylor polynomial.
         mesh, matrix_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
 
     Returns:
         The exponential, (n, n), of A's dtype and sharding. If it needs more squarings, or with
         "her" if A isn't Hermitian, it is NaN.
 
-    For a triangular A the diagonal and the adjacent one are exact to rounding, and the other
+    For a triangular A the diagonal and the first off-diagonal are exact to rounding, and the other
     triangle is zero.
 
     Cost: 5 products of 2 n^3 flops over all ranks (single precision: 4), and one more for each
-    squaring. There are at most 3 more of these than JAX counts (P. Bader, S. Blanes, F. Casas,
+    squaring. It takes at most 3 more squarings than JAX counts (P. Bader, S. Blanes, F. Casas,
     Mathematics 7, 2019; A. H. Al-Mohy, N. J. Higham, SIAM J. Matrix Anal. Appl. 31, 2009). A
-    gradient takes three times as many, and computes the result again. Memory: about eight times
-    A's. With "her" as for `funm`.
+    gradient takes three times as many products, and computes the result again. Memory: about eight
+    times A's. With "her" as for `funm`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor` or `funm`. An

@@ -189,7 +189,7 @@ def householder_product(
     each device. The result has derivatives.
 
     Raises:
-        NotImplementedError: ``a`` isn't tall (m >= P k on P devices), and k > 4096.
+        NotImplementedError: k > 4096, and ``a`` isn't tall (m >= P k on P devices).
         TypeError, ValueError, RuntimeError: As `qr`. Shapes that don't match raise a ValueError.
 
     Examples:

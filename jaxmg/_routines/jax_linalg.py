@@ -212,7 +212,7 @@ def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with
             f"{called}: the leading dimensions of {names[1]}, of shape {tuple(b[0].shape)}, don't "
             f"broadcast against those of {names[0]}, of shape {tuple(a.shape)}"
         ) from None
-    # An array that lacks a dimension, or has size 1 where the other has more, is mapped as None.
+    # An array that lacks a dimension, or has size 1 where the other has more, isn't mapped over it.
     there = []
     for array in arrays:
         sizes = (1,) * (len(leading) - max(array.ndim - 2, 0)) + array.shape[:-2]
@@ -346,8 +346,8 @@ class Program:
     by: str = ""
 
     def __call__(self, call, a, *others):
-        """Returns the results. Processes meet (`ffi.meet`) before any of XLA's collectives, which
-        may take a copy of the matrix if there are several processes."""
+        """Returns the results. The processes join a rendezvous (`ffi.meet`) before any of XLA's
+        collectives. With several processes this may take a copy of the matrix."""
         (a,) = ffi.meet_first(call.layout, a)
         # Moving the matrix to the mesh may have added rows of padding.
         return self.function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)

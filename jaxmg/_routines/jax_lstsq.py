@@ -123,7 +123,7 @@ def least_squares(
     return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
 
 
-# In a call's attributes: the cutoff is the last of the program's arrays.
+# An attribute of a call with this value: the cutoff is the last of the program's arrays.
 _IN_ARRAY = "array"
 
 

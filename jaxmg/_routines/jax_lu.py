@@ -166,7 +166,7 @@ def solve_triangular(
         b: (n,) or (..., n, nrhs).
         trans: 0 or "N" for T, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
         lower: Whether T is the lower triangle or the upper one.
-        unit_diagonal: Whether T has ones on its diagonal; that of ``a`` isn't read then.
+        unit_diagonal: Whether T has ones on its diagonal; then a's diagonal isn't read.
         overwrite_b, debug, check_finite: Ignored.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 

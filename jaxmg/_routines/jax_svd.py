@@ -313,7 +313,7 @@ def norm(
         mesh, matrix_specs: As in `svdvals`, for 2, -2 and "nuc".
 
     Returns:
-        Real norm; replicated if it is of all of x.
+        The norm, real; replicated if it is the norm of all of x.
 
     For 2, -2 and "nuc" of matrices, cost, errors and derivative are those of `svdvals`. JAX
     computes other norms on x's devices, scaled in one more pass so that sums of powers neither

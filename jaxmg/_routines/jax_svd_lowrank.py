@@ -65,7 +65,7 @@ def svd_lowrank(
     singular value and t the first one beyond the subspace. The results have no derivative.
 
     Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) flops over all ranks, each a pass
-    over ``a``, and as many QR decompositions of k + oversample columns. Memory: on each device
+    over ``a``, and after each a QR decomposition of k + oversample columns. Memory: on each device
     about three matrices of its rows and of n rows, with k + oversample columns.
 
     Source: N. Halko, P.-G. Martinsson, J. A. Tropp, SIAM Rev. 53, 2011.

@@ -36,8 +36,8 @@ def orth(
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        The left singular vectors, (m, rank), sharded like A. If A has NaN or infinity, NaN of shape
-        (m, min(m, n)). The rows of a tall A, m >= P n on P devices, don't move.
+        The left singular vectors, (m, rank), sharded like A. If A has NaN or infinity, the result
+        is NaN of shape (m, min(m, n)). The rows of a tall A, m >= P n on P devices, don't move.
 
     At constant rank derivatives are valid for functions that don't depend on the basis, such as U
     U^H.
@@ -73,8 +73,8 @@ def null_space(
 
     Returns:
         The right singular vectors whose singular values count as 0, (n, n - rank), sharded by rows.
-        If A has NaN or infinity, NaN of shape (n, n). The rows of a tall A don't move: the basis is
-        that of its R.
+        If A has NaN or infinity, the result is NaN of shape (n, n). The rows of a tall A don't
+        move, because the basis is computed from R.
 
     Cost: that of `svd` of R for m >= n, else of `svd` with ``full_matrices``. Derivatives and
     errors are those of `orth`.
@@ -129,7 +129,7 @@ def pinv(
         rtol: Cutoff; singular values up to rtol times the largest count as 0. A number, or an array
             with one entry for each matrix of a batch, which may be traced. Each number is compiled
             separately, arrays once. None: 10 max(m, n) eps.
-        hermitian: Only checked: ``a`` has to be square.
+        hermitian: True raises an error unless ``a`` is square, and has no other effect.
         rcond: Alias of ``rtol``.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 

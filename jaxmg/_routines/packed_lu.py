@@ -14,8 +14,8 @@ from jaxmg._transform import derivatives, dispatch, hermitian, products
 
 
 def _factor_and_return(call, coordinates, a):
-    """Runs getrf on A^T, of which a rank has columns. Returns the rank's rows of the transposed
-    packed factor, the pivots and the status."""
+    """Runs getrf on A^T, whose columns are a rank's rows of A. Returns the rank's rows of the
+    transposed packed factor, the pivots and the status."""
     m, n = call.shape
     real = jnp.finfo(a.dtype).dtype
     shapes = (

@@ -241,8 +241,8 @@ def potrs_shardmap_ctx(
     Args:
         a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks. If P doesn't
             divide n, the last rows of the global array are padding and not read. With
-            ``matrix_specs=P(row_axis, column_axis)`` the rank's block, (n / Pr, n / Pc), where Pr *
-            Pc divides n.
+            ``matrix_specs=P(row_axis, column_axis)`` it is the rank's block, (n / Pr, n / Pc), and
+            Pr * Pc must divide n.
         b: (n,) or (n, nrhs), the same on all ranks.
         T_A, in_specs, backend, precision: As in `potrs`.
         mesh: Ignored. True or False is taken as ``pad``, the fourth argument in older code.

@@ -61,7 +61,7 @@ class _LowRank(batching.Batchable):
         omega = jax.lax.optimization_barrier(blocks.replicate(omega, layout))
         probes, (down, up) = omega[:, width:], scaling.scale_of(a)
         q, w, r, images = self._subspaces(a, down, omega[:, :width], probes)
-        # A ``down`` is about Q R^H W^H. R is scaled by a further power of two.
+        # A times ``down`` is about Q R^H W^H. R is scaled by a further power of two.
         r, scale = scaling.scaled(blocks.replicate(r.conj().T, layout))
         u, s, vh = (
             x[:, : self.k] if i == 0 else x[: self.k]

@@ -24,7 +24,7 @@ def columns(rows, layout, shape):
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
-# The order from which on all GPUs share the work, with eigenvectors or without.
+# From this order on all GPUs share the work, with or without eigenvectors.
 _LEAST_SHARED = 5120
 
 

@@ -20,7 +20,7 @@ from jaxmg._transform import batching, derivatives
 
 
 def fits(m, n, ranks):
-    """Returns whether a matrix (m, n) is tall: each rank has at least as many rows of it as R."""
+    """Returns whether (m, n) is tall: a rank has at least as many rows of the matrix as of R."""
     return m >= ranks * min(m, n)
 
 

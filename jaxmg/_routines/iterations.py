@@ -1,6 +1,6 @@
 """Matrix functions for optimizers, computed by products: the orthogonal factor and inverse roots.
 
-`jaxmg.tree` computes each matrix with them on one device. ``multiply`` is the product to use.
+`jaxmg.tree` calls them for each matrix on one device. ``multiply`` is the product to use.
 """
 
 import functools

@@ -24,7 +24,8 @@ from jaxmg._transform import batching, products, whole
 # Products need no native code. So they also take integers, whose powers have the same dtype in JAX.
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
-# The part of a matrix that is read: a triangle, or all of it. HERMITIAN also checks the matrix.
+# The part of a matrix that is read: a triangle, or all of it. HERMITIAN also requires a Hermitian
+# matrix.
 UPPER, LOWER, HERMITIAN, ANY = "upper", "lower", "hermitian", "any"
 # SciPy's names of the structure to assume of a matrix; "": none.
 ASSUMED = {

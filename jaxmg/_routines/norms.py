@@ -107,7 +107,7 @@ def _weights(sums, value, axis, is_largest):
     """Returns the derivatives of the largest or smallest sum with respect to each sum.
 
     Equal sums share the derivative equally, as in JAX. XLA's code for GPUs may recompute the sums
-    in another order, so that none equals ``value``. Then the first largest or smallest sum has 1.
+    in another order, so that none equals ``value``. Then the first extreme sum has derivative 1.
     """
     first = (jnp.argmax if is_largest else jnp.argmin)(sums, axis, keepdims=True)
     position = jax.lax.broadcasted_iota(first.dtype, sums.shape, axis)

@@ -187,7 +187,7 @@ def _(options, primals, tangents):
 
 @dataclasses.dataclass(frozen=True)
 class OrthogonalIteration:
-    """``steps`` orthogonal iterations Q <- qr(A Q), for an operand [A Q] or [A; Q]."""
+    """``steps`` orthogonal iterations for an operand [A Q] or [A; Q]: Q becomes the Q of A Q."""
 
     steps: int
 

@@ -110,7 +110,10 @@ def in_double(a, layout):
 
 
 def by_rows(x, layout):
-    """Shards ``x`` by rows on explicit axes, where the sharding of a loop's state is fixed."""
+    """Shards ``x`` by rows on explicit axes, where the sharding of a loop's state is fixed.
+
+    Replicates ``x`` if the number of ranks doesn't divide its rows.
+    """
     if not layout.explicit:
         return x
     fits = len(x) % layout.ranks == 0

@@ -70,7 +70,7 @@ def factor(a, layout, b=None, below=None, with_q=True):
 
 @dataclasses.dataclass(frozen=True)
 class _Factor(batching.Batchable):
-    """`factor` as a function of (a, b, below); without ``with_b`` or ``with_below`` of fewer."""
+    """`factor` as a function of a; of b, if ``with_b``; and of below, if ``with_below``."""
 
     layout: layouts.Layout
     with_q: bool = True

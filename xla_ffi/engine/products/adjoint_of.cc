@@ -9,7 +9,7 @@
 namespace jaxmg {
 namespace {
 
-// The rows of X that are sent to a rank at once.
+// Returns the number of rows of X to send to a rank at once.
 template <typename T>
 int64_t PieceRows(const Tuning& tuning, const RowBlocks<T>& x, const RowBlocks<T>& c) {
   const int64_t bytes = std::max<int64_t>(c.block * static_cast<int64_t>(sizeof(T)), 1);

@@ -1,4 +1,5 @@
-// The products of which each rank's rows of X and Y give a term: what passes are terms.
+// Products X^H Y: each rank's rows of X and Y contribute a term to every row of C, so ranks
+// exchange terms.
 #include <array>
 #include <complex>
 #include <vector>
@@ -12,14 +13,14 @@
 namespace jaxmg {
 namespace {
 
-// How the terms of a rank's rows of C come together.
+// How the terms of a rank's rows of C are summed up.
 enum class Way {
-  kBorrow,   // it computes them, from all ranks' rows of X and Y
+  kBorrow,   // the rank computes them from all ranks' rows of X and Y
   kWhole,    // each rank computes all of its terms at once
   kStripes,  // each rank computes its terms of a few of C's rows at a time
 };
 
-// On the host, rows are read until they take longer to read than terms to add.
+// On the host, ranks read rows unless reading them takes longer than adding up terms.
 template <typename T>
 Way WayOf(const Ranks& ranks, const RowBlocks<T>& x, const RowBlocks<T>& c, bool half) {
   if (ranks.size == 1 || (ranks.tuning.borrow_panels && x.m <= 4 * c.m)) return Way::kBorrow;
@@ -31,8 +32,8 @@ int64_t StripeRows(const Tuning& tuning, const RowBlocks<T>& c) {
   return std::min(RowsAtOnce<T>(tuning, c.n), c.block);
 }
 
-// Elements of the largest rectangle whose terms are sent at once; `half`: of Gram's, each of which
-// lies in one rank's columns.
+// Returns the number of elements of the largest rectangle whose terms are sent at once. `half`: for
+// Gram, whose rectangles each lie in the columns of one rank.
 template <typename T>
 int64_t RoomOf(const Tuning& tuning, const RowBlocks<T>& c, bool half) {
   return StripeRows(tuning, c) * (half ? std::min(c.block, c.n) : c.n);
@@ -85,14 +86,14 @@ class Terms {
   }
 
  private:
-  // `target` := alpha op(X)[rectangle.rows] Y[rectangle.columns] + beta target, of `count` rows of
+  // `target` := alpha op(X)[rectangle.rows] Y[rectangle.columns] + beta target, for `count` rows of
   // X and Y.
   void Gemm(Step<T>& on, const Rectangle& r, int64_t count, const T* x, int64_t ldx, const T* y,
             int64_t ldy, Real<T> beta, T* target, int64_t ld) {
     on.Gemm(Op::kNone, terms_.adjoint, r.columns, r.rows, count, terms_.alpha, y + r.column, ldy,
             x + r.row, ldx, beta, target, ld);
   }
-  // Of this rank's rows; `count` may be 0.
+  // As Gemm, for this rank's rows, of which there may be none.
   void GemmOfMine(Step<T>& on, const Rectangle& r, Real<T> beta, T* target, int64_t ld) {
     if (x_.rows(rank_) == 0) return Multiply(on, r.columns, r.rows, target, ld, beta);
     Gemm(on, r, x_.rows(rank_), x_.data, x_.ld(), y_.data, y_.ld(), beta, target, ld);
@@ -160,8 +161,8 @@ class Terms {
     return Block(data, c_.ld(), c_.n, c_.rows(rank));
   }
 
-  // In step (i, s) each rank sends its terms of the i-th rectangle of the rank s behind it, and
-  // then receives what was sent in the step before: so no rank waits for one that waits for it.
+  // In step (i, s) each rank sends its terms of the i-th rectangle of the rank s places after it.
+  // It then receives what was sent to it in the previous step, so no two ranks wait for each other.
   void InStripes() {
     size_t most = 0;
     for (const auto& rectangles : rectangles_) most = std::max(most, rectangles.size());
@@ -227,13 +228,14 @@ class Terms {
   T* const workspace_;
   const int64_t room_;
   const int rank_, ranks_;
-  // By parity of the turn: terms that are sent, terms that were received.
+  // By parity of the turn: sent terms, and received terms.
   std::array<Room, 2> rooms_;
   std::array<Data, 2> received_;
   std::vector<Data> complete_;  // by rectangle of this rank
 };
 
-// What Gram computes of the diagonal block of the rows and columns from `begin` on.
+// Adds the rectangles that Gram computes of a diagonal block, whose rows and columns begin at
+// `begin`.
 void AddDiagonal(int64_t begin, int64_t width, int64_t whole, std::vector<Rectangle>* all) {
   if (width == 0) return;
   if (width <= whole) return all->push_back({begin, width, begin, width});
@@ -243,8 +245,9 @@ void AddDiagonal(int64_t begin, int64_t width, int64_t whole, std::vector<Rectan
   AddDiagonal(middle, width - half, whole, all);
 }
 
-// What Gram computes of a rank's rows: with P ranks, the columns of about P / 2 ranks behind it, of
-// those that it faces a half. The rest are adjoints of what other ranks compute.
+// Returns the rectangles that Gram computes of a rank's rows. With P ranks these are the columns of
+// the next P / 2 ranks or so, and if P is even, half of the block of the opposite rank. The rest
+// are adjoints of rectangles of other ranks.
 template <typename T>
 std::vector<Rectangle> HalfOf(const RowBlocks<T>& c, int rank, int ranks, int64_t whole) {
   std::vector<Rectangle> all;
@@ -318,11 +321,11 @@ Status Gram(const RankContext& context, const ProductTerms<T>& terms, const RowB
   flow.Join();
   for (int rank = 0; rank < ranks.size; ++rank) {
     for (const Rectangle& r : stripes[rank]) {
-      // Blocks on the diagonal are narrower than a stripe is high, so that they are one.
+      // A block on the diagonal is smaller than a stripe, so it was not divided.
       if (r.row != r.column) mirrored[rank].push_back(r);
     }
   }
-  // Terms may still be on their way to other ranks, in the first half of the workspace.
+  // Terms in the first half of the workspace may still be in transfer to other ranks.
   T* buffers = way == Way::kStripes ? workspace + 2 * room : workspace;
   Adjoints(flow, terms.adjoint, c, c, mirrored, buffers, room);
   ClearPadding(flow, c);

@@ -19,7 +19,7 @@ struct Product {
   Factor factor = Factor::kGeneral;  // of kRowsTimesRows
 };
 
-// Elements of workspace.
+// Returns the number of elements of workspace.
 template <typename T>
 int64_t ProductSpace(const Ranks& ranks, const Product<T>& product);
 

@@ -1,5 +1,5 @@
-// RowBlocks: one rank's rows of a matrix that the ranks have in equal blocks, as the callers of
-// routines do.
+// RowBlocks: one rank's rows of a matrix that is distributed in equal blocks of rows, as routines
+// get it from their callers.
 #ifndef JAXMG_XLA_FFI_ENGINE_PRODUCTS_ROW_BLOCKS_H_
 #define JAXMG_XLA_FFI_ENGINE_PRODUCTS_ROW_BLOCKS_H_
 
@@ -15,7 +15,7 @@ namespace jaxmg {
 template <typename T>
 struct RowBlocks {
   int64_t m;      // without padding
-  int64_t n;      // also the distance of two rows in memory
+  int64_t n;      // also the distance between rows in memory
   int64_t block;  // rows on each rank, padding included
   T* data;        // this rank's block, row-major
 
@@ -24,26 +24,26 @@ struct RowBlocks {
   int owner(int64_t row) const { return static_cast<int>(row / block); }
   int64_t ld() const { return std::max<int64_t>(n, 1); }
   bool empty() const { return m == 0 || n == 0; }
-  // Row `row`, which belongs to `rank`, from `column` on, in the memory of that rank.
+  // Row `row` of `rank`, from `column` on, in that rank's memory.
   T* at(int rank, int64_t row, int64_t column = 0) const {
     return data + (row - begin(rank)) * n + column;
   }
 };
 
-// A rectangle of a matrix, of which one rank has the rows.
+// A rectangle of a matrix whose rows belong to one rank.
 struct Rectangle {
   int64_t row, rows, column, columns;
 };
 
-// The rows that are sent at once: so many that messages have `exchange_bytes` and products a tile's
-// depth.
+// Returns the number of rows to send at once: enough for messages of `exchange_bytes` and for
+// products of a tile's depth.
 template <typename T>
 int64_t RowsAtOnce(const Tuning& tuning, int64_t columns) {
   const int64_t bytes = std::max<int64_t>(columns * static_cast<int64_t>(sizeof(T)), 1);
   return std::max(tuning.exchange_bytes / bytes, tuning.usual_tile);
 }
 
-// Calls f(begin, count) for runs of at most `most` of the rows from `begin` on.
+// Calls f(begin, count) for runs of at most `most` of the `count` rows from `begin` on.
 template <typename F>
 void ForRows(int64_t begin, int64_t count, int64_t most, const F& f) {
   for (int64_t done = 0; done < count; done += most) {

@@ -1,4 +1,4 @@
-// The products with whose left factor's rows the result's rows are computed: what passes is Y.
+// Products X Y and X Y^H: a rank computes C's rows from the same rows of X, so ranks exchange Y.
 #include <complex>
 #include <vector>
 
@@ -10,7 +10,7 @@
 namespace jaxmg {
 namespace {
 
-// Rows of one rank, and where they lie.
+// Rows of one rank, and their location.
 template <typename T>
 struct Run {
   int rank;
@@ -29,8 +29,8 @@ int64_t Space(const Ranks& ranks, const RowBlocks<T>& y) {
   return 2 * PieceRows(ranks.tuning, y) * y.n;
 }
 
-// Calls use(on, begin, count, rows, ld) for runs of rows of Y that together are all of them, in
-// steps on kMain.
+// Calls use(on, begin, count, rows, ld), in steps on kMain, for runs of rows that together make up
+// Y.
 template <typename T, typename Use>
 void ForAllRows(Flow& flow, const RowBlocks<T>& y, T* workspace, const Use& use) {
   const int rank = flow.comm().rank(), ranks = flow.comm().size();
@@ -88,7 +88,8 @@ Status RowsTimesRows(const RankContext& context, const ProductTerms<T>& terms,
   const int64_t rows = c.rows(rank),
                 tile = std::max<int64_t>(context.device.tuning().usual_tile, 1);
   Flow flow(context, terms.precision);
-  // A triangle's rows add to some of the columns, in an order that the ranks differ in.
+  // A triangle's rows contribute to some columns only, in an order that differs between ranks, so
+  // beta is applied before the products.
   Real<T> beta = terms.beta;
   if (factor != Factor::kGeneral || y.empty()) {
     Step<T> on(flow, Stream::kMain);

@@ -10,7 +10,7 @@
 namespace jaxmg {
 namespace {
 
-// The most columns that are updated at a time.
+// The number of columns to update at a time.
 constexpr int64_t kColumnsAtOnce = 4096;
 
 template <typename T>
@@ -69,7 +69,8 @@ class QrFactorization {
   }
 
  private:
-  // The most elements that ApplyWithin needs: i * (width - i) is largest for i = width / 2.
+  // The largest number of elements that ApplyWithin needs: i * (width - i) is largest at i = width
+  // / 2.
   static int64_t ColumnWork(int64_t width) { return (width * width + 3) / 4; }
 
   static int64_t ColumnsAtOnce(const Tiles& tiles) {
@@ -92,7 +93,7 @@ class QrFactorization {
     return Block(further_.data + first, further_.count, FirstOf(rank + 1) - first, matrix_.rows);
   }
 
-  // (Q^H B)^T = B^T conj(Q): the share is conjugated before and afterwards.
+  // Conjugates the share, before and after the products: (Q^H B)^T = B^T conj(Q).
   void ConjugateShare(Step<T>& on) {
     const int64_t first = FirstOf(matrix_.rank), count = FirstOf(matrix_.rank + 1) - first;
     if (!kIsComplex<T> || count == 0) return;
@@ -120,7 +121,7 @@ class QrFactorization {
     }
   }
 
-  // --- What passes between ranks ---------------------------------------------------------------
+  // --- Messages between ranks -----------------------------------------------------------------
 
   void Receive(int64_t k) {
     Step<T> on(flow_, Stream::kCopy, "receive reflectors", k);
@@ -129,7 +130,7 @@ class QrFactorization {
     chain_.Receive(on, tiles_.owner(k), Factors(k));
   }
 
-  // The reflectors of tile column k are not needed any more.
+  // Releases the reflectors of tile column k, which are not needed any more.
   void Release(int64_t k) {
     Step<T> on(flow_, Stream::kMain);
     on.Writes(panel_[k]).AwaitsSent(RoomOf(k)).Frees(RoomOf(k));
@@ -149,8 +150,8 @@ class QrFactorization {
     chain_.Send(on, Factors(k));
   }
 
-  // Factors columns of a tile column by halves: the reflectors of the first half are applied to the
-  // second in products that are as large as possible. Column `first` begins in row `first`.
+  // Factors columns of a tile column by halves: applies the reflectors of the first half to the
+  // second half in products that are as large as possible. Column `first` begins in row `first`.
   void FactorColumns(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
                      int64_t first, int64_t columns) {
     if (columns <= kPanelColumns) return FactorPanel(on, tile, h, first, columns);
@@ -188,7 +189,7 @@ class QrFactorization {
 
   // --- Updates ---------------------------------------------------------------------------------
 
-  // Tile column k + 1 by those of k, on the critical path.
+  // Applies the reflectors of tile column k to tile column k + 1, on the critical path.
   void UpdateNext(int64_t k) {
     const int64_t slot = tiles_.slot(k + 1), width = tiles_.width(k + 1);
     Step<T> on(flow_, Stream::kNext, "update next", k);
@@ -197,7 +198,7 @@ class QrFactorization {
               matrix_.ld(), next_work_, tiles_.width());
   }
 
-  // All of this rank's other tile columns beyond k.
+  // Applies the reflectors of tile column k to all of this rank's other tile columns after k.
   void UpdateTrailing(int64_t k) {
     const int64_t begin =
         tiles_.slots_before(matrix_.rank, k + 1) + (k + 1 < count_ && Mine(k + 1) ? 1 : 0);

@@ -11,10 +11,10 @@
 namespace jaxmg {
 namespace {
 
-// How many times a tile's width of columns are multiplied at a time.
+// The number of columns to multiply at a time, in tile widths.
 constexpr int64_t kTilesAtOnce = 4;
 
-// The tile columns that have reflectors, in the order in which they multiply.
+// Returns the tile columns that have reflectors, in the order in which they multiply.
 std::vector<int64_t> OrderOfTiles(const Tiles& tiles, int64_t n, bool ascends) {
   std::vector<int64_t> order(TilesWithReflectors(tiles, n));
   std::iota(order.begin(), order.end(), 0);
@@ -22,7 +22,7 @@ std::vector<int64_t> OrderOfTiles(const Tiles& tiles, int64_t n, bool ascends) {
   return order;
 }
 
-// Block reflectors of one tile column after the other, on all ranks.
+// Provides the block reflectors of one tile column after the other on all ranks.
 template <typename T>
 class ReflectorSweep {
  public:
@@ -38,7 +38,7 @@ class ReflectorSweep {
     return 2 * BlockReflectorSize(tiles, n) + kTilesAtOnce * tiles.width() * tiles.width();
   }
 
-  // Calls use(on, tile, h) for each.
+  // Calls use(on, tile, h) for each tile column.
   template <typename Use>
   void ForEach(Flow& flow, bool ascends, const char* name, const Use& use) {
     DoubleBuffer<T>(flow, buffers_, size_)
@@ -173,7 +173,7 @@ Status Orgqr(const RankContext& context, Precision precision, const Matrix<T>& m
                 [&](Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h) {
                   if (tile.owner == matrix.rank) {
                     on.SetZero(n, tile.width, matrix.tile(tile.k), ld);
-                    // The ones of the identity are those of V's diagonal.
+                    // The ones of the identity are copied from V's diagonal.
                     on.Copy(Block(matrix.tile(tile.k, tile.begin), ld + 1, 1, tile.count),
                             Block(h.v, h.ld + 1, 1, tile.count));
                   }

@@ -10,7 +10,7 @@
 namespace jaxmg {
 namespace {
 
-// Work on a factor has no failure of its own but that of the call.
+// Sets the outcome. Routines that use a factor fail only if the call fails.
 template <typename T, typename U>
 Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   JAXMG_RETURN_IF_ERROR(frame.outcome().Set());
@@ -77,7 +77,7 @@ QrFormSpace<T>::QrFormSpace(const Sizes& sizes, const Ranks& ranks)
 
 template <typename T>
 Status CheckRows(const RankContext& context, const Operand<T>& operand, int32_t* info) {
-  // The rows lie one after the other: a single column of all of their elements.
+  // The rows are contiguous: checks them as a single column.
   const Blocks<T> blocks = {operand.n, operand.m, operand.block, operand.a};
   const int64_t count = blocks.width(context.comm.rank()) * operand.n;
   if (count == 0) return Status::Ok();
@@ -120,7 +120,8 @@ Status SolveWithFactor(const RankContext& context, const Matrix<T>& matrix, cons
     }
     return SolveWithR(context, matrix, x, /*transposed=*/false, sums);
   }
-  // M^T x = b has the solution conj(Q) R^-T b, and M^H x = b that of conj(b), conjugated.
+  // M^T x = b has the solution conj(Q) R^-T b. The solution of M^H x = b is the conjugate of the
+  // solution of M^T x = conj(b).
   auto conjugate = [&]() -> Status {
     if (!kIsComplex<T> || system != Op::kConjTrans) return Status::Ok();
     return context.device.blas<T>().Conjugate(Stream::kMain, x.count, matrix.rows, x.data, x.count);

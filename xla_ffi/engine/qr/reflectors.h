@@ -1,9 +1,9 @@
-// Block reflectors: a tile column's part of Q, I - V T V^H, as all ranks read it, and products with
-// it.
+// Block reflectors: a tile column's part of Q, I - V T V^H, in the form that all ranks read, and
+// products with it.
 //
-// A tile column is factored in panels of kPanelColumns columns, whose T the factor keeps: 64
-// numbers a reflector. Products with many columns take the T of the whole tile column, which is
-// made of those; products with few columns are cheaper panel by panel.
+// A tile column is factored in panels of kPanelColumns columns. The factor stores the panels' T: 64
+// numbers for each reflector. Products with many columns use the T of the whole tile column, which
+// is computed from the panels' T; products with few columns are cheaper panel by panel.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_
 
@@ -15,7 +15,7 @@
 
 namespace jaxmg {
 
-// The reflectors of tile column k of a matrix of `n` rows: they change rows from `begin` on.
+// The reflectors of tile column k of a matrix of `n` rows. They change the rows from `begin` on.
 struct TileReflectors {
   TileReflectors(const Tiles& tiles, int64_t n, int64_t k)
       : k(k),
@@ -30,7 +30,7 @@ struct TileReflectors {
   const int64_t begin, width, rows, count;
 };
 
-// Tile columns that have reflectors: those that begin above the last row.
+// Returns the number of tile columns that have reflectors: those that begin above the last row.
 inline int64_t TilesWithReflectors(const Tiles& tiles, int64_t n) {
   int64_t count = tiles.nonempty();
   while (count > 0 && tiles.offset(count - 1) >= n) --count;
@@ -45,15 +45,15 @@ void ForPanels(const TileReflectors& tile, const F& f) {
   }
 }
 
-// T of the panels, on every rank: kPanelColumns x k, k the number of all reflectors. A reflector
-// has its column of its panel's T.
+// T of a panel, in the panels' T on every rank: kPanelColumns x k, where k is the number of all
+// reflectors. Each reflector has a column, which is its column of its panel's T.
 template <typename T>
 T* PanelFactor(T* factors, const TileReflectors& tile, int64_t first) {
   return factors + (tile.begin + first) * kPanelColumns;
 }
 
-// T and V of a tile column, one above the other in one block: T is count x count and upper
-// triangular, V is rows x count with its ones and zeros.
+// T and V of a tile column, stacked in one block: T is count x count and upper triangular, V is
+// rows x count and includes its ones and zeros.
 template <typename T>
 struct BlockReflector {
   BlockReflector(const TileReflectors& tile, T* memory)
@@ -70,13 +70,13 @@ struct BlockReflector {
   T* const v;
 };
 
-// Elements that a block reflector takes at most.
+// Returns the largest number of elements of a block reflector.
 inline int64_t BlockReflectorSize(const Tiles& tiles, int64_t n) {
   return (n + tiles.width()) * tiles.width();
 }
 
-// C := op(I - V T V^H) C, C rows x columns, V rows x count. `work`: count x columns.
-// Products in the flow's precision, or exact ones.
+// C := op(I - V T V^H) C, C rows x columns, V rows x count. `work`: count x columns. `products`
+// selects the flow's precision or exact products.
 enum class Products { kOfFlow, kExact };
 template <typename T>
 void ApplyLeft(Step<T>& on, Products products, Op op, int64_t rows, int64_t count, int64_t columns,
@@ -92,7 +92,7 @@ void ApplyLeft(Step<T>& on, Products products, Op op, int64_t rows, int64_t coun
            c, ldc);
 }
 
-// The same for many columns, as many at a time as `work` has room for.
+// As above, for many columns, `at_once` columns at a time: `work` is count x at_once.
 template <typename T>
 void ApplyLeft(Step<T>& on, Op op, const BlockReflector<T>& h, int64_t columns, T* c, int64_t ldc,
                T* work, int64_t at_once) {
@@ -112,13 +112,14 @@ void ApplyRight(Step<T>& on, Op op, int64_t m, int64_t rows, int64_t count, cons
   on.ExactGemm(Op::kNone, Op::kConjTrans, m, rows, count, -1, work, m, v, ldv, 1, x, ldx);
 }
 
-// The number of columns in the first half: whole panels. `columns` must be more than a panel's.
+// Returns the number of columns in the first half, which has whole panels. `columns` must exceed a
+// panel's.
 inline int64_t FirstHalf(int64_t columns) {
   return (columns + kPanelColumns - 1) / kPanelColumns / 2 * kPanelColumns;
 }
 
-// T12 = -T1 (V1^H V2) T2 of the columns from `first` on, whose first `half` have T1 and whose
-// others have T2.
+// T12 = -T1 (V1^H V2) T2 for `columns` columns from `first` on: T1 belongs to the first `half`
+// columns, T2 to the others.
 template <typename T>
 void CombineHalves(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t half,
                    int64_t columns) {
@@ -133,7 +134,7 @@ void CombineHalves(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64
           Triangle{Uplo::kUpper});
 }
 
-// Computes T of columns from those of their panels, by halves.
+// Computes T of columns from the T of their panels, by halves.
 template <typename T>
 void CombineColumns(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t columns) {
   if (columns <= kPanelColumns) return;
@@ -143,7 +144,7 @@ void CombineColumns(Step<T>& on, const BlockReflector<T>& h, int64_t first, int6
   CombineHalves(on, h, first, half, columns);
 }
 
-// Copies T of a panel to its place on the diagonal of the tile column's.
+// Copies T of a panel to its place on the diagonal of the tile column's T.
 template <typename T>
 void CopyPanelFactor(Step<T>& on, const TileReflectors& tile, const T* factors,
                      const BlockReflector<T>& h, int64_t first, int64_t columns) {
@@ -151,7 +152,7 @@ void CopyPanelFactor(Step<T>& on, const TileReflectors& tile, const T* factors,
           Block(PanelFactor(factors, tile, first), kPanelColumns, columns, columns));
 }
 
-// T of a tile column from V and from the T of its panels.
+// Computes T of a tile column from V and the T of its panels.
 template <typename T>
 void CombineFactors(Step<T>& on, const TileReflectors& tile, const T* factors,
                     const BlockReflector<T>& h) {

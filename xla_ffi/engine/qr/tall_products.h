@@ -1,5 +1,5 @@
-// Products of tall matrices by rows on the ranks, and the sums over ranks of small ones. A rank's
-// rows, read column by column, are X (n x rows). Enqueued on kMain.
+// Products of tall matrices that are distributed by rows, and sums over ranks of small matrices. A
+// rank's rows, read as column-major, are X (n x rows). Enqueued on kMain.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_PRODUCTS_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_TALL_PRODUCTS_H_
 
@@ -12,7 +12,7 @@ namespace jaxmg {
 
 inline constexpr int kFirstRank = 0;
 
-// The most rows of which RowSquares multiplies all with each other.
+// The number of rows that RowSquares multiplies with each other at a time.
 inline constexpr int64_t kRowsOfSquares = 32;
 
 template <typename T>
@@ -21,11 +21,11 @@ class TallProducts {
   explicit TallProducts(const RankContext& context)
       : device_(context.device), comm_(context.comm), tuning_(device_.tuning()) {}
 
-  // Whether this rank computes what all need alike.
+  // Whether this rank computes results that are equal on all ranks.
   bool works() const { return !tuning_.small_on_one || comm_.rank() == kFirstRank; }
 
-  // The lower triangle of G := X X^H + beta G, a few columns at a time by the rows from their first
-  // on. Not by HERK, which is slow where X has many more columns than rows.
+  // The lower triangle of G := X X^H + beta G, a few columns at a time, each from its diagonal
+  // block down. Doesn't use HERK, which is slow if X has many more columns than rows.
   Status Gram(int64_t n, int64_t rows, const T* x, Real<T> beta, T* g) {
     for (int64_t j = 0; j < n; j += width()) {
       JAXMG_RETURN_IF_ERROR(blas().Gemm(kMain, Op::kNone, Op::kConjTrans, n - j,
@@ -35,7 +35,7 @@ class TallProducts {
     return Status::Ok();
   }
 
-  // Y := L X of a lower triangle L with zeros above its diagonal; Y may not overlap X.
+  // Y := L X with a lower triangle L that has zeros above its diagonal. Y must not overlap X.
   Status TimesLower(int64_t n, int64_t rows, const T* l, const T* x, T* y) {
     for (int64_t i = 0; i < n; i += width()) {
       const int64_t height = std::min(width(), n - i);
@@ -45,7 +45,7 @@ class TallProducts {
     return Status::Ok();
   }
 
-  // squares_i := the sum of |x_ij|^2, of X m x n; `products` has room for kRowsOfSquares^2.
+  // squares_i := the sum of |x_ij|^2 over j, for X m x n. `products` has kRowsOfSquares^2 elements.
   Status RowSquares(int64_t m, int64_t n, const T* x, T* products, T* squares) {
     for (int64_t i = 0; i < m; i += kRowsOfSquares) {
       const int64_t count = std::min(kRowsOfSquares, m - i);
@@ -57,9 +57,10 @@ class TallProducts {
     return Status::Ok();
   }
 
-  // Adds up all ranks' matrices (m x n, without gaps) on the ranks that work: the same bits on all
-  // of them. A rank adds up the columns of one part and sends them to all, unless only one works.
-  // With `lower` the lower triangle of a square matrix. `received` is as large as the matrix.
+  // Sums up all ranks' matrices (m x n, contiguous) on the ranks that work, with the same bits on
+  // all of them. Each rank sums up the columns of one part and sends them to all, unless only one
+  // rank works. `lower`: only the lower triangle of a square matrix. `received` is as large as the
+  // matrix.
   Status SumOverRanks(int64_t m, int64_t n, T* data, bool lower, T* received) {
     const int ranks = comm_.size(), rank = comm_.rank();
     if (ranks == 1 || m == 0) return Status::Ok();
@@ -98,13 +99,13 @@ class TallProducts {
     return WaitAllSent(comm_, kMain);
   }
 
-  // What the first rank has, on all ranks.
+  // Sends the first rank's block to all ranks.
   Status FromFirst(const Bytes2D& block) {
     if (comm_.size() == 1 || block.height * block.columns == 0) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(Broadcast(comm_, kMain, kFirstRank, block));
     return WaitAllSent(comm_, kMain);
   }
-  // What the ranks that work have, on all ranks.
+  // Sends a matrix of the ranks that work to all ranks.
   Status Spread(int64_t m, int64_t n, T* data) {
     return tuning_.small_on_one ? FromFirst(Block(data, m, m, n)) : Status::Ok();
   }
@@ -113,7 +114,7 @@ class TallProducts {
   static constexpr Stream kMain = Stream::kMain;
 
   Blas<T>& blas() { return device_.blas<T>(); }
-  // Of the columns or rows of a triangle that are computed at a time.
+  // The number of columns or rows of a triangle to compute at a time.
   int64_t width() const { return std::max<int64_t>(tuning_.usual_tile / 2, 1); }
 
   Device& device_;

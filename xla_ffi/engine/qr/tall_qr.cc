@@ -17,23 +17,24 @@ namespace jaxmg {
 namespace {
 
 constexpr Stream kMain = Stream::kMain;
-// How far the second Gram matrix may be from I, squared, in Frobenius's norm. A quarter is far
-// below what CholeskyQR2 allows.
+// Limit for the squared distance of the second Gram matrix from I, in the Frobenius norm. A quarter
+// is far below the limit of CholeskyQR2.
 constexpr double kFarthest = 0.25 * 0.25;
-// Up to which |L| |L^-1| / n, in Frobenius's norm, L^-1 itself is multiplied with. Its rounding
-// then moves A - Q R by no more than a few times n^(1/2) units of |A|.
+// Limit for |L| |L^-1| / n, in the Frobenius norm, up to which the code multiplies by L^-1 itself.
+// The rounding of L^-1 then changes A - Q R by no more than a few times n^(1/2) units of |A|.
 constexpr double kModerate = 4;
 
 template <typename T>
 bool InRange(const T* squares, int64_t count) {
-  // Nothing that is made of these squares, or of their roots, overflows or underflows.
+  // Products of these squares, or of their roots, neither overflow nor underflow.
   const Real<T> limit = std::ldexp(Real<T>(1), std::numeric_limits<Real<T>>::max_exponent / 2 - 4);
   return std::all_of(squares, squares + count, [&](const T& square) {
     return std::real(square) > 1 / limit && std::real(square) < limit;
   });
 }
 
-// e of `largest` = f 2^e, 1 <= f < 2, if it is a normal number; 0 where it is 0 or isn't finite.
+// Returns the e of `largest` = f 2^e, 1 <= f < 2, for a normal number. Returns 0 for zero and for
+// values that are not finite.
 template <typename R>
 int ExponentOf(R largest) {
   if (!(largest > 0) || !std::isfinite(largest)) return 0;
@@ -81,7 +82,7 @@ class TallQr {
   }
 
  private:
-  // A and right-hand sides as an algorithm starts with them.
+  // A and right-hand sides as an algorithm reads them.
   struct From {
     const T *a, *b, *below;
   };
@@ -99,7 +100,7 @@ class TallQr {
   T* Squares() const { return Diagonal() + n_; }
   T* Changes() const { return Squares() + nrhs_; }
   bool First() const { return comm_.rank() == kFirstRank; }
-  // Of further rows, which the first rank adds to its own.
+  // The number of further rows, which the first rank adds to its own.
   int64_t further() const { return First() ? s_.further : 0; }
 
   // --- Decisions ---------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class TallQr {
     }
   };
 
-  // The first rank's numbers, on all ranks, after all work so far.
+  // Copies the first rank's numbers to the hosts of all ranks, after all work so far.
   Status Await(Numbers* numbers) {
     const int64_t count = NumberElements<T>(n_, nrhs_);
     const Bytes2D block = Block(at(space_.numbers), count, count, 1);
@@ -133,7 +134,7 @@ class TallQr {
 
   // --- Powers of two -----------------------------------------------------------------------------
 
-  // Scaled copies of all matrices, with entries near 1.
+  // Makes copies of all matrices, scaled to entries near 1.
   Status Scale() {
     const int64_t count = n_ + nrhs_;
     Real<T>* const mine = at(space_.largest);
@@ -155,7 +156,7 @@ class TallQr {
       for (int rank = 0; rank < comm_.size(); ++rank) {
         for (int64_t i = begin; i < end; ++i) {
           const Real<T> value = copy[rank * count + i];
-          largest = value <= largest ? largest : value;  // keeps NaN too
+          largest = value <= largest ? largest : value;  // also keeps NaN
           if (std::isnan(largest)) return 0;
         }
       }
@@ -191,14 +192,15 @@ class TallQr {
 
   // --- Factors of Gram matrices ------------------------------------------------------------------
 
-  // The Gram matrix of x and further rows, on the ranks that work: its lower triangle.
+  // Computes the lower triangle of the Gram matrix of x and further rows, on the ranks that work.
   Status MakeGram(const T* x, const T* below) {
     JAXMG_RETURN_IF_ERROR(products_.Gram(n_, s_.block, x, 0, gram()));
     if (further() > 0) JAXMG_RETURN_IF_ERROR(products_.Gram(n_, further(), below, 1, gram()));
     return products_.SumOverRanks(n_, n_, gram(), /*lower=*/true, at(space_.received));
   }
 
-  // The Gram matrix becomes L, of which the inverse is computed; NaN if it isn't positive definite.
+  // Overwrites the Gram matrix with L, and computes the inverse of L. Both are NaN if the matrix
+  // isn't positive definite.
   Status FactorGram() {
     JAXMG_RETURN_IF_ERROR(device_.status().InitInfo(kMain, at(space_.info)));
     JAXMG_RETURN_IF_ERROR(blas().Potrf(kMain, n_, gram(), n_, 0, at(space_.info)));
@@ -206,9 +208,9 @@ class TallQr {
     return blas().Trtri(kMain, n_, gram(), n_, inverse(), n_);
   }
 
-  // The factor of A's Gram matrix + shift I after its rows and columns were scaled to a diagonal of
-  // ones: its condition is that of A with columns of one length. The factor of the Gram matrix
-  // itself is the one times the lengths (Unscale).
+  // Factors A's Gram matrix + shift I after scaling its rows and columns to a diagonal of ones, so
+  // that its condition is that of A with columns of length 1. Unscale multiplies the factor by the
+  // lengths, which gives the factor of the Gram matrix itself.
   Status FactorScaled(const T* x, const T* below, Real<T> shift) {
     JAXMG_RETURN_IF_ERROR(MakeGram(x, below));
     if (!products_.works()) return Status::Ok();
@@ -236,14 +238,15 @@ class TallQr {
                                          inverse(), n_);
   }
 
-  // y := L^-1 x, of `columns` columns, by the inverse or by substitution; where y is x, by that.
+  // y := L^-1 x for `columns` columns, by the inverse or by substitution. Uses substitution if y is
+  // x.
   Status Divide(bool by_inverse, int64_t columns, const T* x, T* y) {
     if (by_inverse && x != y) return products_.TimesLower(n_, columns, inverse(), x, y);
     JAXMG_RETURN_IF_ERROR(CopyIfApart(device_, x, y, n_ * columns));
     return blas().Trsm(kMain, Side::kLeft, Op::kNone, n_, columns, gram(), n_, y, n_);
   }
 
-  // R^T of all passes so far, on the ranks that work.
+  // Accumulates R^T of all passes so far, on the ranks that work.
   Status Accumulate(bool first) {
     if (!products_.works()) return Status::Ok();
     if (first) return CopyIfApart(device_, gram(), p_.r, n_ * n_);
@@ -252,8 +255,8 @@ class TallQr {
 
   // --- Right-hand sides --------------------------------------------------------------------------
 
-  // right := the sum over ranks of B X^H, minus Y times the adjoint of further rows; with its last
-  // column, that of the squares, if those are there.
+  // right := the sum over ranks of B X^H, minus Y times the adjoint of further rows. With
+  // `squares`, also sums up its last column, the squares.
   Status RightHandSides(const T* b, const T* x, const T* y, bool squares) {
     T* const right = at(space_.right);
     JAXMG_RETURN_IF_ERROR(blas().Gemm(kMain, Op::kNone, Op::kConjTrans, nrhs_, n_, s_.block, 1, b,
@@ -266,7 +269,7 @@ class TallQr {
                                   at(space_.received));
   }
 
-  // x := right L^-H L^-1, with the inverse.
+  // x := right L^-H L^-1, by the inverse.
   Status SolveNormal(T* x) {
     T* const right = at(space_.right);
     T* const half = p_.c;
@@ -283,7 +286,8 @@ class TallQr {
 
   // --- Algorithms --------------------------------------------------------------------------------
 
-  // *in_range: no square or product overflows or underflows; *good: r and c are right.
+  // *in_range: whether no square or product overflows or underflows. *good: whether r and c are
+  // accurate.
   Status Seminormal(bool* in_range, bool* good) {
     *good = false;
     JAXMG_RETURN_IF_ERROR(FactorScaled(from_.a, from_.below, 0));
@@ -310,14 +314,15 @@ class TallQr {
       const double changed = std::real(numbers.changes[r]);
       *good = *good && changed <= std::real(numbers.squares[r]) * unit;
     }
-    has_factor_ = false;  // which has its lengths now
+    has_factor_ = false;  // the factor now includes the lengths
     if (!*good) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(Accumulate(/*first=*/true));
     JAXMG_RETURN_IF_ERROR(products_.Spread(n_, n_, p_.r));
     return products_.Spread(nrhs_, n_, p_.c);
   }
 
-  // x of the seminormal equations, corrected once: c, and the squares of R times the correction.
+  // Solves the seminormal equations and corrects x once. Sets c, and the squares of R times the
+  // correction.
   Status Correct() {
     if (nrhs_ == 0) return Status::Ok();
     T *const x = at(space_.x), *const change = at(space_.change), *const rest = at(space_.work);
@@ -362,7 +367,7 @@ class TallQr {
       }
       if (!*finite || !std::isfinite(numbers.sums[kOfFactor])) return Status::Ok();
       const bool by_inverse = numbers.IsModerate(n_);
-      // With Q the last product is from `work` to it.
+      // If Q is requested, alternates so that the last product reads `work` and writes Q.
       T* const to = p_.q != nullptr && pass + 2 == passes ? p_.q : at(space_.work);
       JAXMG_RETURN_IF_ERROR(Unscale());
       JAXMG_RETURN_IF_ERROR(products_.Spread(n_, n_, by_inverse && x != to ? inverse() : gram()));
@@ -379,8 +384,8 @@ class TallQr {
     return FinishQr(x, below, good);
   }
 
-  // The last pass, of an x that is orthogonal or nearly so, is computed before the host knows
-  // whether it is.
+  // The last pass, for an x that is orthogonal or nearly so. The products are enqueued before the
+  // host knows whether x is.
   Status FinishQr(const T* x, const T* below, bool* good) {
     JAXMG_RETURN_IF_ERROR(MakeGram(x, below));
     if (products_.works()) {
@@ -460,7 +465,8 @@ class TallQr {
   Workspace memory_;
   std::unique_ptr<Buffer> host_;
   From from_;
-  // Whether the factor of A's Gram matrix, scaled, and its inverse are there, with these numbers.
+  // Whether the factor of A's scaled Gram matrix and its inverse are available. Their numbers are
+  // in factor_numbers_.
   bool has_factor_ = false;
   Numbers factor_numbers_ = {};
 };

@@ -10,7 +10,7 @@ namespace jaxmg {
 namespace {
 
 constexpr Stream kMain = Stream::kMain;
-// The width of tiles of a rank's own matrix, which has few columns.
+// The tile width of a rank's own matrix, which has few columns.
 constexpr int64_t kWidth = 2 * kPanelColumns;
 
 Tiles SoloTiles(int64_t n) { return {n, n, 1, kWidth}; }
@@ -47,7 +47,7 @@ class TsqrProgram {
   Blas<T>& blas() { return device_.blas<T>(); }
   MatrixKernels<T>& kernels() { return device_.matrix<T>(); }
 
-  // a (rows x n) becomes Q, and `r` (count x n) becomes R.
+  // Overwrites a (rows x n) with Q, and `r` (count x n) with R.
   Status Factor(int64_t rows, T* a, T* r, int64_t count) {
     SoloCommunicator solo;
     const RankContext alone = {device_, solo};
@@ -64,7 +64,7 @@ class TsqrProgram {
     return Block(memory_.stack + rank * count_, stack_rows_, count_, p_.n);
   }
 
-  // The R's of all ranks, on those that work.
+  // Stacks R of all ranks, on the ranks that work.
   Status Stack() {
     const Bytes2D mine = Block(memory_.triangle, count_, count_, p_.n);
     for (int peer = 0; peer < comm_.size(); ++peer) {
@@ -83,7 +83,8 @@ class TsqrProgram {
     return WaitAllSent(comm_, kMain);
   }
 
-  // The stack becomes Q2, with R's diagonal not negative, and l becomes R^T.
+  // Overwrites the stack with Q2, with signs such that R's diagonal is not negative, and l with
+  // R^T.
   Status FactorStack() {
     T* r = memory_.triangle;
     JAXMG_RETURN_IF_ERROR(Factor(stack_rows_, memory_.stack, r, p_.n));
@@ -98,7 +99,7 @@ class TsqrProgram {
 
   bool OnlyFirstWorks() const { return device_.tuning().small_on_one; }
 
-  // This rank's rows of Q2: in the stack, or where the first rank has sent them.
+  // Finds this rank's rows of Q2: in the stack, or received from the first rank.
   Status TakeMine() {
     if (products_.works()) {
       mine_ = memory_.stack + comm_.rank() * count_;

@@ -1,11 +1,12 @@
-// TSQR: Householder's QR of each rank's rows, and one of the ranks' R's, stacked. Right for every
+// TSQR: Householder's QR of each rank's rows, and of the stack of the ranks' R. Accurate for every
 // matrix (tall_qr.h).
 //
-//   A^H of a rank = Q1 R1    block x n, in place of a turned copy of its rows
-//   R1 of all ranks, and `below`, one above the other = Q2 R
+//   conj(A) of a rank = Q1 R1    block x n, in place of a transposed copy of its rows
+//   R1 of all ranks, and `below`, stacked = Q2 R
 //   Q = Q1 (this rank's rows of Q2)
 //
-// All of it is that of conj(A), so that what is turned back by A^H is not conjugated.
+// All steps factor conj(A), so the conjugate transposes that bring results back to row form undo
+// the conjugation.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
 
@@ -16,7 +17,7 @@
 
 namespace jaxmg {
 
-// Where TSQR is computed from and to. Matrices are column-major.
+// The operands and the results of TSQR. Matrices are column-major.
 template <typename T>
 struct TsqrProblem {
   int64_t n, rows;  // of this rank's M = A^T, n x rows
@@ -25,9 +26,9 @@ struct TsqrProblem {
   const T* below;
   int64_t nrhs;
   const T* b;  // nrhs x rows
-  T* q;        // n x rows: Q^T; null if it isn't wanted
+  T* q;        // n x rows: Q^T; null if Q is not requested
   T* l;        // n x n: R^T, on all ranks
-  T* c;        // nrhs x n: (Q^H b)^T, likewise
+  T* c;        // nrhs x n: (Q^H b)^T, on all ranks
 };
 
 template <typename T>
@@ -42,11 +43,11 @@ struct TsqrMemory {
   Real<T>* signs;  // n
 };
 
-// The rows of the stacked R's.
+// Returns the number of rows of the stacked R.
 inline int64_t StackRows(int64_t n, int64_t rows, int64_t further, int ranks) {
   return ranks * std::min(rows, n) + further;
 }
-// Elements of workspace of a Householder QR of up to `rows` rows and n columns.
+// Returns the elements of workspace of a Householder QR of up to `rows` rows and n columns.
 int64_t PanelElements(int64_t n, int64_t rows);
 
 // Enqueued on all streams, kMain last.

@@ -34,8 +34,8 @@ Status WholeQrRoutine(const RankContext& context, const TallQrProblem<T>& proble
   Frame<T> frame(context, operand, space);
   Device& device = context.device;
   const bool with_q = problem.q != nullptr;
-  // R with a diagonal that isn't negative, and Q's columns to match. A's rows are columns to BLAS:
-  // conj(A) = conj(Q) conj(R) is what is factored.
+  // Computes R with a nonnegative diagonal, and the matching Q. BLAS reads A's rows as columns, so
+  // the factored matrix is conj(A) = conj(Q) conj(R).
   auto factor = [&]() -> Status {
     const WorksAlone alone(device, true);
     const Range range(device, kMain, "qr", 0);
@@ -85,7 +85,7 @@ Status WholeQrForAll(const RankContext& alone, const std::vector<TallQrProblem<T
   const BlocksOfAll<T> rows = {n, m, whole.sizes.block};
   std::unique_ptr<Buffer> memory;
   JAXMG_RETURN_IF_ERROR(device.Allocate(m * n * sizeof(T), &memory));
-  // The rows of Q replace those of A, of which the routine works on a copy.
+  // The rows of Q replace the rows of A, because the routine works on a copy of A.
   T* const a = memory->template as<T>();
   whole.sizes.block = m;
   whole.a = a;

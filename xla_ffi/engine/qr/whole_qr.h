@@ -1,5 +1,5 @@
-// QR of a matrix of more rows than columns that the first rank does for all, by its device's solver
-// of a whole matrix: ranks of one process share its processors, and hold each other up.
+// QR of a matrix with more rows than columns on the first rank, by its device's solver for a whole
+// matrix. Used because ranks of one process share its processors and slow each other down.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_WHOLE_QR_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_WHOLE_QR_H_
 
@@ -9,7 +9,7 @@
 
 namespace jaxmg {
 
-// On the root: the rows of all ranks, as they lie and transposed; on every rank: R and the outcome.
+// On the root: the rows of all ranks, as they are and transposed. On every rank: R and the outcome.
 template <typename T>
 struct WholeQrSpace : RoutineSpace<T> {
   WholeQrSpace(const TallSizes& sizes, const Ranks& ranks);
@@ -18,8 +18,9 @@ struct WholeQrSpace : RoutineSpace<T> {
   Piece<Real<T>> signs;
 };
 
-// Whether one rank factors the matrix: it has neither right-hand sides nor further rows, and is so
-// small that only the steps count, or not so tall that the products of CholeskyQR2 are faster.
+// Returns whether one rank factors the matrix. It must have neither right-hand sides nor further
+// rows, and be either so small that the number of steps dominates, or so close to square that the
+// products of CholeskyQR2 are not faster.
 inline bool IsWholeQr(const TallSizes& sizes, int ranks, const Tuning& tuning) {
   constexpr int64_t kTall = 3;
   const int64_t rows = sizes.block * ranks;
@@ -28,11 +29,11 @@ inline bool IsWholeQr(const TallSizes& sizes, int ranks, const Tuning& tuning) {
          (square || rows * sizes.n <= tuning.whole_qr_elements);
 }
 
-// TallQrRoutine of such a matrix. Workspace: WholeQrSpace.
+// TallQrRoutine for such a matrix. Workspace: WholeQrSpace.
 template <typename T>
 Status WholeQrRoutine(const RankContext& context, const TallQrProblem<T>& problem);
 
-// The same by one rank for all ranks of its process (for_all.h).
+// As WholeQrRoutine, by one rank for all ranks of its process (for_all.h).
 template <typename T>
 Status WholeQrForAll(const RankContext& alone, const std::vector<TallQrProblem<T>>& problems);
 

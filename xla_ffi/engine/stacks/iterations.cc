@@ -18,15 +18,17 @@ namespace jaxmg {
 namespace {
 
 constexpr Stream kStream = Stream::kMain;
-// Of the power iteration, of coupled Newton, and of QDWH.
+// Numbers of steps: of the power iteration; at most, of coupled Newton and of QDWH; of the inverse
+// iteration.
 constexpr int kPowers = 100, kNewtonSteps = 100, kMostSteps = 30, kInverseIterations = 6;
-// The c for which the condition of I + c X^H X is small enough for the inverse of its factor, which
-// multiplies small singular values by 18 at most.
+// Determines the least l of a step (StackedPolar::Step), l = 0.022. Its weights are a = 32 and c =
+// 268, for which I + c X^H X is conditioned well enough for the inverse of its factor. A step
+// multiplies small singular values by a.
 constexpr double kLargestC = 100;
-// What the smallest eigenvalue of X^H X has to be, in units of its rounding, to be known.
+// The smallest eigenvalue of X^H X is known if it exceeds its rounding by this factor.
 constexpr double kDistinct = 3;
 
-// A stack, its sums and numbers of each matrix.
+// Operations on a stack, and sums and numbers of each of its matrices.
 template <typename T>
 class StackProgram {
  protected:
@@ -36,7 +38,7 @@ class StackProgram {
   StackProgram(Device& device, int64_t count, int64_t n)
       : device_(device), count_(count), n_(n), size_(n * n) {}
 
-  // Memory for so many stacks of matrices and vectors, and for numbers.
+  // Allocates memory for these numbers of stacks of matrices and of vectors, and for numbers.
   Status Reserve(int stacks, int vectors) {
     const int64_t elements = count_ * (stacks * size_ + vectors * n_);
     JAXMG_RETURN_IF_ERROR(device_.Allocate(elements * sizeof(T), &elements_));
@@ -53,12 +55,12 @@ class StackProgram {
   Status Multiply(Op op_x, Op op_y, const T* x, const T* y, T* product) const {
     return kernels().Multiply(kStream, op_x, op_y, count_, n_, n_, n_, x, y, product);
   }
-  // A V for a vector of each matrix.
+  // product := op(A) V for a vector V of each matrix.
   Status Apply(Op op, const T* a, const T* v, T* product) const {
     return kernels().Multiply(kStream, op, Op::kNone, count_, n_, 1, n_, a, v, product);
   }
 
-  // The sums on the host.
+  // Computes the sums and copies them to the host.
   Status Read(StackedSum what, int64_t size, const T* x, const T* y, Numbers* sums) const {
     JAXMG_RETURN_IF_ERROR(elements().Sum(kStream, what, count_, size, n_, x, y, this->sums()));
     JAXMG_RETURN_IF_ERROR(CopyToHost(device_,
@@ -73,8 +75,8 @@ class StackProgram {
     return Status::Ok();
   }
 
-  // out := (of_x X + of_y Y + of_identity I) / divisor. There are at most kSlots of these between
-  // two Reads, after which what has been copied from the host is free.
+  // out := (of_x X + of_y Y + of_identity I) / divisor. May be called at most kSlots times between
+  // two Reads. After a Read the numbers have been copied, so their slots are free.
   Status Combine(const Numbers& of_x, const T* x, const Numbers& of_y, const T* y,
                  const Numbers& of_identity, T* out, double divisor = 1) {
     R* const here =
@@ -93,8 +95,8 @@ class StackProgram {
     return elements().Combine(kStream, count_, size_, n_, terms, out);
   }
 
-  // Waits for what is on its way from the host, whose memory another call may get after this one.
-  // A Read waits for it too.
+  // Waits for copies from host memory that another call may get after this one. A Read also waits
+  // for them.
   Status AwaitCopies() const {
     std::shared_ptr<Event> copied;
     JAXMG_RETURN_IF_ERROR(device_.NewEvent(&copied));
@@ -102,7 +104,7 @@ class StackProgram {
     return device_.AwaitOnHost(*copied);
   }
 
-  // The same vector for each matrix. Once in a program.
+  // Fills the vector of each matrix with the same values. May be called once in a program.
   template <typename F>
   Status MakeVectors(const F& element, T* v) const {
     T* const here = host_vectors_->template as<T>();
@@ -110,7 +112,7 @@ class StackProgram {
     for (int64_t i = 0; i < all; ++i) here[i] = static_cast<R>(element(i % n_));
     return device_.Copy(kStream, Block(v, all, all, 1), Block(here, all, all, 1));
   }
-  // V := V / |V|, with the squares of norms in sums().
+  // V := V / |V|. Leaves the squares of the norms in sums().
   Status Normalize(T* v) const {
     JAXMG_RETURN_IF_ERROR(elements().Sum(kStream, StackedSum::kInner, count_, n_, 1, v, v, sums()));
     return elements().DivideByRoots(kStream, count_, n_, sums(), v, v);
@@ -126,7 +128,7 @@ class StackProgram {
 
   Bytes2D Whole(const T* x) const { return Block(x, count_ * size_, count_ * size_, 1); }
 
-  static constexpr int kSlots = 2 * kMostSteps + 4;  // for numbers on their way to the device
+  static constexpr int kSlots = 2 * kMostSteps + 4;  // for numbers in transfer to the device
 
   Device& device_;
   const int64_t count_, n_, size_;
@@ -151,13 +153,13 @@ class NewtonRoots : StackProgram<T> {
     v_ = this->stack(5), w_ = v_ + count() * this->n_;
     std::unique_ptr<Buffer> exponents;
     JAXMG_RETURN_IF_ERROR(this->device_.Allocate(count() * sizeof(int32_t), &exponents));
-    // Of small p by a power of 2^p, so that all digits stay.
+    // For small p, scales by a power of 2^p, whose p-th root is exact.
     const int64_t step = p_ <= 32 ? p_ : 1;
     JAXMG_RETURN_IF_ERROR(this->elements().Scale(kStream, count(), this->size_, step, a, m_,
                                                  exponents->template as<int32_t>()));
     Numbers norms, start;
     JAXMG_RETURN_IF_ERROR(Shift(&norms));
-    // Eigenvalues of M are below p + 1 then.
+    // Scales M to eigenvalues below p + 1.
     const double p = static_cast<double>(p_);
     const Numbers scale = this->Map(norms, [p](double norm) { return (1 + p) / (2 * norm); });
     JAXMG_RETURN_IF_ERROR(this->Combine(scale, m_, {}, nullptr, {}, m_));
@@ -191,7 +193,7 @@ class NewtonRoots : StackProgram<T> {
     return Status::Ok();
   }
 
-  // M := A + epsilon w I, by power iteration, and the norms of that.
+  // M := A + epsilon w I, with w from the power iteration. Also reads the norms of M.
   Status Shift(Numbers* norms) {
     JAXMG_RETURN_IF_ERROR(
         this->MakeVectors([](int64_t i) { return std::cos(static_cast<double>(i)); }, v_));
@@ -218,8 +220,8 @@ class NewtonRoots : StackProgram<T> {
     JAXMG_RETURN_IF_ERROR(this->ReadNorms(StackedSum::kFromIdentity, this->size_, m_, m_, error));
     const double p = static_cast<double>(p_);
     for (int step = 0; step < kNewtonSteps; ++step) {
-      // Below 1 / (p + 1) an error becomes (p + 1) / 2 of its square, up to rounding. What is done
-      // is multiplied by I.
+      // Below 1 / (p + 1), a step turns the error e into (p + 1) / 2 e^2, up to rounding. Matrices
+      // that have converged are multiplied by I.
       Numbers of_m(count()), of_identity(count());
       bool any = false;
       for (int64_t i = 0; i < count(); ++i) {
@@ -246,7 +248,7 @@ class NewtonRoots : StackProgram<T> {
     return Status::Ok();
   }
 
-  // M := factor^p M, by squares; `factor` stays.
+  // M := factor^p M, by repeated squaring. `factor` is unchanged.
   Status TimesPower(T* factor) {
     const T* square = factor;
     int next = 1;
@@ -302,10 +304,10 @@ class StackedPolar : StackProgram<T> {
   int64_t count() const { return this->count_; }
   double unit() const { return static_cast<double>(std::numeric_limits<R>::epsilon()) / 2; }
 
-  // X of norm 1 at most, and an l below its singular values.
+  // Sets X, of norm 1 at most, and l, a lower bound of its singular values.
   Status Begin() {
     JAXMG_RETURN_IF_ERROR(this->Multiply(Op::kConjTrans, Op::kNone, scaled_, scaled_, gram_));
-    // An upper bound of the largest singular value squared, within n^(1/2) of it.
+    // An upper bound of the squared largest singular value, at most n^(1/2) times as large.
     Numbers bound;
     JAXMG_RETURN_IF_ERROR(this->ReadNorms(StackedSum::kInner, this->size_, gram_, gram_, &bound));
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -318,8 +320,9 @@ class StackedPolar : StackProgram<T> {
     JAXMG_RETURN_IF_ERROR(this->Combine(inverse, gram_, {}, nullptr, shift, gram_));
     Numbers growth;
     JAXMG_RETURN_IF_ERROR(InverseIteration(&growth));
-    // An estimate from above; what it misses by more than this, no step would notice. The smallest
-    // singular value of the noise may be a small part of its entries.
+    // The estimate of the smallest singular value is from above, so l is a quarter of it. If
+    // rounding hides the value, l is far below rounding, because the smallest singular value of the
+    // noise may be a small part of its entries.
     low_ = this->Filled(unit() / (1000 * static_cast<double>(this->n_)));
     for (int64_t i = 0; i < count(); ++i) {
       const double smallest = 1 / growth[i] - rounding;
@@ -336,7 +339,7 @@ class StackedPolar : StackProgram<T> {
     return Status::Ok();
   }
 
-  // The largest eigenvalues of the inverse of the Gram matrix, from below.
+  // Estimates the largest eigenvalues of the inverse of the Gram matrix, from below.
   Status InverseIteration(Numbers* growth) {
     JAXMG_RETURN_IF_ERROR(InvertFactor(gram_));
     JAXMG_RETURN_IF_ERROR(this->MakeVectors([](int64_t i) { return NoiseAt(i, 0); }, v_));
@@ -348,7 +351,7 @@ class StackedPolar : StackProgram<T> {
     return this->ReadNorms(StackedSum::kInner, this->n_, v_, v_, growth);
   }
 
-  // a := L^-1 of a = L L^H.
+  // a := L^-1, where a = L L^H on entry.
   Status InvertFactor(T* a) const {
     JAXMG_RETURN_IF_ERROR(this->kernels().FactorCholesky(kStream, false, count(), this->n_, a));
     return this->kernels().InvertTriangle(kStream, false, count(), this->n_, a);
@@ -364,8 +367,8 @@ class StackedPolar : StackProgram<T> {
                        [this](double low) { return 1 - low > 10 * unit(); });
   }
 
-  // X := b / c X + (a - b / c) X (I + c X^H X)^-1. What that changes is read once l is 1, since the
-  // host waits for it; from the least l that takes fewer than kMostSteps steps.
+  // X := b / c X + (a - b / c) X (I + c X^H X)^-1. Reads the change of X only once l is 1, because
+  // the host waits for it. From the least l, l reaches 1 in fewer than kMostSteps steps.
   Status Step(Numbers* change) {
     const double least = 2 / std::pow(4 * kLargestC, 0.75);
     Numbers kept(count()), added(count()), of_gram(count());
@@ -401,7 +404,7 @@ Status NormalizeStack(Device& device, int64_t count, int64_t size, const T* a, T
   std::unique_ptr<Buffer> exponents, sums;
   JAXMG_RETURN_IF_ERROR(device.Allocate(count * sizeof(double), &sums));
   StackElements<T>& elements = device.elements<T>();
-  if constexpr (!std::is_same_v<Real<T>, float>) {  // squares of those are in double's range
+  if constexpr (!std::is_same_v<Real<T>, float>) {  // squares of floats are in double's range
     JAXMG_RETURN_IF_ERROR(device.Allocate(count * sizeof(int32_t), &exponents));
     JAXMG_RETURN_IF_ERROR(
         elements.Scale(kStream, count, size, 1, a, x, exponents->template as<int32_t>()));

@@ -1,7 +1,7 @@
-// Iterations on stacks of matrices, all of one shape, that one device computes for itself: what
-// optimizers need of many matrices at once. Matrices are row-major, as in device/stack_kernels.h.
+// Iterations on stacks of matrices of one shape, computed by one device alone. Optimizers need them
+// for many matrices at once. Matrices are row-major, as in device/stack_kernels.h.
 //
-// All matrices take the steps of the one that needs most. Which step is the last depends on a norm
+// All matrices take the number of steps of the one that needs most. The last step depends on a norm
 // of each matrix, which the host reads once a step.
 #ifndef JAXMG_XLA_FFI_ENGINE_STACKS_ITERATIONS_H_
 #define JAXMG_XLA_FFI_ENGINE_STACKS_ITERATIONS_H_
@@ -13,23 +13,23 @@
 
 namespace jaxmg {
 
-// X := A / |A| in the Frobenius norm for each of `count` matrices of `size` elements, whatever
-// their range; zeros where A is zero. X may be A.
+// X := A / |A| in the Frobenius norm for each of `count` matrices of `size` elements, for all
+// magnitudes of entries; zeros if A is zero. X may be A.
 template <typename T>
 Status NormalizeStack(Device& device, int64_t count, int64_t size, const T* a, T* x);
 
-// roots := (A + epsilon w I)^(-1/p) for each of `count` Hermitian matrices, n x n and positive
-// semidefinite, w the largest eigenvalue: by the coupled Newton iteration (C.-H. Guo and N. J.
-// Higham, A Schur-Newton method for the matrix pth root and its inverse, 2006, (1.2) there, with M
-// = H^p A beside H). NaN where it doesn't converge. Memory: six stacks.
+// roots := (A + epsilon w I)^(-1/p), w the largest eigenvalue, for each of `count` Hermitian
+// positive semidefinite n x n matrices. Uses the coupled Newton iteration, which updates M = H^p A
+// along with H (C.-H. Guo and N. J. Higham, A Schur-Newton method for the matrix pth root and its
+// inverse, 2006, equation (1.2)). NaN if it doesn't converge. Memory: six stacks.
 template <typename T>
 Status InverseRootsOfStack(Device& device, int64_t count, int64_t n, int64_t p, double epsilon,
                            const T* a, T* roots);
 
-// U with orthonormal columns, whatever the rank of A, of A = U H for each of `count` matrices, n x
-// n, by QDWH (engine/svd/qdwh.h) with weights for which a Cholesky factorization is as good as a QR
-// decomposition. Unless h is null it becomes H / 2^e, e the exponents of StackElements::Scale.
-// Memory: four stacks.
+// U of A = U H for each of `count` n x n matrices. U has orthonormal columns, whatever the rank of
+// A. Uses QDWH (engine/svd/qdwh.h) with weights for which a Cholesky factorization is as accurate
+// as a QR decomposition. Unless h is null, sets it to H / 2^e, where e are the exponents of
+// StackElements::Scale. Memory: four stacks.
 template <typename T>
 Status PolarOfStack(Device& device, int64_t count, int64_t n, const T* a, T* u, T* h,
                     int32_t* exponents);

@@ -10,20 +10,20 @@
 namespace jaxmg {
 namespace {
 
-// The number of columns of panels that are applied together if they fit, for deeper products.
+// The number of columns of panels to apply together if they fit, for deeper products.
 constexpr int64_t kAppliedColumns = 128;
 
 constexpr Triangle kUpper = {Uplo::kUpper};
 
-// Columns of a rank that are packed side by side, and their positions in the whole matrix: a run of
-// tiles of equal width at equal distances.
+// A run of tiles of a rank with equal width and equal distances: their columns, which are packed
+// contiguously, and the columns' positions in the whole matrix.
 struct TileRun {
   int64_t tile;    // the first tile
   int64_t packed;  // packed columns before the run
   int64_t offset;  // of the first tile in the whole matrix
   int64_t width, stride, count;
 
-  // The run's columns, of `height` elements each: a tile is a column of the block.
+  // The run's columns, of `height` elements each, as a block in which each column is a tile.
   template <typename T>
   Bytes2D Packed(const T* columns, int64_t height) const {
     return Block(columns + packed * height, width * height, width * height, count);
@@ -54,7 +54,7 @@ void ForTileRuns(const Tiles& tiles, int rank, int64_t first, const F& f) {
 
 // The panel of tile column k. The trailing matrix has `trailing` rows and columns and begins at
 // `behind`. The panel's own rows begin at `top`, which is further down if the tile is narrower than
-// the band; V has zeros between.
+// the band; V is zero between `behind` and `top`.
 struct Panel {
   Panel(const Tiles& tiles, int64_t k)
       : k(k),
@@ -111,7 +111,7 @@ class BandReduction {
     return b * (6 * n + 2 * b) + own * (4 * b + BandRows(tiles));
   }
 
-  // kPanel factors and sends the next panel while kMain updates the columns behind it.
+  // kPanel factors and sends the next panel while kMain updates the columns after it.
   Status Run(T* band) {
     flow_.Fork();
     const Panel first(tiles_, 0);
@@ -137,7 +137,7 @@ class BandReduction {
  private:
   bool Mine(const Panel& panel) const { return panel.owner == rank_; }
 
-  // Elements of the message from a panel's owner to all: V^H, r x trailing, followed by T.
+  // The message from a panel's owner to all: V^H, r x trailing, followed by T.
   T* FactorIn(const Panel& panel) const { return message_ + panel.trailing * panel.reflectors; }
   Bytes2D Message(const Panel& panel) const {
     const int64_t r = panel.reflectors;
@@ -146,7 +146,7 @@ class BandReduction {
 
   Data& Column(int64_t k) { return columns_[tiles_.slot(k)]; }
 
-  // This rank's slots behind tile column k: the first, and the end.
+  // This rank's slots after tile column k: the first, and the end.
   int64_t FirstBehind(int64_t k) const { return tiles_.slots_before(rank_, k + 1); }
   int64_t EndOfSlots() const { return tiles_.slots_before(rank_, tiles_.nonempty()); }
 
@@ -241,7 +241,7 @@ class BandReduction {
     }
   }
 
-  // The same from the lower triangle alone: a block's columns from its diagonal on are also the
+  // As Multiply, from the lower triangle only: a block's columns from its diagonal on are also the
   // rows of M right of the block.
   void MultiplyTriangle(const Panel& panel) {
     const int64_t r = panel.reflectors, rows = panel.trailing;
@@ -261,8 +261,8 @@ class BandReduction {
     on.ConjTranspose(rows, r, own_stack_, rows, y_, r);
   }
 
-  // W^H = X^H - (X^H V) T V^H / 2, written to both sides of V^H in the stack; on the left only for
-  // the next tile column, for which others wait.
+  // W^H = X^H - (X^H V) T V^H / 2, written to both sides of V^H in the stack. The left side holds
+  // only the next tile column's part, for which other ranks wait.
   void Combine(const Panel& panel, const Panel& next) {
     Step<T> on(flow_, Stream::kMain);
     const int64_t r = panel.reflectors, rows = panel.trailing;
@@ -285,7 +285,8 @@ class BandReduction {
             stack_, 3 * r, 1, matrix_.tile(next.k, panel.behind), n_);
   }
 
-  // The same for all columns behind it. The rows beside its diagonal tile are not read any more.
+  // The same update for all columns after the next tile column. The rows beside that column's
+  // diagonal tile are not read any more.
   void Update(const Panel& panel, const Panel& next) {
     const int64_t r = panel.reflectors, ld = 3 * r;
     Step<T> on(flow_, Stream::kMain, "update", panel.k);
@@ -314,7 +315,7 @@ class BandReduction {
 
   void GatherBand(T* band) {
     Step<T> on(flow_, Stream::kMain);
-    // Packed by slots: a narrow tile is followed by a gap.
+    // Packed by slots, so a narrow tile is followed by a gap.
     ForTileRuns(tiles_, rank_, 0, [&](const TileRun& run) {
       const Bytes2D mine = Block(own_band_ + tiles_.slot(run.tile) * b_ * ldb_, b_ * ldb_,
                                  run.width * ldb_, run.count);
@@ -332,19 +333,19 @@ class BandReduction {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const int rank_;
-  const bool alone_;     // a single rank's columns lie side by side
+  const bool alone_;     // a single rank's columns are contiguous
   const int64_t block_;  // columns of a block if only a triangle is updated
   const int64_t n_, b_, ldb_;
   T* const factors_;
   T *message_, *unpacked_, *y_, *stack_, *own_y_, *own_stack_, *small_, *own_band_;
   std::vector<Data> columns_;   // by slot
   Data panel_;                  // message_
-  Data stack_v_, stack_w_;      // the stack's rows; kMain alone reads the rest
+  Data stack_v_, stack_w_;      // the stack's rows; only kMain reads the rest
   std::vector<Data> received_;  // Y, by the streams of kReceiving; later W
   Room message_room_, y_room_;  // message_, own_y_
 };
 
-// Applies panels side by side in one WY form, from the last to the first.
+// Applies several panels together, in one WY form, from the last to the first.
 template <typename T>
 class BandProduct {
  public:
@@ -390,7 +391,7 @@ class BandProduct {
   void Apply(int64_t begin, int64_t end, T* v) {
     Step<T> on(flow_, Stream::kMain, "apply", begin);
     const int64_t top = tiles_.offset(begin + 1), height = n_ - top, ldt = most_ * b_;
-    on.WaitAllSent();  // the sends of two iterations ago
+    on.WaitAllSent();  // Waits for the sends of two iterations ago.
     int64_t width = 0;
     for (int64_t k = begin; k < end; ++k) {
       const Panel panel(tiles_, k);
@@ -403,7 +404,7 @@ class BandProduct {
         on.UnpackReflectors(panel.rows, r, matrix_.tile(k, panel.top), n_, below, height);
       }
       on.Broadcast(panel.owner, Block(below, height, panel.rows, r));
-      // The T of both panels: T12 = -T1 (V1^H V2) T2.
+      // Combines T of these panels with T of the previous ones: T12 = -T1 (V1^H V2) T2.
       T* t12 = t_ + width * ldt;
       const T* t2 = factors_ + panel.begin * b_;
       on.Copy(Block(t12 + width, ldt, r, r), Block(t2, b_, r, r));

@@ -1,5 +1,5 @@
-// The first stage of a Hermitian eigensolver: M = Q1 B Q1^H, B a band matrix, and products with Q1.
-//
+// The first stage of a Hermitian eigensolver: M = Q1 B Q1^H, where B is a band matrix, and products
+// with Q1.
 //   tile column k:   ┌──┐          P = M[below the diagonal tile] = Q R, Q = I - V T V^H
 //                    │ D│ R ...
 //                    ├──┤          then M := Q^H M Q for the columns right of the tile column:
@@ -10,7 +10,7 @@
 //
 // Each rank has whole columns of M, both triangles. So Y = M V is one product with its columns, and
 // ranks exchange rows of Y instead of summing over ranks. That takes 2 n^3 operations. A single
-// rank works on the lower triangle, in blocks of Tuning::triangle_columns columns: 4/3 n^3
+// rank works on the lower triangle only, in blocks of Tuning::triangle_columns columns: 4/3 n^3
 // operations, in products half as large.
 //
 // C. H. Bischof, B. Lang, X. Sun, "A framework for symmetric band reduction", ACM TOMS 26, 2000.
@@ -24,20 +24,21 @@
 
 namespace jaxmg {
 
-// Rows of the band's storage: each column from its diagonal on, with tiles.width() subdiagonals and
-// room for the bulges of the reduction to a tridiagonal matrix.
+// Returns the number of rows of the band's storage: each column from its diagonal on, with
+// tiles.width() subdiagonals and space for the bulges of the reduction to a tridiagonal matrix.
 inline int64_t BandRows(const Tiles& tiles) { return 2 * tiles.width() + 1; }
 
-// Elements of the factors T of all panels, which products with Q1 need on every rank beside V.
+// Returns the number of elements of the factors T of all panels. Every rank needs T, in addition to
+// V, for products with Q1.
 inline int64_t BandFactors(const Tiles& tiles) { return tiles.width() * tiles.columns(); }
 
-// Elements of workspace.
+// Return the number of elements of workspace.
 int64_t ReduceToBandWorkspace(const Tiles& tiles);
 int64_t ApplyBandWorkspace(const Tiles& tiles, int64_t columns);
 
 // Reads all of M, block-cyclic, and overwrites its tile columns with V. Writes BandFactors elements
-// to `factors` and B to the root's `band` (BandRows x n; null on other ranks). kMain continues
-// after it.
+// to `factors` and B to the root's `band` (BandRows x n; null on other ranks). Later work on kMain
+// waits for it.
 template <typename T>
 Status ReduceToBand(const RankContext& context, const Matrix<T>& matrix, T* factors, T* band,
                     T* workspace);

@@ -26,8 +26,8 @@ int64_t BlockElements(const ChaseShape& shape) {
   return shape.bundle / shape.group * GroupElements(shape);
 }
 
-// The number of columns to apply at a time: few enough that the rows that a bundle's groups access
-// in two consecutive steps stay in a cache, and enough for fast products.
+// Returns the number of columns to apply at a time: so few that the rows that a bundle's groups
+// access in two consecutive steps stay in a cache, and enough for fast products.
 template <typename T>
 int64_t ColumnsAtOnce(const Tuning& tuning, const ChaseShape& shape, int64_t columns) {
   if (tuning.resident_bytes == 0) return columns;
@@ -111,7 +111,7 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
                                 begin,   end};
     on.ApplyGroups(groups, columns, at_once, blocks, weighted, z, columns, products);
   };
-  // Multiplies with all sweeps from the left: the last sweep first.
+  // Multiplies by all sweeps from the left, so the last sweep comes first.
   auto apply = [&](Step<T>& on, int64_t k, const T* buffer) {
     if (columns == 0) return;
     const T* v = place(k, buffer);
@@ -124,7 +124,7 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
                           rows, tau + past * steps, steps, blocks + g * GroupElements(shape),
                           weighted + g * GroupElements(shape));
     };
-    // The last group may be narrower; it is applied separately.
+    // The last group may be narrower, so it is applied separately.
     const int64_t last = shape.width(k) - (groups - 1) * shape.group;
     const int64_t alike = last == shape.group ? groups : groups - 1;
     if (alike < groups) {

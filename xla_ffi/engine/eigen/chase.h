@@ -1,11 +1,10 @@
-// The second stage of an eigensolver in two stages: from a Hermitian band matrix to a real
-// symmetric tridiagonal one by chasing bulges, B = Q Tri Q^H, and the product of Q with a matrix
-// whose columns are spread over ranks. (Bischof, Lang and Sun 2000; Haidar, Ltaief and Dongarra
-// 2011.)
+// The second stage of an eigensolver in two stages: reduces a Hermitian band matrix to a real
+// symmetric tridiagonal one by chasing bulges, B = Q Tri Q^H, and multiplies Q by a matrix whose
+// columns are distributed. (Bischof, Lang and Sun 2000; Haidar, Ltaief and Dongarra 2011.)
 //
 // One rank chases: 6 n^2 b operations, four times as many in complex arithmetic. It distributes the
 // reflectors, n^2 / 2 numbers, to the ranks, some sweeps at a time. The back-transformation takes 2
-// n^2 (1 + group / b) operations per column of the matrix. It multiplies each rank's columns with
+// n^2 (1 + group / b) operations per column of the matrix. It multiplies each rank's columns by
 // blocks of a group's reflectors. The owner of reflectors broadcasts them while the previous ones
 // are applied.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_CHASE_H_
@@ -24,8 +23,8 @@ namespace jaxmg {
 // A bundle consists of whole groups. (A bundle should have more sweeps than the device runs at a
 // time. The blocks of a group are b + group - 1 rows by group columns.)
 //
-// A bundle is contiguous in memory: its vectors, rows x width column-major, from the first row that
-// one of them reaches, then steps x width factors tau (chase_kernels.h).
+// A bundle is contiguous in memory: first its vectors, rows x width, column-major, from the first
+// row that one of them reaches; then steps x width factors tau (chase_kernels.h).
 struct ChaseShape {
   ChaseShape(int64_t n, int64_t b, int64_t group, int64_t bundle, int ranks)
       : n(n),
@@ -60,8 +59,8 @@ struct ChaseShape {
   }
 };
 
-// The elements of workspace that ChaseBulges needs on a rank, and that ApplyChase needs for
-// `columns` columns.
+// Return the elements of workspace of ChaseBulges on a rank, and of ApplyChase for `columns`
+// columns.
 int64_t ChaseWorkspace(const ChaseShape& shape, int rank, bool vectors);
 int64_t ApplyChaseWorkspace(const ChaseShape& shape, int64_t columns);
 

@@ -44,7 +44,7 @@ class Scan {
 
  private:
   // Columns are scanned with ascending d. A column that takes part is pending until the next one
-  // that does is known: if both are close, a rotation makes the z of the first one vanish.
+  // that takes part is known: if their d are close, a rotation makes the z of the first one vanish.
   void Visit(int32_t column) {
     if (!(found_.rho * std::abs(z_[column]) > tolerance_)) {
       deflated_.push_back(column);
@@ -97,8 +97,8 @@ class Scan {
       tables_.columns[g] = kept_[i];
       tables_.grouped[g] = tables_.d[i];
     }
-    // Rotations change d by less than the tolerance, which may be more than the distance to a
-    // neighbour.
+    // Sorts again, because rotations change d by up to the tolerance, which may exceed the distance
+    // to a neighbour.
     std::stable_sort(deflated_.begin(), deflated_.end(),
                      [this](int32_t a, int32_t b) { return d_[a] < d_[b]; });
     for (int64_t i = k; i < n_; ++i) {

@@ -49,7 +49,7 @@ class Divide {
   }
 
  private:
-  // A leaf in the rows of two ranks is solved by both; if the whole matrix is a leaf, all ranks
+  // Both ranks solve a leaf in the rows of two ranks. If the whole matrix is a leaf, all ranks
   // solve it.
   Status SolveLeaves(const std::vector<Span>& leaves, bool whole) {
     const EigenvectorRows<R>* vectors = problem_.vectors;
@@ -90,7 +90,7 @@ class Divide {
     const int64_t n = leaf.end - leaf.begin;
     const int64_t begin = std::max(leaf.begin, problem_.rows.begin),
                   end = std::min(leaf.end, problem_.rows.end);
-    // If the whole matrix is a leaf, its vectors are the result, already in order.
+    // If the whole matrix is a leaf, its vectors are the result and already in order.
     const int64_t first = whole ? vectors->first : 0;
     const int64_t columns = whole ? vectors->last - first : n;
     if (begin >= end || columns == 0) return Status::Ok();

@@ -48,9 +48,9 @@ struct DivideSpace {
 };
 
 // One rank's rows of the eigenvectors of eigenvalues [first, last) in ascending order: rows [rank *
-// block, min((rank + 1) * block, n)). Both matrices have room for these rows and n columns. ld is
-// at most max(block, 1), and block times the number of ranks is at least n. The vectors are written
-// to the first last - first columns of q.
+// block, min((rank + 1) * block, n)). Both matrices hold these rows and n columns. ld is at most
+// max(block, 1), and block times the number of ranks is at least n. The vectors are written to the
+// first last - first columns of q.
 template <typename R>
 struct EigenvectorRows {
   int64_t first, last;
@@ -59,17 +59,17 @@ struct EigenvectorRows {
 };
 
 // The matrix has the diagonal d (n) and the off-diagonal e (n - 1), both in host memory and equal
-// on all ranks. d is overwritten by the eigenvalues, ascending and bitwise equal on all ranks.
-// Without `vectors` only the eigenvalues are computed, in O(n^2) operations: of the vectors of a
-// merge only the first and the last row are needed.
+// on all ranks. Overwrites d with the eigenvalues, ascending and bitwise equal on all ranks.
+// Without `vectors`, computes only the eigenvalues, in O(n^2) operations, because a merge then
+// needs only the first and the last row of its vectors.
 //
-// *info is set to i + 1 on every rank, without further work, if d_i or e_i is not finite. If an
+// Sets *info to i + 1 on every rank, and does no further work, if d_i or e_i is not finite. If an
 // iteration reaches its limit, *info is positive on at least one rank and the results are undefined
 // on all. Otherwise it is 0. All work runs on kMain; `space` must not change before that work is
 // complete.
 //
 // The host waits for its device once per level of the tree (log2(n / leaf) levels), for z and the
-// eigenvalues of the previous level, and once for those of the last level.
+// eigenvalues of the previous level, and once for the eigenvalues of the last level.
 template <typename R>
 Status DivideAndConquer(const RankContext& context, int64_t n, int64_t block, R* d, const R* e,
                         const EigenvectorRows<R>* vectors, const DivideSpace& space, int32_t* info,

@@ -30,7 +30,7 @@ class Level {
         failed_(failed) {}
 
   // The merges of a level have no rows in common. Each step is enqueued for all of them before the
-  // next step, so that the host and the devices wait once per step and not once per merge.
+  // next step, so the host and the devices wait once per step instead of once per merge.
   Status Run(std::vector<Merge<R>>& level) {
     JAXMG_RETURN_IF_ERROR(device_.NewEvent(&reached_));
     JAXMG_RETURN_IF_ERROR(Exchange(level));
@@ -103,8 +103,8 @@ class Level {
   Status DeflateAll(std::vector<Merge<R>>& level) {
     std::vector<R> z;
     for (Merge<R>& m : level) {
-      // T = diag(T1, T2) + |e| v v^T, where v has a 1 above the middle and e's sign below it. Rows
-      // of orthogonal matrices: z is of norm sqrt(2).
+      // T = diag(T1, T2) + |e| v v^T, where v has a 1 above the middle and e's sign below it. z has
+      // norm sqrt(2), because it consists of two rows of orthogonal matrices.
       const R above = std::sqrt(R(0.5)), below = std::copysign(above, m.torn);
       const R* row = vectors_ != nullptr ? on_host_.first : on_host_.last;
       z.resize(m.order());
@@ -145,8 +145,8 @@ class Level {
     return {begin, std::min(begin + share, m.found.k)};
   }
 
-  // `data` is the merge's part of `columns` arrays, which are n elements apart. An empty share is
-  // not sent.
+  // Sends this rank's share. `data` is the merge's part of `columns` arrays, which are n elements
+  // apart. An empty share is not sent.
   Status SendShare(const Merge<R>& m, R* data, int64_t columns) {
     const Span mine = ShareOf(m, rank_);
     return ForPeers(m, [&](int peer) {
@@ -165,7 +165,7 @@ class Level {
   // of the whole matrix must be sorted.
   bool HasWork(const Merge<R>& m) const { return m.found.k > 0 || IsWhole(m); }
 
-  // Copies the columns that take part to `work`, grouped, and the deflated ones behind them.
+  // Copies the columns that take part to `work`, grouped, and the deflated ones after them.
   // Computes this rank's roots.
   Status Begin(const Merge<R>& m) {
     if (vectors_ == nullptr && !IsWhole(m)) {
@@ -262,15 +262,15 @@ class Level {
     JAXMG_RETURN_IF_ERROR(device_.Copy(kMain, Block(on_device_.places, n_, n_, 1),
                                        Block(on_host_.places, n_, n_, 1)));
     if (k > 0) JAXMG_RETURN_IF_ERROR(RecvShares(m, on_device_.refined, 1));
-    // The roots and the deflated eigenvalues are ascending; otherwise positions would be out of
-    // bounds in q.
+    // Checks the number of columns. It is wrong if the roots or the deflated eigenvalues are not
+    // ascending, and positions would then be out of bounds in q.
     const int64_t found =
         std::max<int64_t>(roots.end - roots.begin, 0) + std::max<int64_t>(rest.end - rest.begin, 0);
     if (found != vectors_->last - vectors_->first) {
       *failed_ = true;
       return Status::Ok();
     }
-    // Writes a panel to its destination directly if its columns are contiguous there, else column
+    // Writes a panel directly to its destination if its columns are contiguous there, else column
     // by column.
     auto together = [&](int64_t root, int64_t columns) {
       return on_host_.places[root + columns - 1] - on_host_.places[root] == columns - 1;
@@ -298,7 +298,7 @@ class Level {
   static Status Nothing(const Part&, int64_t, int64_t) { return Status::Ok(); }
 
   // Computes the columns of Q U for a range of roots, panel by panel, in target(part, root,
-  // columns), and calls done(part, root, columns) after each.
+  // columns), and calls done(part, root, columns) after each panel.
   template <typename Target, typename Done = decltype(&Nothing)>
   Status Multiply(const Merge<R>& m, const Span& roots, const Target& target,
                   const Done& done = &Nothing) {

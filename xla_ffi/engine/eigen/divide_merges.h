@@ -11,7 +11,7 @@ namespace jaxmg {
 
 // Performs all merges of a level in which this rank takes part. The eigenvalues and rows of vectors
 // of their halves are in the problem's space. The merge of the whole matrix writes the eigenvalues,
-// ascending, to d (n, host memory), and the requested vectors. *failed is set if a root did not
+// ascending, to d (n, host memory), and the requested vectors. Sets *failed if a root did not
 // converge.
 template <typename R>
 Status MergeLevel(const DivideProblem<R>& problem, std::vector<Merge<R>>& merges, R* d,

@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// Divides `base` into pieces. With a null `base` it only counts their bytes.
+// Divides `base` into pieces. If `base` is null, only counts their bytes.
 class Pieces {
  public:
   explicit Pieces(void* base) : base_(static_cast<char*>(base)) {}
@@ -29,7 +29,7 @@ class Pieces {
   int64_t taken_ = 0;
 };
 
-// Arrays of n elements. A merge uses the part from its first column on.
+// Arrays of n elements in device memory. A merge uses the part from its first column on.
 template <typename R>
 struct DeviceSpace {
   DeviceSpace(void* base, int64_t n, int64_t block, bool vectors, const DivideTuning& tuning) {
@@ -53,7 +53,7 @@ struct DeviceSpace {
   }
 
   R *origin, *tau, *roots;
-  // Rows of the vectors: z, or without vectors the first and the last row of every merge.
+  // Rows of the vectors: z or, without vectors, the first and the last row of every merge.
   R *first, *last;
   R* refined;
   char* tables;
@@ -64,7 +64,7 @@ struct DeviceSpace {
   int64_t bytes;
 };
 
-// The arrays that the host writes and reads.
+// The arrays in host memory that the host writes and reads.
 template <typename R>
 struct HostSpace {
   HostSpace(void* base, int64_t n, int64_t block, bool vectors, const DivideTuning& tuning) {
@@ -84,7 +84,7 @@ struct HostSpace {
   R *roots, *first, *last;
   char* tables;
   int32_t *places, *info;
-  R* leaves;  // vectors; those of a leaf begin at its first row times the maximum order of a leaf
+  R* leaves;  // vectors; a leaf's begin at its first row times the maximum order of a leaf
   int64_t bytes;
 };
 
@@ -103,7 +103,7 @@ struct DivideProblem {
         on_device(space.device, n, block, vectors != nullptr, tuning),
         on_host(space.host, n, block, vectors != nullptr, tuning) {}
 
-  // The eigenvalues and rows of vectors in columns [begin, end) that ranks exchange: z, or the
+  // The eigenvalues in columns [begin, end) and the rows of vectors that ranks exchange: z, or the
   // first and the last row.
   template <typename Space>
   Bytes2D Exchanged(const Space& space, int64_t begin, int64_t end) const {

@@ -20,7 +20,7 @@ template <typename R>
 struct Merge {
   int64_t begin, middle, end;
   int first, last;
-  R torn;  // the off-diagonal element at which it is torn
+  R torn;  // the off-diagonal element that tears it
   Deflation<R> found = {};
 
   int64_t order() const { return end - begin; }
@@ -31,9 +31,9 @@ struct Merge {
   int64_t row(int half) const { return half == 0 ? middle - 1 : middle; }
 };
 
-// The leaves and merges of a rank, the merges level by level from the whole matrix down. Where a
-// matrix is torn depends only on its order, so the eigenvalues don't depend on the number of ranks
-// except for rounding.
+// The leaves and merges of a rank, the merges level by level from the whole matrix down. The points
+// at which a matrix is torn depend only on its order. So the eigenvalues don't depend on the number
+// of ranks except for rounding.
 template <typename R>
 class DivideTree {
  public:

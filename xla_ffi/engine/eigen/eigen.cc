@@ -114,7 +114,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   T *factors = space + at.factors, *stage = space + at.stage;
   const int64_t begin = rows.begin(rank), width = rows.width(rank);
 
-  // Elements that are not finite would make iterations fail to converge.
+  // Checked first, because elements that are not finite would keep iterations from converging.
   JAXMG_RETURN_IF_ERROR(device.eigen<T>().panel->CheckFinite(
       Stream::kMain, n - begin, width, matrix.data + begin, n, begin, outcome.info()));
   JAXMG_RETURN_IF_ERROR(outcome.Set());
@@ -146,7 +146,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
     JAXMG_RETURN_IF_ERROR(ApplyBand(context, matrix, factors, own, z, stage));
     JAXMG_RETURN_IF_ERROR(ColumnsToRows(context, rows, columns, z, v));
   }
-  // After this the caller may reuse the host memory.
+  // Afterwards the caller may reuse the host memory.
   return device.Synchronize();
 }
 

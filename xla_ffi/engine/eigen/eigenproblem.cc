@@ -47,7 +47,7 @@ EigenproblemSpace<T>::EigenproblemSpace(const Sizes& sizes, bool vectors, const 
     this->solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
     this->gathered = this->Reserve(std::max(n * n, least));
   }
-  // The matrix is gathered when the routine has used its memory.
+  // The two can share memory: the matrix is gathered when the routine no longer needs its memory.
   eigen = this->gathered.elements > 0 ? this->gathered : this->Reserve(least);
 }
 

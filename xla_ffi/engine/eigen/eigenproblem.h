@@ -1,5 +1,5 @@
-// Eigenproblem: the diagonalization of a Hermitian matrix, which several routines share. All ranks
-// work on it, or one of them, as the workspace specifies.
+// Eigenproblem: the diagonalization of a Hermitian matrix, which several routines share. Depending
+// on the workspace, all ranks work on it or only one.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_EIGENPROBLEM_H_
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_EIGENPROBLEM_H_
 
@@ -8,13 +8,13 @@
 
 namespace jaxmg {
 
-// Copies the columns of `subset`, from the rows of V in the operand's block, to v, unless v is that
+// Copies the columns of `subset` from the rows of V in the operand's block to v, unless v is that
 // block or null.
 template <typename T>
 Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subset, T* v);
 
-// If all ranks share the work: EigenSpace (eigen.h). If one does all: the whole matrix on that rank
-// (and LAPACK's workspace), and a tile column on every rank.
+// If all ranks share the work: EigenSpace (eigen.h). If one rank does all the work: the whole
+// matrix on that rank (and LAPACK's workspace), and a tile column on every rank.
 template <typename T>
 struct EigenproblemSpace : RoutineSpace<T> {
   // Reserves at least `least` elements in `eigen`, for a routine that uses them before and after.
@@ -22,7 +22,7 @@ struct EigenproblemSpace : RoutineSpace<T> {
                     int64_t least = 0);
 
   bool spreads;         // whether all ranks share the work
-  Piece<T> eigen = {};  // what SpreadEigen needs, or in the memory of the whole matrix
+  Piece<T> eigen = {};  // the space of SpreadEigen, or the memory of the whole matrix
 };
 
 template <typename T>
@@ -61,13 +61,13 @@ class Eigenproblem {
   Frame<T> frame_;
 };
 
-// A routine (routines.h). w (n): the eigenvalues, ascending. With `vectors` the block is
-// overwritten by the rows of V. Both are NaN if *status is not 0. Workspace: EigenproblemSpace.
+// A routine (routines.h). w (n): the eigenvalues, ascending. With `vectors`, overwrites the block
+// with the rows of V. Both are NaN if *status is not 0. Workspace: EigenproblemSpace.
 template <typename T>
 Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                     Real<T>* w);
 
-// The same, but writes the block's rows of the eigenvectors of `subset` to v: block x
+// As SyevdRoutine, but writes the block's rows of the eigenvectors of `subset` to v: block x
 // subset.count(), row-major. v must not overlap the operand's block, which is overwritten.
 template <typename T>
 Status SyevxRoutine(const RankContext& context, const Operand<T>& operand, const Subset& subset,

@@ -13,7 +13,7 @@
 namespace jaxmg {
 namespace {
 
-// The elements of the rows of a rank.
+// Returns the number of elements of a rank's rows.
 int64_t RowsWorkspace(const Sizes& sizes) { return sizes.n * sizes.block; }
 
 template <typename T>
@@ -44,7 +44,7 @@ class Generalized {
       JAXMG_RETURN_IF_ERROR(problem_.Solve());
       JAXMG_RETURN_IF_ERROR(Return());
     } else {
-      // A negative info is not one of b.
+      // A negative status is not b's info.
       const int32_t order = status > 0 ? static_cast<int32_t>(rows_.count) : 0;
       JAXMG_RETURN_IF_ERROR(
           context_.device.FillInt32(Stream::kMain, a_.outcome().status(), 1, order + status));
@@ -54,8 +54,8 @@ class Generalized {
   }
 
  private:
-  // Factors N to L. The host waits for the status, which is equal on all ranks: continuing after a
-  // failure would take as long as solving the problem.
+  // Factors N to L. The host waits for the status, which is equal on all ranks, because continuing
+  // after a failure would take as long as solving the problem.
   Status Factor(int32_t* status) {
     const Outcome<T>& outcome = b_.outcome();
     JAXMG_RETURN_IF_ERROR(b_.Take(Region::kLower));
@@ -69,7 +69,7 @@ class Generalized {
     return Status::Ok();
   }
 
-  // Overwrites M by C. Both solves work on rows. The rows of a Hermitian matrix are the conjugate
+  // Overwrites M with C. Both solves work on rows. The rows of a Hermitian matrix are the conjugate
   // transposes of its columns. M L^-H is not Hermitian, so the second solve follows an exchange
   // between rows and columns.
   Status Reduce() {
@@ -103,7 +103,7 @@ class Generalized {
     return SolveRows(context_, b_.matrix(), op, count, rows(), b_.panels());
   }
 
-  // Memory for as many rows of a matrix as this rank has columns; the eigensolver uses it later.
+  // Memory for as many rows of a matrix as this rank has columns. The eigensolver uses it later.
   T* rows() const { return problem_.workspace(); }
   int64_t width() const { return rows_.width(context_.comm.rank()); }
   int64_t ld() const { return std::max<int64_t>(width(), 1); }

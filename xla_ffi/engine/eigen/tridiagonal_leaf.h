@@ -6,9 +6,9 @@
 
 namespace jaxmg {
 
-// Overwrites d (n) by the eigenvalues, ascending, and destroys e (n - 1). Multiplies q (rows x n)
+// Overwrites d (n) with the eigenvalues, ascending, and destroys e (n - 1). Multiplies q (rows x n)
 // by the matrix of eigenvectors from the right. The elements of d and e must be at most about 1.
-// Returns false if an eigenvalue needs more than `sweeps` sweeps on average; q is orthogonal even
+// Returns false if eigenvalues need more than `sweeps` sweeps on average; q is orthogonal even
 // then. Uses implicit QR with Wilkinson's shifts (Golub and Van Loan, Matrix computations, section
 // 8.3).
 template <typename R>

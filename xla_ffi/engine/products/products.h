@@ -9,7 +9,6 @@
 //
 // clang-format off
 //                       Y0 │ Y1 │ Y2
-//                       Y0 │ Y1 │ Y2
 //        X0 │ X1 │ X2        ▼            rank r multiplies its columns X_p with rank p's rows of
 //   r    ━━━━━━━━━━━━  ×  ━━━━━━━━━━      Y, its own first, then those of r + 1, r + 2, ...: at
 //                                         each time every rank reads from a different one

@@ -58,7 +58,7 @@ class BidiagonalBand {
     return b * (9 * n + 3 * own + sum + 7 * b) + 2 * BandRows(tiles) * own;
   }
 
-  // kPanel factors and sends the next tile column while kMain updates the columns behind it.
+  // kPanel factors and sends the next tile column while kMain updates the columns after it.
   Status Run(T* band) {
     Begin();
     flow_.Fork();
@@ -90,15 +90,15 @@ class BidiagonalBand {
   }
   T* FactorIn(T* message, int64_t rows) const { return message + b_ * rows; }
 
-  // A rank's columns behind tile column k are those of its slots from the first one on.
+  // A rank's columns after tile column k are in its slots from the first one on.
   int64_t FirstSlot(int64_t k, int rank) const { return tiles_.slots_before(rank, k + 1); }
   int64_t ColumnsOf(int64_t k, int rank) const {
     return (tiles_.slots() - FirstSlot(k, rank)) * b_;
   }
   int64_t Own(int64_t k) const { return ColumnsOf(k, rank_); }
   T* OwnColumnsBehind(int64_t k) const { return matrix_.slot(FirstSlot(k, rank_)); }
-  // b elements for each of a rank's columns behind tile column k: side by side, and where they
-  // belong among those of all columns behind it. A tile's are a column of the block.
+  // b elements for each of a rank's columns after tile column k: packed contiguously, and at their
+  // positions among all columns after it. In both blocks, a column is a tile.
   Bytes2D Packed(const T* packed, int64_t k, int rank) const {
     return Block(packed, b_ * b_, b_ * b_, tiles_.slots() - FirstSlot(k, rank));
   }
@@ -107,7 +107,7 @@ class BidiagonalBand {
     return Block(all + before * b_ * b_, ranks_ * b_ * b_, b_ * b_, tiles_.slots() - slot);
   }
 
-  // The share of `count` columns of b elements that a rank adds up; the last may be narrower.
+  // The share of `count` columns of b elements that a rank sums up. The last share may be narrower.
   int64_t ShareOf(int64_t count) const { return (count + ranks_ - 1) / ranks_; }
   Bytes2D Share(const T* all, int64_t count, int rank) const {
     const int64_t first = std::min(rank * ShareOf(count), count);
@@ -120,8 +120,8 @@ class BidiagonalBand {
     on.SetZero(ldb_, 2 * OwnColumns(tiles_), own_band_, ldb_);
   }
 
-  // A message of the panel `a`, rows x b, and its triangle's columns of the band: `side` 0 those of
-  // R, 1 those of L^H. A column of the band begins at the diagonal, which is zero.
+  // Makes a message of the panel `a`, rows x b, and its triangle's columns of the band: R for
+  // `side` 0, L^H for 1. A column of the band begins at the diagonal, which is zero.
   void Factor(Step<T>& on, int64_t k, int side, int64_t rows, T* a, int64_t lda, T* message) {
     on.QrPanel(rows, b_, a, lda, FactorIn(message, rows), b_);
     T* triangle = triangles_[side];
@@ -134,7 +134,7 @@ class BidiagonalBand {
     on.Broadcast(rank_, Message(message, rows));
   }
 
-  // V of tile column k, on all ranks.
+  // Provides V of tile column k on all ranks.
   void Column(int64_t k) {
     const int64_t rows = n_ - tiles_.offset(k);
     Step<T> on(flow_, Stream::kPanel, "column panel", k);
@@ -148,7 +148,7 @@ class BidiagonalBand {
     flow_.NoteSent(left_room_);
   }
 
-  // W^H = T^H V^H A for this rank's columns, and of their row of tiles A - V W^H, which the owner
+  // W^H = T^H V^H A for this rank's columns, and A - V W^H for their row of tiles, which the owner
   // of the tile column receives.
   void MultiplyLeft(int64_t k) {
     const int64_t rows = n_ - tiles_.offset(k), own = Own(k);
@@ -157,7 +157,7 @@ class BidiagonalBand {
     on.AwaitsSent(row_room_);
     if (own > 0) {
       const T* a = OwnColumnsBehind(k) + tiles_.offset(k);
-      // As A^H V, which is faster in BLAS.
+      // Computed as A^H V, which is faster in BLAS.
       on.Gemm(Op::kConjTrans, Op::kConjTrans, own, b_, rows, 1, a, n_, left_, b_, 0, product_, own);
       on.ConjTranspose(own, b_, product_, own, own_stack_, 2 * b_);
       on.Trmm(Side::kLeft, Op::kConjTrans, b_, own, FactorIn(left_, rows), b_, own_stack_, 2 * b_,
@@ -178,7 +178,7 @@ class BidiagonalBand {
     }
   }
 
-  // X of the row of tiles beside tile column k, on all ranks.
+  // Provides X of the row of tiles beside tile column k on all ranks.
   void Row(int64_t k) {
     const int64_t rows = Trailing(k);
     Step<T> on(flow_, Stream::kMain, "row panel", k);
@@ -189,7 +189,7 @@ class BidiagonalBand {
     flow_.NoteSent(right_room_);
   }
 
-  // Y^H = T'^H X^H (A - V W^H)^H, the sum of a term of each rank's columns.
+  // Y^H = T'^H X^H (A - V W^H)^H. Each rank's columns contribute a term to the sum.
   void MultiplyRight(int64_t k) {
     const int64_t rows = Trailing(k), own = Own(k);
     Step<T> on(flow_, Stream::kMain, "multiply right", k);
@@ -216,8 +216,8 @@ class BidiagonalBand {
     on.Copy(Block(stack_ + b_, 2 * b_, b_, rows), Block(ranks_ > 1 ? y_ : term_, b_, b_, rows));
   }
 
-  // y := the sum of the ranks' terms, on all ranks. Each adds up a share of the columns, so that
-  // the sum is the same everywhere.
+  // y := the sum of the ranks' terms, on all ranks. Each rank sums up a share of the columns, so
+  // the sum is equal on all ranks.
   void AddUp(Step<T>& on, int64_t count) {
     for (int step = 1; step < ranks_; ++step) {
       const int peer = (rank_ + step) % ranks_;
@@ -250,7 +250,7 @@ class BidiagonalBand {
             2 * b_, 1, matrix_.tile(k + 1, Behind(k)), n_);
   }
 
-  // The same for all of this rank's columns behind it.
+  // The same for all of this rank's columns after tile column k + 1.
   void Update(int64_t k) {
     const int64_t skipped = Mine(k + 1) ? b_ : 0, own = Own(k) - skipped;
     if (own == 0) return;
@@ -286,7 +286,7 @@ class BidiagonalBand {
   std::vector<Data> columns_;                                    // by slot
   Data reflectors_;                                              // left_
   Data stacks_;                                                  // stack_ and own_stack_
-  Room left_room_, right_room_, row_room_, term_room_, y_room_;  // what is sent from left_, ...
+  Room left_room_, right_room_, row_room_, term_room_, y_room_;  // of the sends from left_, ...
 };
 
 }  // namespace

@@ -9,13 +9,13 @@
 //                    │  │      │      A -= V W^H + Y X^H
 //                    └──┴──────┘    Q = I - V T V^H,  P = I - X T' X^H
 //
-// So each element is read three times and written once per tile column. These are 8/3 n^3
-// operations, shared by the ranks, which hold whole columns of A: W needs a rank's own columns,
-// the row of tiles passes to the rank of the tile column, and Y is a sum over ranks.
+// So each element is read three times and written once per tile column. The reduction takes 8/3 n^3
+// operations, shared by the ranks, which hold whole columns of A. W needs only a rank's own
+// columns, the row of tiles passes to the rank of the tile column, and Y is a sum over ranks.
 //
-// [0 B^H; B 0] has the singular values as eigenvalues, each with both signs. With its rows in the
-// order of tiles, those of B^H and of B in turn, it is a band of b subdiagonals, because R and L
-// are triangles (B. Grosser, B. Lang, "Efficient parallel reduction to bidiagonal form", Parallel
+// [0 B^H; B 0] has the singular values as eigenvalues, each with both signs. If its rows are sorted
+// by tiles, taking those of B^H and B in turn, it is a band of b subdiagonals, because R and L are
+// triangles (B. Grosser, B. Lang, "Efficient parallel reduction to bidiagonal form", Parallel
 // Comput. 25, 1999; G. H. Golub, W. Kahan, SIAM J. Numer. Anal. 2, 1965).
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_BIDIAGONAL_BAND_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_BIDIAGONAL_BAND_H_
@@ -26,12 +26,12 @@
 
 namespace jaxmg {
 
-// Elements of workspace.
+// Returns the number of elements of workspace.
 int64_t ReduceToBidiagonalBandWorkspace(const Tiles& tiles);
 
-// Reads A (n x n, block-cyclic, in tiles that are all of one width), and overwrites it. Writes the
-// Hermitian band of order 2 n to the root's `band` (BandRows x 2 n, band.h; null on other ranks).
-// kMain continues after it.
+// Reads A (n x n, block-cyclic, in tiles of equal width), and overwrites it. Writes the Hermitian
+// band of order 2 n to the root's `band` (BandRows x 2 n, band.h; null on other ranks). Later work
+// on kMain waits for it.
 template <typename T>
 Status ReduceToBidiagonalBand(const RankContext& context, const Matrix<T>& matrix, T* band,
                               T* workspace);

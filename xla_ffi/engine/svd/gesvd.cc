@@ -17,7 +17,7 @@ Tiles TilesOfBand(const Sizes& sizes, const Ranks& ranks) {
   return {sizes.m, sizes.block, ranks.size, BandWidth<T>(sizes.block, sizes.tile, ranks.tuning)};
 }
 
-// Of the Hermitian band: its order, and the rows of a rank in divide and conquer.
+// The order of the Hermitian band, and a rank's rows in divide and conquer.
 int64_t OrderOfBand(const Tiles& tiles) { return 2 * tiles.columns(); }
 int64_t BlockOfBand(const Tiles& tiles) { return 2 * tiles.block(); }
 
@@ -73,7 +73,7 @@ Status GesvdRoutine(const RankContext& context, const Operand<T>& operand, Real<
     const auto* positive = static_cast<const Real<T>*>(frame.host()) + n;
     JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(w, n, n, 1), Block(positive, n, n, 1)));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(n, 1, w));
-    // After this the host's memory may be released.
+    // Afterwards the host's memory may be released.
     return device.Synchronize();
   };
   auto prepare = [&]() -> Status {

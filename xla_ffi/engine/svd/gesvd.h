@@ -2,8 +2,8 @@
 //
 //   A ──bidiagonal_band.h──► B, as a Hermitian band ──chase.h──► Tri ──divide.h──► its eigenvalues
 //
-// The upper half of the eigenvalues are the singular values (LAPACK's gesvd without vectors). They
-// have errors of the size of rounding times the largest.
+// The upper half of the eigenvalues are the singular values (LAPACK's gesvd without vectors). Their
+// errors are of the size of rounding times the largest singular value.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_GESVD_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_GESVD_H_
 
@@ -19,8 +19,8 @@ struct GesvdSpace : RoutineSpace<T> {
   Piece<T> band, tridiagonal, stage;
 };
 
-// An error unless A is square, without padding, and tiles of the band's width divide each rank's
-// rows.
+// Returns an error unless A is square, without padding, and tiles of the band's width divide each
+// rank's rows.
 template <typename T>
 Status CheckGesvd(const Sizes& sizes, const Ranks& ranks);
 

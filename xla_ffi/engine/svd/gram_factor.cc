@@ -80,7 +80,7 @@ template <typename T>
 Status GramFactor<T>::Invert(int64_t columns, T* inverse, T* turned) {
   Blas<T>& blas = context_.device.template blas<T>();
   if (alone()) return blas.Trtri(Stream::kMain, n(), factor_, n(), inverse, n());
-  // The rows of I that are this rank's, times L^-H, are those of L^-H.
+  // The rows of I that are this rank's, times L^-H, are this rank's rows of L^-H.
   const int64_t ld = std::max<int64_t>(columns, 1);
   const int64_t begin = std::min(context_.comm.rank() * space_.tiles.block(), n());
   JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, columns, n(), turned, ld));

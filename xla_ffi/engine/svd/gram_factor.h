@@ -1,10 +1,10 @@
-// The Cholesky factor of a positive definite matrix that lies on the ranks by rows, such as a Gram
-// matrix, and what products with its inverse take: the steps of potrf and solve_rows (factor.h)
-// inside another rank program, in that program's memory.
+// The Cholesky factor of a positive definite matrix that is distributed by rows, such as a Gram
+// matrix, and products with its inverse: the steps of potrf and solve_rows (factor.h) inside
+// another rank program, in that program's memory.
 //
-// In the engine's columns, M = L L^H is the matrix's conjugate. A rank's rows of X are its columns
-// of X^T, and X A^-1 is M^-1 X^T there. On one rank these are operations on whole triangles; on
-// several, the columns of L pass all ranks.
+// In the engine's column-major form, M = L L^H is the conjugate of the matrix A. A rank's rows of X
+// are its columns of X^T, and X A^-1 becomes M^-1 X^T. On one rank these are operations on whole
+// triangles; on several, the columns of L pass through all ranks.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_GRAM_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_GRAM_FACTOR_H_
 
@@ -12,14 +12,15 @@
 
 namespace jaxmg {
 
-// Two tile columns, or the panels of Potrf; an overflow tile; what solves with vectors.
+// Two tile columns, or the panels of Potrf; an overflow tile; and the workspace of solves with
+// vectors.
 template <typename T>
 struct GramFactorSpace {
   GramFactorSpace(Pieces& pieces, const Sizes& sizes, const Ranks& ranks);
 
   Tiles tiles;
-  Tiles factored;  // as PotrfSpace's
-  int64_t order;   // of the diagonal blocks that are inverted
+  Tiles factored;  // as in PotrfSpace
+  int64_t order;   // of the inverted diagonal blocks
   Piece<T> panels, overflow, inverses, local, sums;
 };
 
@@ -27,22 +28,22 @@ struct GramFactorSpace {
 template <typename T>
 class GramFactor {
  public:
-  // `info` is of device memory, and has been set: a matrix that isn't positive definite shows in
-  // what is computed with its factor, which is NaN.
+  // `info` is in device memory and must be initialized. It is not checked: if a matrix isn't
+  // positive definite, results that use its factor are NaN.
   GramFactor(const RankContext& context, const GramFactorSpace<T>& space,
              const Workspace& workspace, int32_t* info);
 
-  // To be called before the ranks start to work, with the memory of a matrix.
+  // Must be called before the ranks start to work, with the memory of a matrix.
   Status Prepare(T* memory);
 
-  // gram (this rank's columns of M, of which the lower triangle is read) becomes the factor, which
-  // later calls use there. `for_vectors` makes SolveVector faster.
+  // Overwrites gram (this rank's columns of M; only the lower triangle is read) with the factor,
+  // which later calls read there. `for_vectors` makes SolveVector faster.
   Status Factor(T* gram, bool for_vectors = false);
-  // x := M^-1 x, n x `columns`: this rank's. `turned` has as many elements.
+  // x := M^-1 x, where x is this rank's columns, n x `columns`. `turned` has as many elements.
   Status Solve(int64_t columns, T* x, T* turned);
-  // inverse := this rank's columns of L^-1, with zeros above the diagonal. `turned` as for Solve.
+  // inverse := this rank's columns of L^-1, with zeros above the diagonal. `turned`: as for Solve.
   Status Invert(int64_t columns, T* inverse, T* turned);
-  // v := v M^-1, of n elements, the same on all ranks.
+  // v := v M^-1, where v has n elements and is equal on all ranks.
   Status SolveVector(T* v);
 
  private:

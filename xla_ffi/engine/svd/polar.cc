@@ -26,7 +26,7 @@ PolarSteps<T>::PolarSteps(Pieces& pieces, const Sizes& sizes, bool hermitian, bo
     stage = pieces.Reserve<T>(std::max(AdjointTimesRowsSpace(ranks, shape, shape, shape),
                                        AdjointOfSpace(ranks, shape, shape)));
   }
-  // Of the rows, of all of them, and those of all ranks.
+  // of the rows; of all of them; and of each rank
   largest = pieces.Reserve<Real<T>>(n + 1 + ranks.size);
 }
 
@@ -47,7 +47,7 @@ int64_t Polar<T>::rows() const {
   return std::min(begin + sizes_.block, sizes_.n) - begin;
 }
 
-// Its memory for X^H X is the caller's for H where the dtypes are the same.
+// The iteration's memory for X^H X is the caller's memory for H if the dtypes are equal.
 template <typename T>
 template <typename W>
 Qdwh<W> Polar<T>::IterationOf(const QdwhSpace<W>& space) const {

@@ -1,6 +1,6 @@
 // The polar decomposition A = U H of a square matrix, by QDWH (qdwh.h).
 //
-// Three to six steps as a rule, of 4 n^3 to 13 n^3 operations by all ranks.
+// It usually takes three to six steps of 4 n^3 to 13 n^3 operations over all ranks.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_POLAR_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_POLAR_H_
 
@@ -13,14 +13,14 @@
 
 namespace jaxmg {
 
-// The dtype in which a matrix in single precision is computed in double.
+// The double-precision dtype in which a single-precision matrix is decomposed.
 template <typename T>
 using InDouble = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// The iteration's memory, and X where A is needed afterwards or has another dtype.
+// The iteration's memory; and X, if A is needed afterwards or has another dtype.
 template <typename T>
 struct PolarSteps {
-  // `hermitian`: whether the caller has memory for H and wants it. `in_double`: whether the
+  // `hermitian`: whether H is requested, for which the caller has memory. `in_double`: whether the
   // iteration is in double precision.
   PolarSteps(Pieces& pieces, const Sizes& sizes, bool hermitian, bool in_double,
              const Ranks& ranks);
@@ -37,16 +37,16 @@ struct PolarSteps {
 template <typename T>
 class Polar {
  public:
-  // `a` is this rank's rows of A, n x block, and `h` memory for those of H or null, as `space` has
-  // been made for. `host` has its host_bytes.
+  // `a` is this rank's rows of A, n x block. `h` is memory for the rows of H, or null, in agreement
+  // with `space`. `host` has its host_bytes.
   Polar(const RankContext& context, const Sizes& sizes, const PolarSteps<T>& space,
         const Workspace& workspace, T* a, T* h, void* host);
 
-  // To be called before the ranks start to work.
+  // Must be called before the ranks start to work.
   Status Prepare() const;
 
-  // a := the rows of U; h := those of 2^-exponent H. *finite is false if A has an element that
-  // isn't finite; then both are undefined.
+  // a := the rows of U; h := the rows of 2^-exponent H. Sets *finite to false if A has an element
+  // that isn't finite; then both are undefined.
   Status Compute(int* exponent, bool* finite) const;
 
  private:
@@ -57,11 +57,11 @@ class Polar {
   template <typename W>
   Qdwh<W> IterationOf(const QdwhSpace<W>& space) const;
 
-  // The exponent of the power of two that is above the largest entry of A and next to it.
+  // Computes the exponent of the smallest power of two that exceeds all entries of A.
   Status FindExponent(int* exponent, bool* finite) const;
   Status Iterate(bool* finite) const;
   Status IterateInDouble(bool* finite) const;
-  // h := the Hermitian part of U^H A. The scratch has as many elements.
+  // h := the Hermitian part of U^H A. The scratch has as many elements as h.
   Status FormHermitian(T* u, T* scratch) const;
 
   const RankContext& context_;
@@ -79,10 +79,10 @@ struct PolarSpace : RoutineSpace<T> {
   PolarSteps<T> steps;
 };
 
-// A routine (routines.h). The block is overwritten by the rows of U, which has orthonormal columns
-// whatever the rank of A. Unless h is null, it gets the rows of H: block x n, row-major; it must
-// not overlap the operand's block. If A has an element that isn't finite, *status is kNotFinite and
-// both are NaN.
+// A routine (routines.h). Overwrites the block with the rows of U, which has orthonormal columns
+// whatever the rank of A. Unless h is null, writes the rows of H to it: block x n, row-major; it
+// must not overlap the operand's block. If A has an element that isn't finite, *status is
+// kNotFinite and both are NaN.
 template <typename T>
 Status PolarRoutine(const RankContext& context, const Operand<T>& operand, bool in_double, T* h);
 

@@ -13,31 +13,32 @@
 namespace jaxmg {
 namespace {
 
-// The c from which on a step is by QR (Nakatsukasa and Higham, section 3); or n / 8 where that is
-// more: the inverse is exact to c units of rounding, as other results are to n.
+// The c above which a step uses QR (Nakatsukasa and Higham, section 3), or n / 8 if that is larger:
+// the inverse is accurate to c units of rounding, and other results to n units.
 constexpr double kCholesky = 100;
 constexpr int kMostSteps = 24;
-// The l from which on steps are by the binomial series.
+// The l from which on steps use the binomial series.
 constexpr double kNear = 0.99;
 constexpr int kInverseIterations = 8;
-// What the norm of a Hermitian matrix by the power method is raised by.
+// The factor by which the power method's norm of a Hermitian matrix is increased.
 constexpr double kMargin = 1.25;
-// What the smallest eigenvalue of X^H X has to be, in units of its rounding, to be known.
+// The smallest eigenvalue of X^H X is known if it exceeds its rounding by this factor.
 constexpr double kDistinct = 3;
-// The columns of a triangle that are multiplied at a time.
+// The number of columns of a triangle to multiply at a time.
 constexpr int64_t kColumns = 512;
 
-// A little more than the l whose weights have this c: with small l, b is 4^(1/3) l^(-4/3).
+// Returns an l slightly larger than the one whose weights have this c: for small l, b is 4^(1/3)
+// l^(-4/3).
 double LowOf(double c) {
   const double root = std::sqrt(c + 1) - 1;
   return std::pow(std::cbrt(4.0) / (root * root), 0.75);
 }
 
-// The lesser one, or NaN.
+// Returns the smaller one; NaN if x is NaN.
 double Least(double x, double y) { return std::isnan(x) || x < y ? x : y; }
 
-// C := alpha T^H B + beta C of n x n matrices, T lower triangular with zeros above its diagonal.
-// Half of the operations of a product.
+// C := alpha T^H B + beta C for n x n matrices, T lower triangular with zeros above its diagonal.
+// Takes half of the operations of a product.
 template <typename T>
 Status AdjointTriangleTimes(Blas<T>& blas, int64_t n, double alpha, const T* triangle, const T* b,
                             double beta, T* c) {
@@ -107,15 +108,16 @@ double Qdwh<T>::unit() const {
   return std::numeric_limits<Real<T>>::epsilon() / 2;
 }
 
-// That of X^H X, or another product, in the 2-norm, for X of norm 1. n units bound it, and
-// roundings that are independent of each other stay below n^(1/2) (N. J. Higham, T. Mary, SIAM J.
-// Sci. Comput. 41, 2019).
+// Returns the rounding of X^H X, or of another product, in the 2-norm, for X of norm 1. n units
+// bound it, and independent roundings stay below n^(1/2) units (N. J. Higham, T. Mary, SIAM J. Sci.
+// Comput. 41, 2019).
 template <typename T>
 double Qdwh<T>::RoundingOfGram() const {
   return unit() * std::sqrt(static_cast<double>(n_));
 }
 
-// The l at which I + c X^H X is 100 times its rounding.
+// Returns the least l of a step. Its weights have a c of about 0.025 / RoundingOfGram(), so the
+// smallest eigenvalue of I + c X^H X, which is at least 1, is 40 times the rounding of this matrix.
 template <typename T>
 double Qdwh<T>::LeastLow() const {
   return 2 / std::pow(4 * (0.01 / RoundingOfGram()), 0.75);
@@ -184,9 +186,9 @@ Status Qdwh<T>::ReadNorms(const T* v, const T* of, double* vector, double* frobe
   return Status::Ok();
 }
 
-// By the power method. Where many eigenvalues are just below the largest, what it finds is too
-// small by n^(1/2 / steps), of which so many are taken that the margin makes up for it, and two
-// more. The Frobenius norm is a bound, too.
+// Uses the power method. If many eigenvalues are just below the largest one, its result is too
+// small by a factor of n^(1/2 / steps). The number of steps makes this factor at most kMargin; two
+// more steps are taken. The Frobenius norm is a bound, too.
 template <typename T>
 Status Qdwh<T>::Norm(const T* hermitian, double* norm) {
   T *v = workspace_.Get(space_.vectors), *part = v + block_ * context_.comm.size();
@@ -242,7 +244,7 @@ template <typename T>
 Status Qdwh<T>::Step(State& state) {
   if (state.low >= kNear) return BySeries(state);
   const double low = state.low, least = LeastLow();
-  // A step by the inverse for a slightly larger l costs less than one by QR.
+  // A step by the inverse for a slightly larger l costs less than a step by QR.
   const double most = std::max(kCholesky, static_cast<double>(n_) / 8);
   const double invertible = std::max(LowOf(most), least);
   const Weights weights = WeightsOf(std::max(low, low >= invertible / 3 ? invertible : least));
@@ -251,8 +253,8 @@ Status Qdwh<T>::Step(State& state) {
   return weights.c > most ? ByQr(weights) : ByInverse(weights);
 }
 
-// l of the X with this Gram matrix. state.low is the l that the step before leads to, if its own l
-// was small enough, or 0.
+// Estimates l of the X with this Gram matrix. On entry state.low is the l to which the previous
+// step leads, if its own l was small enough, or 0.
 template <typename T>
 Status Qdwh<T>::Estimate(State& state) {
   const double rounding = 8 * RoundingOfGram(), least = LeastLow();
@@ -271,11 +273,11 @@ Status Qdwh<T>::Estimate(State& state) {
   const double smallest = 1 / growth - rounding;
   state.known = smallest > kDistinct * rounding;
   if (!state.known) {
-    // Most that are hidden are not far below rounding, and a smaller l costs them a step more.
+    // Most hidden values are not far below rounding. Smaller ones take one step more with this l.
     state.low = std::max(least, std::sqrt(kDistinct * rounding) / 100);
     return Status::Ok();
   }
-  // An estimate from above.
+  // The estimate is from above.
   const double found = std::sqrt(smallest);
   if (!(state.low > 0 && found >= 0.9 * state.low)) state.low = found / 2;
   return Status::Ok();
@@ -294,9 +296,9 @@ Status Qdwh<T>::ByInverse(const Weights& weights) {
 
 // b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R.
 //
-// R is by a Cholesky factorization. [Q1; Q2] = [sqrt(c) X; I] R^-1 is orthogonal only as far as its
-// Gram matrix G is I, and Q1 G^-1 Q2^H takes the place of Q1 Q2^H: that is exact. G^-1 is
-// I - (G - I) where the square of G - I is no more than rounding, in the Frobenius norm.
+// R comes from a Cholesky factorization. [Q1; Q2] = [sqrt(c) X; I] R^-1 is orthogonal only as far
+// as its Gram matrix G is I. Q1 G^-1 Q2^H replaces Q1 Q2^H, which is exact. G^-1 is I - (G - I) if
+// the square of G - I, in the Frobenius norm, is no larger than rounding.
 template <typename T>
 Status Qdwh<T>::ByQr(const Weights& weights) {
   const double root = std::sqrt(weights.c), kept = weights.b / weights.c;
@@ -356,7 +358,7 @@ Status Qdwh<T>::BySeries(State& state) {
   JAXMG_RETURN_IF_ERROR(Norm(gram_, &norm));
   state.finite = std::isfinite(norm);
   if (!state.finite) return Status::Ok();
-  // The errors of two, three and five terms. The product itself has one of rounding.
+  // The errors of two, three and five terms. The product itself has an error of rounding.
   const double limit = RoundingOfGram();
   const bool third = 3.0 / 8 * norm * norm > limit;
   const bool fifth = 5.0 / 16 * std::pow(norm, 3) > limit;

@@ -2,30 +2,29 @@
 // (Y. Nakatsukasa, Z. Bai, F. Gygi, SIAM J. Matrix Anal. Appl. 31, 2010; Y. Nakatsukasa, N. J.
 // Higham, SIAM J. Sci. Comput. 35, 2013).
 //
-// A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2), with weights
-// that take the interval [l, 1] as close to 1 as such a function can. It is computed in one of two
-// ways:
+// A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2). Its weights map
+// the interval [l, 1] as close to 1 as such a function can. A step is computed in one of two ways:
 //
-// - where c is small, by the Cholesky factor of I + c X^H X, whose condition is at most 1 + c;
-// - where it isn't, by the QR decomposition of [sqrt(c) X; I], the QR by the Cholesky factorization
-//   of its Gram matrix and a correction by that of the Q it gives (CholeskyQR2). That is as
-//   orthogonal as Householder's while sqrt(c) is below the inverse square root of the rounding, so
-//   the weights are those of an l that keeps it there: tiny singular values take some steps more.
+// - If c is small, by the Cholesky factor of I + c X^H X, whose condition is at most 1 + c.
+// - Otherwise by the QR decomposition of [sqrt(c) X; I]. The QR is CholeskyQR2: the Cholesky
+//   factorization of the Gram matrix, and a correction by the Gram matrix of the resulting Q. It is
+//   as orthogonal as Householder's QR if sqrt(c) is below the inverse square root of the rounding.
+//   So the weights use an l for which this holds, and tiny singular values take some more steps.
 //
-// From l = 0.99 on a step is by the binomial series of (I + D)^(-1/2), D = X^H X - I, which needs
-// no inverse (A. Bjorck, C. Bowie, SIAM J. Numer. Anal. 8, 1971): by as many of its terms as the
-// norm of D asks for, up to D^4, of which the error is 63/256 |D|^5. With S = D^2 - 4/7 D they are
-// I - D / 2 + 2/7 D^2 + 35/128 S^2, two products of a matrix with its adjoint.
+// From l = 0.99 on, a step uses the binomial series of (I + D)^(-1/2), D = X^H X - I, which needs
+// no inverse (A. Bjorck, C. Bowie, SIAM J. Numer. Anal. 8, 1971). It has as many terms as the norm
+// of D requires, up to D^4, whose error is 63/256 |D|^5. With S = D^2 - 4/7 D the sum is I - D / 2
+// + 2/7 D^2 + 35/128 S^2, two products of a matrix with its adjoint.
 //
-// l comes from an estimate of the smallest singular value, by inverse iteration with X^H X. Where
-// the rounding of X^H X hides that value, the step is taken with a hundredth of what can be told
-// from rounding, or the smallest l that a QR step allows, and the estimate is repeated with the
-// next X, whose small singular values are at least 10^4 times as large in double precision. If the
-// rounding hides it there too, X gets a perturbation of the size of rounding, after which no
-// singular value is 0, so that U has orthonormal columns whatever the rank of A.
+// l comes from an estimate of the smallest singular value, by inverse iteration with X^H X. If the
+// rounding of X^H X hides that value, the step uses a hundredth of the smallest value that is
+// distinguishable from rounding, or the smallest l that a QR step allows. The estimate is then
+// repeated with the next X, whose small singular values are at least 10^4 times as large in double
+// precision. If rounding hides the value there too, X gets a perturbation of the size of rounding.
+// After that no singular value is 0, so U has orthonormal columns whatever the rank of A.
 //
-// What the next step is depends on norms and estimates, which the hosts of all ranks read: numbers
-// that are the same on all of them, so that they decide the same.
+// The choice of the next step depends on norms and estimates that the hosts of all ranks read.
+// These numbers are equal on all ranks, so all ranks choose the same.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_QDWH_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_QDWH_H_
 
@@ -36,17 +35,17 @@
 
 namespace jaxmg {
 
-// The weights of a step for the singular values in [low, 1].
+// The weights of a step for singular values in [low, 1].
 struct Weights {
   double a, b, c;
 };
 Weights WeightsOf(double low);
 
-// The memory of the iteration beside X: a rank's rows of X^H X and of three matrices more (a single
-// rank: two).
+// The memory of the iteration in addition to X: a rank's rows of X^H X and of three more matrices
+// (two on a single rank).
 template <typename T>
 struct QdwhSpace {
-  // `gram`: whether to reserve memory for X^H X, too.
+  // `gram`: whether to reserve memory for X^H X.
   QdwhSpace(Pieces& pieces, const Sizes& sizes, const Ranks& ranks, bool gram);
 
   Piece<T> gram;
@@ -62,16 +61,16 @@ struct QdwhSpace {
 template <typename T>
 class Qdwh {
  public:
-  // `gram` is memory of QdwhSpace or the caller's; `host` has its host_bytes.
+  // `gram` is the memory of QdwhSpace or the caller's. `host` has the space's host_bytes.
   Qdwh(const RankContext& context, const Sizes& sizes, const QdwhSpace<T>& space,
        const Workspace& workspace, T* gram, void* host);
 
-  // To be called before the ranks start to work.
+  // Must be called before the ranks start to work.
   Status Prepare();
 
   // x: this rank's rows of a square matrix, n x block, whose largest entry is between 1/2 and 1.
-  // Replaces *x by where those of U are, in this memory or in matrices of the workspace. *finite is
-  // false if the iteration met what isn't a number; then U is undefined.
+  // Sets *x to the rows of U, which are in this memory or in a matrix of the workspace. Sets
+  // *finite to false if the iteration met a value that is not a number; then U is undefined.
   Status Run(T** x, bool* finite);
 
   // Memory of n x block elements that is free after Run.
@@ -81,9 +80,9 @@ class Qdwh {
 
  private:
   struct State {
-    double low = 0;      // l, below the singular values of X
-    bool known = false;  // whether l is
-    bool apart = true;   // whether X is apart from U by more than rounding
+    double low = 0;      // l, a lower bound of the singular values of X
+    bool known = false;  // whether l is known
+    bool apart = true;   // whether X differs from U by more than rounding
     bool finite = true;
   };
 
@@ -104,7 +103,7 @@ class Qdwh {
   Status ByInverse(const Weights& weights);
   Status ByQr(const Weights& weights);
   Status BySeries(State& state);
-  // spare_[0] := L^-1 of the factor; spare_[1] := Q1, sqrt(c) X L^-H.
+  // spare_[0] := L^-1 of the factor; spare_[1] := Q1 = sqrt(c) X L^-H.
   Status FormQ(double root);
   // Corrects Q1 by D = Q1^H Q1 + Q2^H Q2 - I, which is in gram_.
   Status Correct(bool near);
@@ -115,12 +114,13 @@ class Qdwh {
   Status GramOf(T* x, double alpha, double beta, T* gram);
   Status Combine(double alpha, const T* a, double beta, T* c);
   Status AddToDiagonal(double value, T* a);
-  // A vector of noise of length 1, the same on all ranks.
+  // Makes a vector of noise of length 1, equal on all ranks.
   Status MakeNoise(T* v);
   Status Normalize(T* v);
-  // |v|, |matrix| in the Frobenius norm, on the host of every rank.
+  // Computes |v| and |matrix|, in the Frobenius norm, on the host of every rank.
   Status ReadNorms(const T* v, const T* of, double* vector, double* frobenius);
-  // A bound of the 2-norm of a Hermitian matrix, at most a quarter above it.
+  // Computes an upper bound of the 2-norm of a Hermitian matrix that exceeds it by at most a
+  // quarter.
   Status Norm(const T* hermitian, double* norm);
 
   const RankContext& context_;

@@ -52,7 +52,7 @@ Status WholeSvdRoutine(const RankContext& context, const Operand<T>& operand, bo
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(n, n, w));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(n, n, zh));
     T* rows_of_u = zh;
-    if (frame.works() && count < n) {  // the gathered matrix has been used up
+    if (frame.works() && count < n) {  // the decomposition has overwritten the gathered matrix
       rows_of_u = frame.gathered();
       JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(rows_of_u, count, count, n),
                                         Block(zh + first, n, count, n)));

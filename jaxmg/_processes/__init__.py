@@ -1,1 +1,1 @@
-"""Meshes with devices of several processes, and the processes of ``jaxmg.launch``."""
+"""Meshes whose devices belong to several processes, and the processes of ``jaxmg.launch``."""

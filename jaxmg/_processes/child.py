@@ -1,9 +1,9 @@
-"""One process of ``python -m jaxmg.launch``: runs the script as Python itself would, but that
-``jax.distributed.initialize()`` finds what the launcher has chosen, and that the launcher hears at
-once that the script has ended, with which exit code.
+"""One process of ``python -m jaxmg.launch``. It runs the script as Python itself would, with two
+differences: ``jax.distributed.initialize()`` finds the launcher's choices, and when the script
+ends, the launcher immediately learns its exit code.
 
-It is run by its path and imports neither jaxmg nor JAX: a script may set environment variables
-before it does so.
+The launcher runs this file by its path. The file imports neither jaxmg nor JAX, because a script
+may set environment variables before it imports them.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Calls a function with a module as soon as that has been imported."""
+    """Calls a function with a module right after the module's import."""
 
     def __init__(self, module, function):
         self._module, self._function = module, function
@@ -43,7 +43,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _register(cluster_env: typing.Any, index, count):
-    # The coordinator's address and the devices JAX reads from the environment.
+    # JAX reads the coordinator's address and the devices from the environment.
     launched = type(
         "Launched",
         (cluster_env,),
@@ -54,13 +54,13 @@ def _register(cluster_env: typing.Any, index, count):
             "get_process_id": classmethod(lambda cls: index),
         },
     )
-    # Before SLURM's, say, in whose allocation the launcher may run.
+    # It goes before others such as SLURM's: the launcher may run in a SLURM allocation.
     types = cluster_env._cluster_types
     types.insert(0, types.pop(types.index(launched)))
 
 
 def _exit_code(error):
-    """What Python ends with after this exception; 0 of Ctrl-C, which all processes get."""
+    """Returns Python's exit code after this exception; 0 after Ctrl-C, which all processes get."""
     if isinstance(error, KeyboardInterrupt):
         return 0
     if not isinstance(error, SystemExit):
@@ -72,9 +72,9 @@ def _exit_code(error):
 
 def main():
     index, count, launcher, secret, failure, kind, target, *arguments = sys.argv[1:]
-    # Without its launcher, killed say, a process would stay forever. The launcher passes on
-    # whatever signal leaves time to end: when it is gone nobody ends those that ignore one, as
-    # jax.distributed ignores SIGTERM.
+    # Without its launcher, for example after that was killed, a process would stay forever. The
+    # launcher forwards every signal that gives it time to do so. The signal here is SIGKILL: nobody
+    # else would end a process that ignores a signal, as jax.distributed ignores SIGTERM.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(launcher):
         sys.exit(1)
@@ -95,7 +95,7 @@ def main():
     try:
         _run(kind, target, arguments)
     except BaseException as error:
-        # The end of a process of jax.distributed waits until all others end too, for minutes.
+        # At its end, a process of jax.distributed waits up to minutes for the end of all others.
         os.write(int(failure), bytes([_exit_code(error)]))
         raise
     os.write(int(failure), bytes([0]))

@@ -3,8 +3,8 @@ other.
 
 Native code of different processes communicates over its own sockets. In its first call on a shared
 mesh, each process publishes its address in the key-value store of ``jax.distributed``. Anyone who
-reaches JAX's coordinator can read the store, so processes also prove that they know a secret that
-isn't in it, if there is one (`_secret`).
+reaches JAX's coordinator can read the store. So if there is a secret that isn't in the store
+(`_secret`), processes also prove that they know it.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from jaxmg._call import exporting, plugins
 _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
 _SHORTEST_SECRET = 16  # characters
-_BEFORE_NOTICE = 10  # seconds of waiting for a process before a line says so
+_BEFORE_NOTICE = 10  # seconds of waiting for a process before a message reports it
 
 # The secret from ``python -m jaxmg.launch``, the same in all of its processes. child.py sets it
 # when this module is imported. It isn't in the environment, which a script's subprocesses inherit
@@ -67,17 +67,17 @@ def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) 
 
 
 def attribute(indices, mesh, rows, others):
-    """The native code's ``processes``: the process of every rank of every group of replicas.
+    """Returns the native code's ``processes``: the process of each rank of each group of replicas.
 
     Args:
         indices: the process of each device, in the mesh's shape; None: all are in this one.
         mesh: the mesh.
-        rows: its axes that the ranks are along.
-        others: its axes that the groups are along.
+        rows: the axes of the mesh along which the ranks lie.
+        others: the axes of the mesh along which the groups lie.
 
     Returns:
-        A tuple of groups x ranks numbers, one group's after the other's. It is empty where each
-        group is in one process, whichever that is: no rank has to look for another elsewhere.
+        A tuple of groups x ranks process numbers, one group after the other. It is empty if each
+        group is in a single process, because then no rank looks for another one elsewhere.
     """
     if indices is None:
         return ()
@@ -88,12 +88,13 @@ def attribute(indices, mesh, rows, others):
 
 
 def indices(routine, mesh, concrete=None):
-    """The process of each device of ``mesh``, in its shape; None where there is one process.
+    """Returns the process of each device of ``mesh``, in its shape. Returns None if there is only
+    one process, or if all devices are taken for this process's.
 
-    An abstract mesh has no devices. ``concrete`` may have, then that of the shard_map and
-    the context's; else it is taken for one of this process's devices, or for all devices in their
-    order. The native code compares each rank's own process with this, so that what is wrong here is
-    an error and no wrong result.
+    An abstract mesh has no devices. They are then taken from ``concrete``, from the mesh of the
+    shard_map, or from the context's. If none of these fits, the mesh is assumed to have devices of
+    this process, or all devices in their order. The native code compares this with each rank's own
+    process, so a wrong assumption causes an error, not a wrong result.
     """
     if jax.process_count() == 1:
         return None
@@ -117,9 +118,9 @@ def indices(routine, mesh, concrete=None):
 
 
 def meet(routine, platform, processes):
-    """Makes the ``processes`` that share a mesh, an `attribute`, known to the native code.
+    """Tells the native code the addresses of ``processes`` (see `attribute`), which share a mesh.
 
-    Every one of them has to call this; each waits for the others' addresses, the first time alone.
+    Each of them has to make this call. The first call waits for the addresses of the others.
 
     Raises:
         ValueError: the platform's devices can't be shared between processes.
@@ -146,7 +147,8 @@ def meet(routine, platform, processes):
 
 
 def gather(array):
-    """``array`` in NumPy, from whichever processes have its shards; all of them have to call."""
+    """Returns ``array`` as a NumPy array, whichever processes have its shards. All of them have to
+    make the call."""
     whole = not isinstance(array, jax.Array) or array.is_fully_replicated
     if not whole and not array.is_fully_addressable:
         sharding: typing.Any = array.sharding
@@ -170,13 +172,14 @@ class _Job:
         self._plugin = plugins.load(platform)
         self._known = {me: self._plugin.process_address()}
         store.key_value_set(f"{self._prefix}/{me}", self._known[me])
-        # The first process names the job: process 0 may have no part in any mesh.
+        # The first process that comes names the job: process 0 may not be part of any mesh.
         _compat.set_if_new(store, f"{self._prefix}/job", secrets.token_hex(16))
         self._key = _key(_compat.get_key(store, f"{self._prefix}/job", 10), secret)
-        self._listens: set[str] = set()  # over TCP: the scopes that others have been told of
+        self._listens: set[str] = set()  # the scopes for which this process listens over TCP
 
     def find(self, routine, needed):
-        """Waits for what ``needed`` say of themselves, and hands it to the native code."""
+        """Waits for the addresses of the processes ``needed``, and passes them to the native
+        code."""
         if needed <= self._known.keys():
             return
         limit = self._plugin.rendezvous_timeout()
@@ -209,16 +212,17 @@ class _Job:
         self._known |= addresses
 
     def _get(self, keys, until):
-        """What the store says, or says until then, of each index's key; without those of which it
-        says nothing."""
+        """Returns the values that the store has, or gets before ``until``, for the key of each
+        index. Indices without a value are left out."""
         values = {
             index: _compat.get_key(self.store, key, until - time.monotonic())
             for index, key in keys.items()
         }
         return {index: value for index, value in values.items() if value is not None}
 
-    # The process of the lower index connects to the other one, which knows when it needs TCP for
-    # that: not within a host, unless it was asked for. Until then it doesn't listen.
+    # Of two processes, the one with the lower index connects to the other. The other one knows
+    # whether that needs TCP: within a host only if the user requests it. Until it is needed, a
+    # process doesn't listen.
 
     def _listen_for(self, addresses):
         mine = self._known[self._me]
@@ -230,7 +234,8 @@ class _Job:
                 self._listens.add(scope)
 
     def _tcp_of(self, addresses):
-        """Which of these processes this one reaches over TCP, by which of their interfaces."""
+        """Returns the scope, which says by which interfaces, for each process that this one reaches
+        over TCP."""
         mine = self._known[self._me]
         scopes = {
             index: self._plugin.tcp_between(mine, address)
@@ -248,14 +253,15 @@ def _say(text):
 
 
 def _key(token, secret):
-    """By what the processes of a job know each other: nobody else, where there is a secret."""
+    """Returns the key by which the processes of a job know each other. If there is a secret, nobody
+    else can compute it."""
     if not secret:
         return token
     return hmac.new(secret, b"jaxmg job " + token.encode(), hashlib.sha256).hexdigest()
 
 
 def _secret():
-    """The secret of the processes of this job; b"" if there is none."""
+    """Returns the secret of the processes of this job; b"" if there is none."""
     if launcher_secret:
         return launcher_secret
     text = os.environ.get("JAXMG_SECRET", "")
@@ -273,6 +279,6 @@ def _indices_of(devices):
 
 
 def _name_processes(indices):
-    """As in "processes 1, 2 and 3"."""
+    """Names the processes as in "processes 1, 2 and 3"."""
     *first, last = map(str, indices)
     return f"processes {', '.join(first)} and {last}" if first else f"process {last}"

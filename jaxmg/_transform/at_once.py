@@ -1,6 +1,6 @@
-"""Computes all matrices of a batch at once on one device, by JAX's own routines, those of LAPACK on
-CPUs and batched ones of cuSOLVER and cuBLAS on GPUs, or by the plugin's operations on stacks, where
-`jaxmg._stacks.choice` says so.
+"""Computes all matrices of a batch at once on one device: by JAX's own routines, which use LAPACK
+on CPUs and batched routines of cuSOLVER and cuBLAS on GPUs, or by the plugin's operations on
+stacks. `jaxmg._stacks.choice` selects between them.
 
 The functions take a platform and stacks, (count, n, n) and (count, n) or (count, n, nrhs), and
 return all results of a `Routine` with a leading batch dimension. Like the native code they read
@@ -19,8 +19,8 @@ from jaxmg._call import checks
 from jaxmg._stacks import choice, determinants, library, native, triangle
 from jaxmg._stacks import lu as of_lu
 
-# The order from which on a second solve with the factor is faster than the product of its inverse
-# with itself, on an H200: by 10 to 18 % in complex64, in no other dtype.
+# From this order on, a second solve with the factor is faster on an H200 than the product of the
+# factor's inverse with its adjoint: by 10 to 18 % in complex64, and in no other dtype.
 _BY_TWO_SOLVES = 1024
 
 
@@ -88,7 +88,8 @@ def solve_upper(platform, u, b, adjoint=False, left=True):
 
 
 def _solve(platform, a, b, **triangle_of_a):
-    """`triangle.solve` by the way for the stack ``a``; with the platform None by JAX."""
+    """Runs the way of `triangle.solve` chosen for the stack ``a``; JAX's way if the platform is
+    None."""
     function = choice.function(_SOLVE, platform, "trsm", a)
     return function(a, b, **triangle_of_a)
 
@@ -119,7 +120,7 @@ def _inverse_by_jax(u):
 
 
 def invert_by_plugin(u):
-    """`inverse` by the plugin."""
+    """Computes `inverse` by the plugin."""
     lower = native.multiply_triangle(native.invert_triangle(u, upper=True))
     return triangle.whole(lower)
 
@@ -142,7 +143,7 @@ def potri(platform, a):
 
 
 def cho_factor(platform, a):
-    """As the engine has a factor on one rank: U, and no overflow."""
+    """Returns the factor as the engine has it on one rank: U, and an empty overflow."""
     u, log_det, failed = factorize(platform, a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
     return (u, overflow, log_det, _zero_status(failed)), failed
@@ -159,19 +160,19 @@ def getri(platform, a):
 
 
 def lu_factor(platform, a):
-    """As the engine has a factor on one rank: of the transposed matrix, and no overflow."""
+    """Returns the factor as the engine has it on one rank: of A^T, and with an empty overflow."""
     lu, pivots, log_det, sign, failed = _lu(platform, a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
     return (lu, overflow, pivots, log_det, sign, _zero_status(failed)), failed
 
 
 def _lu(platform, a):
-    """(LU of the transposed matrix, transposed; its pivots; the logarithm and the sign of det(A),
-    where that is 0 or A isn't finite)"""
+    """Returns (the transpose of the LU factors of A^T; their pivots; the logarithm and the sign of
+    det(A); a mask of the matrices with det(A) = 0 or with entries that aren't finite)."""
     turned = jnp.swapaxes(a, -1, -2)
     lu, pivots = choice.function(_LU, platform, "lu", turned)(turned)
     sign, log_det = determinants.of_factors(lu, pivots)
-    # A diagonal of U may be finite where A isn't: cuSOLVER's search for a pivot passes over NaN.
+    # U may have a finite diagonal although A isn't finite: cuSOLVER's pivot search skips NaN.
     good = jnp.isfinite(log_det) & jnp.isfinite(a).all(axis=(-2, -1))
     return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~good
 
@@ -180,7 +181,7 @@ _LU = {choice.JAX: lambda a: library.lu(a)[:2], "plugin": native.factor_lu}
 
 
 def lu_solve(platform, lu, pivots, b, adjoint=False):
-    """The x with A x = b, or A^H x = b, by `_lu`: A = U^T L^T P."""
+    """Solves A x = b, or A^H x = b if ``adjoint``, by the factors of `_lu`: A = U^T L^T P."""
     if not b.size:
         return b
     columns = b[..., None] if b.ndim == 2 else b
@@ -198,12 +199,12 @@ def lu_solve(platform, lu, pivots, b, adjoint=False):
 
 
 def lu_solve_rows(platform, lu, pivots, b, adjoint=False):
-    """B A^-1, or B A^-H, by `_lu`."""
+    """Returns B A^-1, or B A^-H if ``adjoint``, by the factors of `_lu`."""
     return _adjoint(lu_solve(platform, lu, pivots, _adjoint(b), adjoint=not adjoint))
 
 
 def lu_inverse(platform, lu, pivots):
-    """The inverse of A by `_lu`."""
+    """Returns the inverse of A by the factors of `_lu`."""
     return choice.function(_LU_INVERSE, platform, "inv", lu)(lu, pivots)
 
 
@@ -224,14 +225,14 @@ _LU_INVERSE = {
 
 
 def syevd(platform, a, eigh):
-    """``eigh``, of the platform and a stack, gives (w, V) of matrices of which it reads the lower
-    triangles."""
+    """Computes eigenvalues and eigenvectors. ``eigh`` is a function of the platform and a stack
+    that reads the lower triangles and returns (w, V)."""
     v, w, status = _eigh(platform, a, eigh)
     return (v, w, status), None
 
 
 def sygvd(platform, a, b, eigh):
-    """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
+    """Solves for C = L^-1 A L^-H, where B = L L^H. The mask has the failures of both steps."""
     u, _, failed = factorize(platform, b)
     half = solve_upper(platform, u, triangle.whole(a, upper=True), left=False)
     v, w, status = _eigh(platform, solve_upper(platform, u, half, adjoint=True), eigh)
@@ -239,7 +240,7 @@ def sygvd(platform, a, b, eigh):
 
 
 def _eigh(platform, a, eigh):
-    """(v, w, status)"""
+    """Returns (v, w, status); v and w are NaN where the status isn't 0."""
     w, v = eigh(platform, _adjoint(a))  # cuSOLVER is slower on an upper triangle
     good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
     failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
@@ -250,7 +251,7 @@ def _eigh(platform, a, eigh):
 
 
 def _zero_status(failed):
-    """The status 0 of each."""
+    """Returns the status 0 for each matrix."""
     return jnp.zeros(failed.shape, jnp.int32)
 
 

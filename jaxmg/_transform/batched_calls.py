@@ -1,5 +1,5 @@
-"""Batching rules of calls of a routine. Each device computes its matrices of the batch, one after
-the other or all at once; or all devices compute one matrix after the other."""
+"""Batching rules of calls of a routine. Either each device computes its matrices of the batch, one
+after the other or all at once, or all devices together compute one matrix after the other."""
 
 import collections.abc
 import dataclasses
@@ -186,8 +186,8 @@ def _all_at_once(one, n):
 
 @dataclasses.dataclass(frozen=True)
 class _AtOnce:
-    """All matrices of a device's part of a batch, by a function of `at_once`. The native code
-    computes failed ones again, to get their status.
+    """Computes all matrices of a device's part of a batch by a function of `at_once`. The native
+    code computes failed ones again, to get their status.
 
     Attributes:
         one: the native code for one matrix.

@@ -1,11 +1,10 @@
 """Batching rules under ``jax.vmap``: each `Batchable` defines one.
 
-A rule takes arrays, of which those with a batch have it as the leading dimension, and returns
-results that all have a batch. As in derivatives.py it works one transformation level below: in an
-eager call, on the caller's own arrays. If a matrix fits on one device, each device computes its
-part of the batch, one matrix after the other (`spread`). Otherwise all devices compute one matrix
-after the other (`in_turn`), also inside the caller's shard_map, where each device has rows of every
-matrix.
+Arrays that have a batch have it as the leading dimension, and all results of a rule have a batch.
+As in derivatives.py, a rule works one transformation level below: in an eager call, on the caller's
+own arrays. If a matrix fits on one device, each device computes its part of the batch, one matrix
+after the other (`spread`). Otherwise all devices compute one matrix after the other (`in_turn`),
+also inside the caller's shard_map, where each device has rows of every matrix.
 """
 
 import abc
@@ -68,14 +67,14 @@ class Placement:
 
 
 def _are_square(stack):
-    """Whether ``stack`` is one of square matrices."""
+    """Whether ``stack`` consists of square matrices of an inexact dtype."""
     square = stack.ndim == 3 and stack.shape[1] == stack.shape[2]
     return square and jnp.issubdtype(stack.dtype, jnp.inexact)
 
 
 def make_placement(layout, arrays, marks, specs, square=None):
-    """Returns the `Placement` of results that follows from the batch's sharding; None if the layout
-    has automatic axes, with which types carry no sharding."""
+    """Returns the `Placement` of results that follows from the batch's sharding. Returns None if
+    the layout has automatic axes, whose shardings aren't part of types."""
     if not layout.explicit:
         return None
     specs = None if specs is None else tuple(P() if spec is None else spec for spec in specs)
@@ -111,8 +110,8 @@ class Batchable(abc.ABC):
     """A hashable function of arrays that has a batching rule.
 
     Attributes:
-        by_jax: whether JAX may trace, differentiate and batch what the rule gives, operation by
-            operation. The rule counts where the arrays are in a batch, and no further.
+        by_jax: whether JAX may trace, differentiate and batch the operations of the function one by
+            one. The rule then only applies if the arrays of a call are in a batch.
     """
 
     @property
@@ -173,9 +172,9 @@ def put(arrays, positions, values):
 
 
 def below(function, arrays):
-    """Returns the results of ``function(size, marks, arrays)`` for the batch whose elements the
-    arrays are, by a primitive that binds at the transformation level below. A custom_vmap would
-    trace ``function`` first, and so hide the arrays' shardings."""
+    """Returns the results of ``function(size, marks, arrays)``, where the arguments are the batch
+    whose elements ``arrays`` are. Uses a primitive that binds at the transformation level below. A
+    custom_vmap would trace ``function`` first, and so hide the arrays' shardings."""
     trees = []
 
     def flat(size, marks, arrays):
@@ -223,8 +222,8 @@ def merged(larger, sizes, marks, *arrays):
     """Returns the results of a batch of batches, by ``larger``, the function of a larger batch.
 
     Args:
-        sizes: of the outer and of the inner batch.
-        marks: for each of both whether the arrays have it.
+        sizes: the sizes of the outer and of the inner batch.
+        marks: for the outer and for the inner batch, whether each array has it.
     """
     of_outer, of_inner = marks
     outer = axes_in_front(arrays, of_outer)
@@ -311,7 +310,7 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
                 f"be one for all of its matrices; it has shape {tuple(array.shape)}"
             )
         axes.append(0 if array.ndim > 2 else None)
-    axes += [None] * (len(arrays) - len(axes))  # of scalars behind them
+    axes += [None] * (len(arrays) - len(axes))  # for scalars after them
     for _ in leading:
         function = jax.vmap(function, axes)
     if not any(map(layouts.explicit_spec, arrays)):

@@ -1,10 +1,12 @@
-"""Products of a rank's rows by XLA: its collectives and its products of matrices on one device.
+"""Products of matrices that lie on the ranks by rows, by XLA: by its collectives and its products
+on one device.
 
-On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
-of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its
-rows of X, Y and the product is as much as its rows.
+With P ranks, a product takes P steps, one for each P-th part of the columns. A step gathers these
+columns of Y from all ranks, or sums these columns of the product over all ranks. So at any time a
+rank needs, in addition to its rows of X, Y and the product, only as much memory as its rows of a
+matrix.
 
-`products` takes these for batches, and where there is no engine.
+`products` uses these functions for batches, and if the engine can't compute a product.
 """
 
 import jax
@@ -17,8 +19,8 @@ from jaxmg._stacks import products as stacked
 
 
 def rows_times_adjoint(x, y, layout, conjugates=True):
-    """A rank's rows of X Y^H, else X Y^T, of its rows of X and Y; Y's rows of padding are columns
-    there."""
+    """Returns a rank's rows of X Y^H, or of X Y^T unless ``conjugates``, given its rows of X and Y.
+    Rows of padding of Y become columns of the result."""
     y = y.conj() if conjugates else y
     x, y = (_with_columns(matrix, layout.ranks) for matrix in (x, y))
     width = y.shape[1] // layout.ranks
@@ -32,7 +34,7 @@ def rows_times_adjoint(x, y, layout, conjugates=True):
 
 
 def rows_times_rows(x, y, layout):
-    """A rank's rows of X Y, of its rows of X and Y."""
+    """Returns a rank's rows of X Y, given its rows of X and Y."""
 
     def part(x, y, layout):
         y = all_gather(y, layout)[: x.shape[1]]
@@ -42,7 +44,8 @@ def rows_times_rows(x, y, layout):
 
 
 def adjoint_times_rows(x, y, layout, conjugates=True):
-    """A rank's rows of X^H Y, else X^T Y, ceil(m / P) of m, of its rows of X and Y."""
+    """Returns a rank's ceil(m / P) rows of X^H Y (m, n), or of X^T Y unless ``conjugates``, given
+    its rows of X and Y."""
     x = _with_columns(x.conj() if conjugates else x, layout.ranks)
 
     def part(x, y, layout):
@@ -52,13 +55,15 @@ def adjoint_times_rows(x, y, layout, conjugates=True):
 
 
 def adjoint(x, layout, m, conjugates=True):
-    """A rank's ceil(n / P) rows of X^H, else X^T, of its rows of X (m, n)."""
+    """Returns a rank's ceil(n / P) rows of X^H, or of X^T unless ``conjugates``, given its rows of
+    X (m, n)."""
     columns = blocks.to_columns(x, layout, m, -(-x.shape[1] // layout.ranks))
     return (columns.conj() if conjugates else columns).T
 
 
 def _by_columns(part, x, y, count, layout):
-    """``count`` rows of a product, of which ``part(x, columns of y, layout)`` gives columns."""
+    """Returns ``count`` rows of a product; ``part(x, columns of y, layout)`` returns some
+    columns."""
     columns = y.shape[1]
     y = _with_columns(y, layout.ranks)
     width = y.shape[1] // layout.ranks
@@ -73,10 +78,11 @@ def _by_columns(part, x, y, count, layout):
 
 
 def _steps(part, write, shape, x, y, layout):
-    """Zeros of this shape after all steps of ``rows = write(rows, part(x, y, step), step)``.
+    """Returns the rows after all steps of ``rows = write(rows, part(x, y, step), step)``, which
+    start with zeros of this shape.
 
-    A derivative of the loop would keep what was gathered in all steps, a whole matrix on each rank,
-    were it not for jax.checkpoint.
+    Without jax.checkpoint, a derivative of the loop would keep the gathered arrays of all steps,
+    which are a whole matrix on each rank.
     """
     if layout.ranks == 1:
         return part(x, y, 0)
@@ -85,13 +91,13 @@ def _steps(part, write, shape, x, y, layout):
         return write(rows, jax.checkpoint(part)(x, y, i), i), None
 
     zeros = jnp.zeros(shape, x.dtype)
-    # Where a shard_map of the caller's tracks what varies, a loop has to from its start on.
+    # If the caller's shard_map tracks varying axes, a loop's initial values must vary as well.
     zeros = _compat.vary(zeros, _compat.varying_axes(x) | _compat.varying_axes(y))
     return jax.lax.scan(step, zeros, jnp.arange(layout.ranks))[0]
 
 
 def _with_columns(x, multiple):
-    """``x`` with columns of zeros behind its own, until they are a multiple of ``multiple``."""
+    """Appends columns of zeros to ``x`` until their number is a multiple of ``multiple``."""
     extra = -x.shape[1] % multiple
     return jnp.pad(x, ((0, 0), (0, extra))) if extra else x
 
@@ -103,20 +109,22 @@ def _columns(x, step, width):
 
 
 def all_gather(rows, layout):
-    """All ranks' ``rows``, one rank's below another's."""
+    """Returns the ``rows`` of all ranks, one rank's below another's."""
     return jax.lax.all_gather(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
 
 
 def reduce_scatter(rows, layout):
-    """This rank's part of the sum of all ranks' ``rows``."""
+    """Returns this rank's part of the sum of all ranks' ``rows``."""
     return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
 
 
 def dot(x, y, of_x, of_y, layout=None):
-    """The product of a device's matrices over these dimensions, in the precision of the dtype.
+    """Returns the product of two matrices on one device, summed over dimension ``of_x`` of x and
+    dimension ``of_y`` of y, in the precision of the dtype.
 
-    On GPUs of a ``layout`` the plugin computes it: XLA would time several algorithms for each
-    shape, which takes most of a second. XLA has those of which it decides on which device they are.
+    If a ``layout`` on GPUs is passed, the plugin computes the product: XLA would time several
+    algorithms for each shape, which takes most of a second. XLA still computes products that it
+    places on the devices itself.
     """
     if layout is not None and _is_for_plugin(x, y, layout):
         left = stacked.TRANSPOSE if of_x == 0 else stacked.NONE

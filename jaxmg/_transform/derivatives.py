@@ -38,7 +38,7 @@ def differentiable(function, rule, *arrays) -> typing.Any:
     run = jax.custom_jvp(
         lambda *values: jax.tree.map(_in_front, function(*batching.put(arrays, moving, values)))
     )
-    # JAX traces the rule of a function in a jit later, when it has left a vmap around that.
+    # Inside a jit, JAX traces the rule later, when it has already left an enclosing vmap.
     mapped = _compat.mapped_axes()
 
     @_compat.compiled
@@ -58,9 +58,10 @@ def differentiable(function, rule, *arrays) -> typing.Any:
 
 
 def _in_front(x):
-    """Returns ``x``, with its batch as the leading dimension under ``vmap``. In a jit JAX takes for
-    granted that the batch of a rule's results is where that of the function's results is, and
-    transposes them otherwise (0.6.2 to 0.12.0.1; findings/jax_custom_jvp_batch_dimension.sh)."""
+    """Returns ``x``, with its batch as the leading dimension under ``vmap``. Inside a jit, JAX
+    assumes that the batch of a rule's results is in the same dimension as that of the function's
+    results. If it isn't, the results come out transposed (0.6.2 to 0.12.0.1;
+    findings/jax_custom_jvp_batch_dimension.sh)."""
     return _front.bind(x) if isinstance(x, Tracer) else x
 
 
@@ -76,8 +77,8 @@ ad.deflinear2(_front, lambda cotangent, x: [_front.bind(cotangent)])
 
 
 def _placed_like(tangent, result):
-    """Shards a tangent as its result is sharded over explicit axes: there the sharding is a part of
-    the type, and a result and its tangent have the same type."""
+    """Shards a tangent like its result on explicit axes. There the sharding is part of the type,
+    and a result and its tangent have the same type."""
     if _is_still(tangent) or layouts.explicit_spec(result) == layouts.explicit_spec(tangent):
         return tangent
     return layouts.constrain_like(tangent, result)
@@ -114,8 +115,8 @@ def as_composed(function):
 
 
 class Linear(abc.ABC):
-    """A function of arrays that is linear in the last one, whose shape and dtype the result has.
-    Hashable, because it is a parameter of a JAX primitive."""
+    """A function of arrays that is linear in the last one. The result has the shape and dtype of
+    the last array. It is hashable, because it is a parameter of a JAX primitive."""
 
     @property
     @abc.abstractmethod
@@ -128,7 +129,7 @@ class Linear(abc.ABC):
         return self.layout.inside
 
     def _trace(self, arrays):
-        if self.inside:  # what varies over which axes counts there too
+        if self.inside:  # there the trace also depends on the axes over which arrays vary
             return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, layouts.named_sharding(array)) for array in arrays)
         return _jaxpr(self, tuple(avals), jax.sharding.get_abstract_mesh(), _compat.x64_enabled())
@@ -179,8 +180,8 @@ class ByColumns(Linear):
 
 @functools.lru_cache(maxsize=512)
 def _jaxpr(of, avals, mesh, x64):
-    """Returns the jaxpr for these shapes, dtypes and shardings in this context. jit finds in it the
-    devices that a program needs."""
+    """Returns the jaxpr for these shapes, dtypes and shardings in this context. From the jaxpr, jit
+    learns which devices a program needs."""
     arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in avals)
     return jax.make_jaxpr(of.run)(*arrays)
 
@@ -228,8 +229,8 @@ ad.primitive_transposes[_linear] = _linear_transpose
 
 @dataclasses.dataclass(frozen=True)
 class Mapped(Linear):
-    """A linear function of a batch of whole matrices, by JAX's vmap. The marked arrays, the last
-    one among them, have the batch as their leading dimension.
+    """A linear function of a batch of whole matrices, by JAX's vmap. The marked arrays, among them
+    always the last one, have the batch as their leading dimension.
 
     Attributes:
         of: the function, with an `alone` layout.
@@ -266,8 +267,8 @@ class Mapped(Linear):
 
 @dataclasses.dataclass(frozen=True)
 class Spread(Mapped):
-    """The same of a function that has a ``program`` for one element, of which every device computes
-    its part."""
+    """As `Mapped`, of a function that has a ``program`` for one element. Each device computes its
+    part of the batch."""
 
     size: int
 

@@ -1,10 +1,10 @@
-"""Calls under JAX's transformations: takes batches and derivatives apart, and has `execute` run
-what is left.
+"""Calls under JAX's transformations: handles batches and derivatives, and lets `execute` run the
+calls that remain.
 
-`call` and `call_local` are what the public functions call. A ``rule`` is a function of the
-`Arguments` that returns the derivative as `derivatives.differentiable` takes it. ``pack`` makes the
-public function's result of a (`programs.Call`, results) pair. Both are part of a plan's key, so a
-public function passes the same objects in each call.
+The public functions call `call` and `call_local`. A ``rule`` is a function of the `Arguments` that
+returns a derivative rule for `derivatives.differentiable`. ``pack`` makes the public function's
+result, given the `programs.Call` and the results. Both are part of a plan's key, so a public
+function passes the same objects in each call.
 """
 
 import functools
@@ -17,20 +17,20 @@ from jaxmg._transform import batched_calls, batching, derivatives
 
 
 def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.results_alone):
-    """The results of a routine on global arrays, eagerly or under jit.
+    """Returns the results of a routine on global arrays, eagerly or under jit.
 
     Args:
         check: whether to check that the matrices are Hermitian.
     """
     if _compat.in_eager_batch(arrays) and not check and not arguments.donate:
         return _call_in_batch(routine, arrays, arguments, pack)
-    if isinstance(arguments.mesh, layouts.Layout):  # of a program, which is a plan of its own
+    if isinstance(arguments.mesh, layouts.Layout):  # in a program, whose plan is cached already
         return transform(routine, arrays, arguments, rule, pack)
     return _plan(arrays, routine, rule, check, pack, *arguments)
 
 
 def _call_in_batch(routine, arrays, arguments, pack):
-    """`call` under ``jax.vmap`` alone, of arrays with values: how it is run is kept as a plan."""
+    """As `call`, under ``jax.vmap`` only, for arrays with values. Caches the plan of the batch."""
     one = batched_calls.Execution(routine, arguments, pack)
 
     def run(size, marks, values):
@@ -45,10 +45,10 @@ def _call_in_batch(routine, arrays, arguments, pack):
 
 @programs.cache_plans
 def _plan(arrays, routine, rule, check, pack, *values):
-    """The function of arrays like these that `call` runs with the `Arguments` of these values.
+    """Returns the function of arrays like these that `call` runs, for `Arguments` of these values.
 
-    The plan is cached, so that a later eager call executes little of this package's Python. A
-    solve evicts Python's code from the processor's caches, and makes it four times as slow.
+    The plan is cached, so that a later eager call executes little of this package's Python. A solve
+    evicts Python's code from the processor's caches, and makes it four times as slow.
     """
     arguments = Arguments(*values)
     caller = arguments.caller
@@ -89,7 +89,8 @@ def _check_batch(routine, arrays, caller):
 
 
 def _resolve(routine, arrays, arguments, pack):
-    """The function of arrays like these, which are not traced, that packs the results."""
+    """Returns the function of arrays like these, which aren't traced, that returns packed
+    results."""
     call, run = execute.resolve(routine, arrays, arguments)
     if pack is batched_calls.results_alone:
         return run
@@ -97,8 +98,8 @@ def _resolve(routine, arrays, arguments, pack):
 
 
 def call_local(routine, arrays, arguments, rule):
-    """The results on this rank's block, inside a shard_map; outside of one those of `call`, where
-    the status has shape (1,) too, as in JAXMg 1.4.1."""
+    """Returns the results for this rank's block, inside a shard_map. Outside of one, returns the
+    results of `transform`, with a status of shape (1,), as in JAXMg 1.4.1."""
     if not layouts.manual_axes():
         *results, status = transform(routine, arrays, arguments, rule)
         with _compat.entered_by(status):
@@ -112,7 +113,7 @@ def call_local(routine, arrays, arguments, rule):
 
 
 def transform(routine, arrays, arguments, rule, pack=batched_calls.results_alone) -> Any:
-    """The results of global arrays that are no batch by their shape, with a derivative."""
+    """Returns the results for global arrays without leading dimensions, with a derivative rule."""
     if not layouts.traced(arrays):
         return pack(*execute.run(routine, arrays, arguments))
     execute.check(routine, arrays, arguments)
@@ -122,20 +123,20 @@ def transform(routine, arrays, arguments, rule, pack=batched_calls.results_alone
 
 
 def batch(routine, arrays, arguments, pack=batched_calls.results_alone):
-    """The results of global arrays, without a derivative."""
+    """Returns the results for global arrays, with a batching rule but without a derivative rule."""
     return batching.batchable(batched_calls.Execution(routine, arguments, pack), *arrays)
 
 
 def batch_rows(call, *operands):
-    """All results of a rank's rows of the matrices and of right-hand sides in columns, inside a
-    shard_map of the caller's."""
+    """Returns all results for a rank's rows of the matrices, and right-hand sides as columns,
+    inside the caller's shard_map."""
     with _compat.default_promotion():
         return batching.batchable(batched_calls.LocalExecution(call), *operands)
 
 
 def run_by_rows(routine, arrays, arguments):
-    """The results to return of a rank's rows of the matrices, inside a shard_map: matrices by rows
-    too."""
+    """Returns the requested results for a rank's rows of the matrices, inside a shard_map. Matrices
+    among the results are rows, too."""
     call = execute.with_attributes(routine, arguments, arrays[0].dtype)
     select, _ = execute.selection(routine, arguments.outputs, dict(arguments.options))
     return select(batch_rows(call, *arrays))
@@ -143,14 +144,14 @@ def run_by_rows(routine, arrays, arguments):
 
 @_compat.default_promotion()
 def _run_local(routine, arrays, arguments):
-    """The results that a rank returns for its blocks, inside a shard_map."""
+    """Returns a rank's results for its blocks, inside a shard_map."""
     operands = execute.local_operands(routine, arrays, arguments.inside)
     values = batch_rows(arguments.inside, *operands)
     return execute.local_results(routine, arrays, arguments, values)
 
 
 def _check_hermitian(routine, arrays, arguments):
-    """The arrays. Raises if a matrix isn't Hermitian; in a trace it is NaN then."""
+    """Returns the arrays. If a matrix isn't Hermitian, raises; in a trace, replaces it with NaN."""
     count = routine.matrices
     matrices = (
         symmetry.check(arguments.caller, name, matrix, arrays, arguments, routine.triangle)

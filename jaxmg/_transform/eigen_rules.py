@@ -31,7 +31,7 @@ def rule(routine, solver, arguments, positions=slice(None)):
 
     Args:
         solver: the routine that computes all eigenvectors, its first result.
-        positions: a slice: which of the ascending eigenvalues the call returns.
+        positions: a slice of the ascending eigenvalues: those that the call returns.
     """
     wanted = dict(arguments.options).get("return_eigenvectors", True)
     vectors, inside = solver.results[0], arguments.inside

@@ -1,18 +1,20 @@
-"""The derivative of eigenvalues alone, which has a derivative itself where eigenvalues are equal.
+"""The derivative of eigenvalues without eigenvectors, which can be differentiated again even if
+eigenvalues are equal.
 
-The tangents of the eigenvalues are diag(X^H dA X), and the gradient by A of a function of them is
-X diag(c) X^H for its gradient c by them. The derivative of that in a direction with N = X^H dA X is
+The tangents of the eigenvalues are diag(X^H dA X). If a function of them has the gradient c with
+respect to the eigenvalues, its gradient with respect to A is X diag(c) X^H. The derivative of that
+in a direction with N = X^H dA X is
 
-    X F X^H,  F_jj = dc_j,  F_ij = N_ij (c_j - c_i) / (w_j - w_i),
+    X F X^H,  F_jj = dc_j,  F_ij = N_ij (c_j - c_i) / (w_j - w_i).
 
-of which the quotient is 0 / 0 where w_i = w_j, in a symmetric function. Its limit there is the part
-of the function's second derivative by which dc_j, in equal eigenvalues, differs with N_jj:
-dc_j = f N_jj + (the same for all of them). So f is a quotient of these differences, by least
-squares, if N_jj differ. For that equal eigenvalues have eigenvectors that no simple direction
-leaves alone: those of the eigensolver times a reflection.
+In a symmetric function, this quotient is 0 / 0 if w_i = w_j. Its limit is a number f that relates
+dc_j to N_jj among equal eigenvalues: dc_j = f N_jj + (the same for all of them). So if the N_jj
+differ, f is a quotient of the differences of dc_j and of N_jj, by least squares. For this purpose,
+the eigenvectors of equal eigenvalues are those of the eigensolver times a reflection: no simple
+direction leaves them unchanged.
 
-That is of a derivative forward over reverse, as `jax.hessian` has it. Others are infinite or NaN
-where eigenvalues are equal.
+This holds for derivatives forward over reverse, as `jax.hessian` computes them. Other second
+derivatives are infinite or NaN if eigenvalues are equal.
 """
 
 import abc
@@ -24,13 +26,14 @@ import jax.numpy as jnp
 from jaxmg._call import layouts
 from jaxmg._transform import derivatives, hermitian, rotations
 
-# How many units of rounding apart eigenvalues, and gradients by them, are taken for equal.
+# Eigenvalues count as equal if they differ by at most _EQUAL units of rounding, and gradients with
+# respect to them if they differ by at most _SAME.
 _EQUAL = 16
 _SAME = 64
 
 
 def tangents(layout, a, w, v, a_dot):
-    """The tangents of the eigenvalues w of A, with eigenvectors V."""
+    """Returns the tangents of the eigenvalues w of A, with eigenvectors V."""
     arrays = (jax.lax.stop_gradient(x) for x in (w, v))
     diagonal = _Diagonal(layout)(a, *arrays, a_dot)
     values = hermitian.diagonal(layout, hermitian.rows(layout, diagonal))
@@ -38,7 +41,7 @@ def tangents(layout, a, w, v, a_dot):
 
 
 def differentiated(layout, a, w, v):
-    """The eigenvalues w of A, with eigenvectors V, of which the derivative is `tangents`."""
+    """Returns the eigenvalues w of A, with eigenvectors V. Their derivative is `tangents`."""
 
     def rule(primals, moved):
         a, w, v = primals
@@ -51,7 +54,7 @@ def differentiated(layout, a, w, v):
 
 @dataclasses.dataclass(frozen=True)
 class _OfDirection(derivatives.Linear):
-    """A linear function of a matrix, of the arrays (A, w, V, the matrix)."""
+    """A linear function of a matrix. Its arrays are (A, w, V, the matrix)."""
 
     on: layouts.Layout
 
@@ -69,7 +72,8 @@ class _OfDirection(derivatives.Linear):
 
     @abc.abstractmethod
     def moved(self, *arrays):
-        """The derivative in the direction of A, of (A, w, V, the matrix, dA, its tangent)."""
+        """Returns the derivative in the direction dA. The arrays are (A, w, V, the matrix, dA, the
+        matrix's tangent)."""
 
     def basis(self, w, v):
         return _reflected(self.on, hermitian.rows(self.on, v), w)
@@ -80,7 +84,7 @@ class _OfDirection(derivatives.Linear):
 
 
 class _Diagonal(_OfDirection):
-    """diag(X^H D X) of a Hermitian D, of which the upper triangle is read, as a diagonal matrix."""
+    """diag(X^H D X), as a diagonal matrix, of a Hermitian D whose upper triangle is read."""
 
     def run(self, *arrays):
         a, w, v, d = arrays
@@ -106,7 +110,8 @@ class _Diagonal(_OfDirection):
 
 
 class _Composed(_OfDirection):
-    """X diag(C) X^H, as a gradient by what is read of a Hermitian matrix."""
+    """X diag(C) X^H, as a gradient with respect to the triangle that is read of a Hermitian
+    matrix."""
 
     def run(self, *arrays):
         a, w, v, c = arrays
@@ -125,7 +130,8 @@ class _Composed(_OfDirection):
         return self._as_gradient(hermitian.times(self.on, x, inner), x, c)
 
     def _as_gradient(self, x, y, like):
-        """X Y^H by the adjoint of what reads a Hermitian matrix."""
+        """Returns the gradient X Y^H of a whole Hermitian matrix as a gradient with respect to the
+        triangle that `_whole` reads."""
         product = hermitian.times_adjoint(self.on, x, y)
         transposed = jax.vjp(lambda a: _whole(self.on, a), jnp.zeros_like(like))[1]
         return layouts.constrain_like(jnp.conj(transposed(jnp.conj(product))[0]), like)
@@ -136,8 +142,8 @@ class _Composed(_OfDirection):
 
 
 def _eigenpairs(layout, a, w, v):
-    """(w, V), of which the derivative is that of the eigenvalues and eigenvectors of A: for
-    derivatives of a second derivative, infinite where eigenvalues are equal."""
+    """Returns (w, V), whose derivatives are those of the eigenvalues and eigenvectors of A. They
+    serve derivatives of a second derivative, and are infinite if eigenvalues are equal."""
 
     def rule(primals, moved):
         a, w, v = primals
@@ -160,7 +166,8 @@ def _whole(layout, a):
 
 
 def _clusters(w):
-    """(A number for each eigenvalue, which equal ones share; how many share it)"""
+    """Returns (a label for each eigenvalue, the same for equal ones; the number of eigenvalues with
+    this label)."""
     larger = jnp.maximum(jnp.abs(w[1:]), jnp.abs(w[:-1]))
     apart = ~(w[1:] - w[:-1] <= _EQUAL * jnp.finfo(w.dtype).eps * larger)
     labels = jnp.concatenate([jnp.zeros(min(len(w), 1), jnp.int32), jnp.cumsum(apart)])
@@ -168,13 +175,14 @@ def _clusters(w):
 
 
 def _sums(x, labels):
-    """Each entry's sum over its cluster, along the first axis."""
+    """Returns for each entry the sum over its cluster, along the first axis."""
     return jax.ops.segment_sum(x, labels, num_segments=len(labels))[labels]
 
 
 @hermitian.on_mesh
 def _reflected(layout, x, w):
-    """X with other eigenvectors of equal eigenvalues: times I - 2 u u^H / ||u||^2 for each."""
+    """Returns X with other eigenvectors of equal eigenvalues. Each group of them is multiplied by
+    the reflection I - 2 u u^H / ||u||^2."""
 
     def local(rank, x, w):
         labels, sizes = _clusters(w)
@@ -201,7 +209,7 @@ def _with_diagonal(layout, a, values):
 
 @hermitian.on_mesh
 def _turn(layout, inner, w):
-    """X^H dX, infinite between equal eigenvalues."""
+    """Returns X^H dX; its entries between equal eigenvalues are infinite."""
 
     def local(rank, inner, w):
         labels, _ = _clusters(w)
@@ -215,7 +223,7 @@ def _turn(layout, inner, w):
 
 @hermitian.on_mesh
 def _divided(layout, inner, w, c, c_dot):
-    """F of N but for its diagonal, which is the part of dc alone."""
+    """Returns F with zeros on its diagonal, which depends only on dc."""
     eps = float(jnp.finfo(w.dtype).eps)
 
     def local(rank, inner, w, c, c_dot):
@@ -245,8 +253,8 @@ def _divided(layout, inner, w, c, c_dot):
             is_lost = jnp.pad(equal, ((0, 1), (0, 0))) & (b != 0)
             return b * jnp.where(is_lost, jnp.nan, 0).astype(b.dtype)
 
-        # Not linear in the tangents, so that its transpose is NaN. JAX transposes it only if all of
-        # its operands are tangents, so it has one.
+        # This isn't linear in the tangents, so its transpose is NaN. JAX transposes it only if all
+        # of its operands are tangents, so they are a single operand.
         both = jnp.concatenate([inner, c_dot[None].astype(inner.dtype)])
         within = jax.lax.custom_linear_solve(
             lambda x: x, both, lambda _, b: of_equal(b), transposed

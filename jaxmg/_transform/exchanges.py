@@ -1,17 +1,17 @@
-"""A function of each matrix of a pytree, computed at the matrices' homes (homes.py).
+"""Applies a function to each matrix of a pytree, at the matrices' homes (homes.py).
 
-One program on all devices: each packs its parts of all matrices by home, one exchange brings them
-there, each device computes its own, one stack for each shape, and one exchange brings the results
-to where the leaves lie. Leaves that travel together (`homes.Family`) have one buffer, so that the
-count of exchanges isn't that of the leaves:
+All devices run one program. Each device packs its parts of all matrices by home, and one exchange
+brings them there. Each device computes its own matrices, one stack for each shape, and one exchange
+brings the results to where the leaves lie. Leaves that travel together (`homes.Family`) share one
+buffer, so that the number of exchanges isn't the number of leaves:
 
     parts of all leaves  --pack by home-->  (S, numbers)  --all_to_all over S-->  (S, numbers)
     --stacks--> f --pack by part-->  (S, numbers)  --all_to_all over S-->  (S, numbers)
     --all_gather over O-->  (O, S, numbers)  --cut-->  parts of all results
 
-S are the axes that the matrices are sharded over, O those that have copies of them: along O each
-device takes what is at home there, without an exchange, and gathers all results. Leaves whose
-matrices all stay where they are, as on one device, are stacked at once.
+S are the axes over which the matrices are sharded, O the axes along which they are replicated.
+Along O each device takes the matrices that are at home there, without an exchange, and gathers all
+results. Leaves whose matrices all stay in place, as on one device, are stacked directly.
 """
 
 import functools
@@ -32,9 +32,10 @@ from jaxmg._transform import homes
 
 
 def run(function, mesh, leaves, cost, arrays):
-    """``function`` of each matrix of the arrays, which lie on ``mesh`` as ``leaves`` say: a list of
-    its results for each, with the leaf's leading dimensions. Where an array's dtype isn't its
-    leaf's, it is rounded to that, and results of that dtype come in the array's."""
+    """Applies ``function`` to each matrix of the arrays, which lie on ``mesh`` as ``leaves`` say.
+    Returns a list with the results for each array, which have the leaf's leading dimensions. If an
+    array's dtype isn't its leaf's, the array is rounded to the leaf's dtype, and results of that
+    dtype are converted to the array's."""
     with _compat.entered(mesh):
         return _run(function, mesh, leaves, cost, *arrays)
 
@@ -59,7 +60,8 @@ def _run(function, mesh, leaves, cost, *arrays):
 
 
 def _rounded(array, dtype):
-    """The array in this dtype. A finite number that is too large for it becomes the largest one."""
+    """Converts the array to this dtype. Finite numbers outside of its range become the largest
+    ones."""
     if array.dtype == dtype:
         return array
     largest = float(jnp.finfo(dtype).max)
@@ -71,8 +73,8 @@ class _Result:
     """One result of the function for matrices of a kind.
 
     Attributes:
-        axes: those that its dimensions are sharded over: a matrix's as the leaf's own dimensions,
-            where they divide it; none of another result.
+        axes: the axes over which each dimension is sharded. A matrix is sharded like the leaf's own
+            matrices, where the axes divide its dimensions. Other results aren't sharded.
     """
 
     def __init__(self, value, kind, mesh):
@@ -89,7 +91,7 @@ class _Result:
         self.block = tuple(n // k for n, k in zip(self.shape, self.counts, strict=True))
 
     def spec(self, leaf):
-        """The spec of the result for a leaf."""
+        """Returns the spec of the result for a leaf."""
         if len(self.shape) != 2:
             return P(*leaf.spec[:-2], *(None for _ in self.shape))
         kept = (axes == of for axes, of in zip(self.axes, self.of_matrix, strict=True))
@@ -97,7 +99,8 @@ class _Result:
         return P(*leaf.spec[:-2], *last)
 
     def pack(self, stack):
-        """(parts of a matrix, numbers): what each part's device gets of a stack."""
+        """Returns (parts of a matrix, numbers): the numbers of a stack for the device of each
+        part."""
         count, parts = len(stack), math.prod(self.parts)
         if len(self.shape) == 2:
             stack = _split(stack, self.counts, self.block)
@@ -108,19 +111,20 @@ class _Result:
 
 
 def _split(stack, counts, block):
-    """(count, m, n) as (rows of parts, columns of parts, count, m of a part, n of a part)."""
+    """Converts (count, m, n) to (rows of parts, columns of parts, count, m of a part, n of a
+    part)."""
     stack = stack.reshape(len(stack), counts[0], block[0], counts[1], block[1])
     return stack.transpose(1, 3, 0, 2, 4)
 
 
 def _join(parts, count, counts, block):
-    """The matrices of which `_split` gives the parts."""
+    """Undoes `_split`: returns the matrices that have these parts."""
     parts = parts.reshape(*counts, count, *block).transpose(2, 0, 3, 1, 4)
     return parts.reshape(count, counts[0] * block[0], counts[1] * block[1])
 
 
 class Program:
-    """What a device does, inside a shard_map."""
+    """The program that each device runs, inside a shard_map."""
 
     def __init__(self, function, mesh, leaves, deal):
         self.function, self.mesh, self.leaves, self.deal = function, mesh, leaves, deal
@@ -132,7 +136,7 @@ class Program:
             value = shape_of(jax.ShapeDtypeStruct(kind[0], kind[1]))
             values, self.trees[kind] = jax.tree.flatten(value)
             self.results[kind] = [_Result(value, kind, mesh) for value in values]
-        # JAX's LAPACK kernels wait for others of XLA's pool where they take a batch, and those of
+        # JAX's LAPACK kernels for batches wait for other threads of XLA's pool, and those of
         # several devices at a time lock up (seen with jaxlib 0.10.2).
         self.in_turn = self.layout.platform == "cpu" and mesh.size > 1
 
@@ -144,7 +148,7 @@ class Program:
 
     @property
     def bytes_sent(self):
-        """What a device sends in one call: (of the leaves, of the results), padding among it."""
+        """Bytes that a device sends in one call, with padding: (of the leaves, of the results)."""
         sent = returned = 0
         for family in self.deal.families:
             copies, parts = family.shape
@@ -166,8 +170,8 @@ class Program:
         return tuple(results)
 
     def _bring(self, family, rank, blocks):
-        """The parts of the matrices that are at home here: (parts of a matrix, numbers); of a
-        family that stays where it is a stack for each run."""
+        """Returns the parts of the matrices that are at home here, (parts of a matrix, numbers). If
+        the family stays in place, returns a stack for each run."""
         if family.stays:
             return [self._stack(run, blocks, run.kind[1]) for run in family.homes[0]]
         width = max(self._width(runs) for runs in family.homes)
@@ -182,9 +186,9 @@ class Program:
         return self._exchange(family, packed)
 
     def _stack(self, run, blocks, dtype):
-        """The matrices of a run, which all are here. XLA would fuse the concatenation, of as many
-        operands as there are leaves, with each sum over them, or transpose each leaf for a
-        transposition that follows, and take long to compile it."""
+        """Returns the stack of the matrices of a run, which are all here. The concatenation has one
+        operand for each leaf. XLA is kept from fusing it with each sum over the stack, and from
+        transposing each leaf for a transposition that follows: both would take long to compile."""
         if not math.prod(run.kind[0]):
             return jnp.zeros((run.count, *run.kind[0]), dtype)
         stack = _joined([_section(blocks[i], start, stop) for i, start, stop in run.pieces], dtype)
@@ -195,13 +199,13 @@ class Program:
         return jax.lax.optimization_barrier(stack)
 
     def _exchange(self, family, packed):
-        """Rows for the places along the sharded axes, as rows from these."""
+        """Sends a row to each place along the sharded axes. Returns the rows from these places."""
         if family.shape[1] == 1:
             return packed
         return jax.lax.all_to_all(packed, family.sharded, 0, 0, tiled=True)
 
     def _width(self, runs):
-        """The numbers that a device has of the matrices of the runs."""
+        """Number of elements of these runs on one device."""
         return sum(run.count * math.prod(self._block(run.kind)) for run in runs)
 
     def _block(self, kind):
@@ -209,13 +213,14 @@ class Program:
         return tuple(n // layouts.axes_size(self.mesh, a) for n, a in zip(shape, axes, strict=True))
 
     def _parts(self, runs, blocks):
-        """This device's parts of the matrices of the runs."""
+        """Returns this device's parts of the matrices of the runs."""
         pieces = [piece for run in runs for piece in run.pieces]
         return [blocks[i][start:stop].reshape(-1) for i, start, stop in pieces if blocks[i].size]
 
     def _compute(self, rank, received):
-        """The results for what is at home here: of each family a dict of dtypes, of (parts of a
-        matrix, numbers). Ranks with the same shapes to compute share the branch of a program."""
+        """Computes the results for the matrices that are at home here: for each family a dict from
+        dtypes to (parts of a matrix, numbers). Ranks that compute the same shapes share a branch of
+        the program."""
         works = [self.deal.runs(i) for i in range(self.mesh.size)]
         distinct = list(dict.fromkeys(works))
         branch = jnp.asarray(np.array([distinct.index(work) for work in works]))[rank]
@@ -223,7 +228,7 @@ class Program:
         return _switch(branch, branches, received)
 
     def _compute_these(self, work, received):
-        """`_compute` of so many matrices of these kinds of each family."""
+        """As `_compute`, for ``work``: (kind, number of matrices) pairs for each family."""
         stacks: dict = {}
         slots: dict = {}
         for i, (runs, buffer) in enumerate(zip(work, received, strict=True)):
@@ -246,7 +251,7 @@ class Program:
         return [self._pack(*each) for each in zip(self.deal.families, work, packed, strict=True)]
 
     def _unpack(self, buffer, start, kind, count):
-        """(a stack of matrices, where the next ones start)"""
+        """Returns (a stack of matrices, the position where the next ones start)."""
         block = self._block(kind)
         if not math.prod(block):
             return jnp.zeros((count, *kind[0]), kind[1]), start
@@ -255,7 +260,7 @@ class Program:
         return _join(buffer[:, start:stop], count, counts, block), stop
 
     def _of_each(self, stack):
-        """The function of each of a stack."""
+        """Applies the function to each matrix of a stack."""
         if not self.in_turn:
             of_stack = getattr(self.function, "of_stack", None)
             if of_stack is None:
@@ -266,7 +271,8 @@ class Program:
         return jax.lax.map(self.function, stack)
 
     def _pack(self, family, runs, values):
-        """Results by kind as a buffer of each dtype; of a family that stays those of each run."""
+        """Packs results by kind into a buffer for each dtype. If the family stays in place, returns
+        the results of each run instead."""
         if family.stays:
             return [values[kind] for kind, _ in runs]
         buffers: dict = {}
@@ -283,7 +289,7 @@ class Program:
         return buffers
 
     def _result_widths(self, family):
-        """The numbers of each dtype that go from a home to a device, at most."""
+        """Returns for each dtype the largest number of elements that a home sends to a device."""
         widths: dict = {}
         for runs in family.homes:
             here: dict = {}
@@ -296,10 +302,10 @@ class Program:
         return widths
 
     def _take_back(self, family, buffers, results, dtype_of_arrays):
-        """Sets the device's parts of the results of a family's leaves. Those in the leaves' dtype
-        come in that of the arrays, if there is one, converted at once and not leaf by leaf where
-        the plugin computes them. XLA's own code for CPUs would leave out the rounding to the
-        leaves' dtype there (findings/jax_bfloat16_digits_under_jit.sh)."""
+        """Sets this device's parts of the results of a family's leaves. Results in the leaves'
+        dtype are converted to the dtype of the arrays, if they share one: all at once instead of
+        leaf by leaf, if the plugin computes on stacks. XLA's own code for CPUs would then leave out
+        the rounding to the leaves' dtype (findings/jax_bfloat16_digits_under_jit.sh)."""
         pieces: dict = {}
         at_once = dtype_of_arrays and choice.multiplies_by_plugin(self.layout.platform)
 
@@ -324,13 +330,14 @@ class Program:
         self._set(family, pieces, results)
 
     def _unstack(self, run, value):
-        """(leaf, its part) of what has been computed with a run, once and not for each."""
+        """Returns (leaf, its part) pairs of a run's results, which are split once for all
+        leaves."""
         sizes = [last - first for _, first, last in run.pieces]
         return zip((i for i, _, _ in run.pieces), self._split(value, sizes), strict=True)
 
     def _split(self, x, sizes):
-        """The pieces of ``x``, one behind the other along its first dimension. What is behind them
-        is padding."""
+        """Returns pieces of ``x`` of these sizes, one after the other along its first dimension.
+        The rest of ``x`` is padding."""
         if [*sizes] == [len(x)]:
             return [x]
         if x.size and choice.multiplies_by_plugin(self.layout.platform):
@@ -343,7 +350,7 @@ class Program:
         ]
 
     def _set(self, family, pieces, results):
-        """Sets the results of a family's leaves, of which each has a list of parts."""
+        """Sets the results of a family's leaves, each of which has a list of parts."""
         for i in family.leaves:
             leaf = self.leaves[i]
             for j, result in enumerate(self.results[leaf.kind]):
@@ -352,7 +359,8 @@ class Program:
                 results[i][j] = _concatenate(found).reshape(shape)
 
     def _cut(self, row, dtype, runs, pieces):
-        """Adds what a home has sent of each leaf and result to the lists in ``pieces``."""
+        """Adds the parts that a home has sent, for each leaf and result, to the lists in
+        ``pieces``."""
         cuts = [
             ((i, j), (last - first, *result.block))
             for run in runs
@@ -360,7 +368,7 @@ class Program:
             if result.dtype == dtype
             for i, first, last in run.pieces
         ]
-        # XLA of JAX 0.11.2 crashes where a part of nothing is cut out.
+        # XLA of JAX 0.11.2 crashes if it cuts out a part without elements.
         sizes = [math.prod(shape) for _, shape in cuts]
         parts = iter(self._split(row, [size for size in sizes if size]))
         for (key, shape), size in zip(cuts, sizes, strict=True):
@@ -369,7 +377,8 @@ class Program:
 
 
 def _section(stack, start, stop):
-    """stack[start:stop]; XLA of JAX 0.11.2 crashes where a part of nothing is cut out."""
+    """Returns stack[start:stop]. XLA of JAX 0.11.2 crashes if it cuts out a part without
+    elements."""
     if (start, stop) == (0, len(stack)):
         return stack
     if not math.prod(stack.shape[1:]):
@@ -378,14 +387,15 @@ def _section(stack, start, stop):
 
 
 def _fill(parts, width, dtype):
-    """The parts one behind the other, and zeros up to this width."""
+    """Returns the parts one after the other, and zeros up to this width."""
     size = sum(part.size for part in parts)
     of = parts[0].dtype if parts else dtype
     return _joined([*parts, jnp.zeros(width - size, of)], dtype)
 
 
 def _joined(parts, dtype):
-    """The parts one behind the other, rounded to this dtype, together where they have one."""
+    """Returns the parts one after the other. Rounds them to this dtype: together if they have one
+    dtype, else each."""
     if len({part.dtype for part in parts}) > 1:
         parts = [_rounded(part, dtype) for part in parts]
     return _rounded(_concatenate(parts), dtype)
@@ -396,7 +406,7 @@ def _concatenate(stacks):
 
 
 def _switch(index, branches, *operands):
-    """The branch of this index; of one alone without asking."""
+    """Runs the branch of this index. A single branch runs without a switch."""
     if len(branches) == 1:
         return branches[0](*operands)
     return jax.lax.switch(index, branches, *operands)

@@ -1,10 +1,10 @@
-"""The building blocks of solvers' derivatives: products with matrices, mostly Hermitian ones, that
-are sharded by rows.
+"""The building blocks of solvers' derivatives: products with matrices, mostly Hermitian, that are
+sharded by rows.
 
-A matrix is here as `rows` makes it: (P ceil(n / P), n), each rank with its rows, zeros below the
-last. Vectors are (n, k) and replicated. Inside a shard_map of the caller's, which a layout knows,
-a matrix is a rank's rows of that. Of a Hermitian matrix the upper triangle is read alone,
-where the whole isn't asked for. All is plain JAX, which differentiates it.
+Matrices have the layout that `rows` makes: (P ceil(n / P), n), each rank with its rows, and zeros
+below the last row. Vectors are (n, k) and replicated. Inside the caller's shard_map
+(`Layout.inside`), a matrix is a rank's rows of this. Functions read only the upper triangle of a
+Hermitian matrix, unless they ask for the whole matrix. JAX can differentiate all functions.
 """
 
 import dataclasses
@@ -20,12 +20,14 @@ from jaxmg._transform import products, rotations
 
 
 def on_mesh(function):
-    """``function(layout, *arrays)`` compiled once, on the layout's mesh whatever the context's."""
+    """Decorates ``function(layout, *arrays)``: it is compiled once, and runs on the layout's mesh,
+    whatever the context's."""
     return on_mesh_with()(function)
 
 
 def on_mesh_with(*static):
-    """The same of a function with more arguments that aren't arrays, in these positions."""
+    """As `on_mesh`, for a function with further arguments, in these positions, that aren't
+    arrays."""
 
     def decorated(function):
         compiled = jax.jit(function, static_argnums=(0, *static))
@@ -56,7 +58,7 @@ def rows(layout, a):
 @on_mesh_with(2)
 def with_padding(layout, matrix, count):
     """Undoes `rows`: returns a matrix of ``count`` rows, with zeros as padding."""
-    if layout.inside:  # where callers have their rows
+    if layout.inside:  # callers have only their rows there
         return matrix
     shape = count // layout.ranks, matrix.shape[1]
     if count <= len(matrix):
@@ -72,13 +74,13 @@ def padded_like(layout, matrix, a):
 
 
 def laid_out_like(layout, matrix, other):
-    """Like `with_padding`, in the shape and the sharding of ``other``."""
+    """As `with_padding`, with the height and the sharding of ``other``."""
     return layouts.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
 
 
 @on_mesh
 def product(layout, a, x):
-    """H x of the Hermitian H with the upper triangle of ``a``."""
+    """Returns H x for the Hermitian H with the upper triangle of ``a``."""
 
     def local(rank, a, x):
         upper, diagonal = _upper(rank, a)
@@ -91,7 +93,7 @@ def product(layout, a, x):
 
 @on_mesh
 def half_product(layout, h, x):
-    """The upper triangle of a Hermitian H, with half its diagonal, times x."""
+    """Returns the upper triangle of a Hermitian H, with half its diagonal, times x."""
 
     def local(rank, h, x):
         return _placed(layout, rank, _dot(_half(rank, h), x), jnp.zeros_like(x))
@@ -101,7 +103,7 @@ def half_product(layout, h, x):
 
 @on_mesh
 def half_adjoint_product(layout, h, x):
-    """The adjoint of that triangle times x."""
+    """Returns the adjoint of the triangle in `half_product`, times x."""
 
     def local(rank, h, x):
         below = _dot(_half(rank, h).conj().T, own_rows(layout, rank, x))
@@ -112,7 +114,7 @@ def half_adjoint_product(layout, h, x):
 
 @on_mesh
 def general_product(layout, a, x):
-    """A x of any square A."""
+    """Returns A x for any square A."""
 
     def local(rank, a, x):
         return _placed(layout, rank, _dot(a, x), jnp.zeros_like(x))
@@ -122,7 +124,7 @@ def general_product(layout, a, x):
 
 @on_mesh
 def general_adjoint_product(layout, a, x):
-    """A^H x of any square A."""
+    """Returns A^H x for any square A."""
 
     def local(rank, a, x):
         return sum_over_ranks(layout, _dot(a.conj().T, own_rows(layout, rank, x)))
@@ -140,7 +142,8 @@ def of_right_hand_sides(product, layout, matrix, b):
 
 @on_mesh
 def trace(layout, a, b):
-    """The trace of H B for the Hermitian matrices with the upper triangles of ``a`` and ``b``."""
+    """Returns the trace of H B, for Hermitian matrices with the upper triangles of ``a`` and
+    ``b``."""
 
     def local(rank, a, b):
         (upper, diagonal), (others, its) = _upper(rank, a), _upper(rank, b)
@@ -152,7 +155,7 @@ def trace(layout, a, b):
 
 @on_mesh
 def general_diagonal(layout, a):
-    """The diagonal of any square A, (n,)."""
+    """Returns the diagonal of any square A, (n,)."""
 
     def local(rank, a):
         row, column = _indices(rank, a)
@@ -164,7 +167,7 @@ def general_diagonal(layout, a):
 
 @on_mesh
 def general_trace(layout, a):
-    """The trace of any square A."""
+    """Returns the trace of any square A."""
 
     def local(rank, a):
         row, column = _indices(rank, a)
@@ -175,7 +178,7 @@ def general_trace(layout, a):
 
 @on_mesh
 def diagonal(layout, a):
-    """The diagonal, real, (n,)."""
+    """Returns the real diagonal of a Hermitian matrix, (n,)."""
 
     def local(rank, a):
         n = a.shape[1]
@@ -205,7 +208,8 @@ def permuted_columns(layout, a, order):
 
 @on_mesh
 def full(layout, a):
-    """The whole Hermitian matrix with the upper triangle of ``a``: one exchange of all with all."""
+    """Returns the whole Hermitian matrix with the upper triangle of ``a``, by one exchange of all
+    ranks with all."""
 
     def local(coordinates, a):
         half = _half(_rank(layout, coordinates), a)
@@ -216,7 +220,7 @@ def full(layout, a):
 
 @on_mesh
 def upper(layout, a):
-    """The upper triangle, with a real diagonal."""
+    """Returns the upper triangle, with a real diagonal."""
 
     def local(rank, a):
         row, column = _indices(rank, a)
@@ -228,25 +232,25 @@ def upper(layout, a):
 
 @on_mesh
 def half(layout, h):
-    """The upper triangle of a Hermitian H, with half its diagonal."""
+    """Returns the upper triangle of a Hermitian H, with half its diagonal."""
     return over_ranks(layout, _half, (h,))
 
 
 @on_mesh
 def adjoint(layout, a):
-    """The conjugate transpose."""
+    """Returns the conjugate transpose."""
     return _product(products.adjoint_on_rank, layout, a)
 
 
 @on_mesh
 def times(layout, x, y):
-    """X Y."""
+    """Returns X Y."""
     return _product(products.rows_times_rows_on_rank, layout, x, y)
 
 
 @on_mesh
 def times_adjoint(layout, x, y):
-    """X Y^H."""
+    """Returns X Y^H."""
     n = x.shape[1]
 
     def of(x, y, layout, coordinates):
@@ -257,19 +261,19 @@ def times_adjoint(layout, x, y):
 
 @on_mesh
 def adjoint_times(layout, x, y):
-    """X^H Y."""
+    """Returns X^H Y."""
     return _product(products.adjoint_times_rows_on_rank, layout, x, y)
 
 
 @on_mesh
 def scaled(layout, x, w):
-    """The columns of X times the numbers of w, (n,)."""
+    """Returns the columns of X, each times a number of w, (n,)."""
     return over_ranks(layout, lambda rank, x, w: x * w.astype(x.dtype), (x,), (w,))
 
 
 @on_mesh
 def column_products(layout, x, y):
-    """The real parts of the inner products of the columns of X with those of Y, (n,)."""
+    """Returns the real parts of the inner products of the columns of X with those of Y, (n,)."""
 
     def local(rank, x, y):
         return sum_over_ranks(layout, jnp.sum((x.conj() * y).real, axis=0))
@@ -298,8 +302,8 @@ def divided(layout, c, w, values, slopes, diagonal):
     on the diagonal.
 
     If w_i and w_j are so close that rounding dominates their divided difference, the mean of the
-    two slopes replaces it: it is closer to the exact value. Where a slope is infinite, as that of
-    a root at 0, so is the product, unless C_ij is 0.
+    two slopes replaces it: it is closer to the exact value. If a slope is infinite, as the slope of
+    a root is at 0, so is the product, unless C_ij is 0.
     """
     unit = jnp.finfo(w.dtype).eps
 
@@ -353,12 +357,12 @@ def _rank(layout, coordinates):
 
 
 def _with_coordinates(layout, local, matrices, vectors=(), result=None):
-    """The same with the rank's coordinates in the place of its index; None where this is no rank of
-    a shard_map of ours."""
+    """As `over_ranks`, but passes the rank's coordinates instead of its index; None outside of a
+    shard_map of this package."""
     if layout.inside:
         return local(None, *matrices, *vectors)
     out = layout.row_spec if result is None else result
-    if not layout.rows:  # of a batch, which is spread
+    if not layout.rows:  # a batch is spread over the devices
         return local(None, *(blocks.replicate(x, layout) for x in (*matrices, *vectors)))
     specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
     mapped = ffi.over_ranks(layout, local, specs, out)
@@ -410,7 +414,7 @@ def _placed(layout, rank, own, all_rows):
 
 
 def sum_over_ranks(layout, value):
-    """Over the ranks."""
+    """Returns the sum of ``value`` over the ranks."""
     if layout.inside:
         return local_layouts.summed(value, layout)
     return jax.lax.psum(value, layout.rows) if layout.rows else value

@@ -1,10 +1,10 @@
-"""On which device each matrix of a pytree is computed: its home.
+"""Assigns each matrix of a pytree to the device that computes it, its home.
 
-A leaf is a matrix, or a batch of them by its leading dimensions. Where its leading dimensions are
-sharded, its matrices stay among the devices that have the same of them; all others go anywhere. The
-matrices are dealt by decreasing cost, each to the device that has the least so far (R. L. Graham,
-"Bounds on multiprocessing timing anomalies", 1969), with ties by path and by rank, so that all
-processes deal alike.
+A leaf is a matrix or, if it has leading dimensions, a batch of them. If the leading dimensions are
+sharded, a matrix stays among the devices that have the same part of these dimensions. All other
+matrices may go to any device. The matrices are assigned in the order of decreasing cost, each to
+the device with the least cost so far (R. L. Graham, "Bounds on multiprocessing timing anomalies",
+1969). Ties are resolved by path and by rank, so that all processes get the same result.
 """
 
 import collections.abc
@@ -19,17 +19,17 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import layouts
 
-# What a matrix costs beside its operations: as many as one of this order has.
+# The fixed cost of a matrix, in addition to its operations, is the cost of a matrix of this order.
 _OVERHEAD_ORDER = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A leaf of the tree, as it lies on the mesh.
+    """A leaf of the tree, and how it lies on the mesh.
 
     Attributes:
-        spec: with an entry for each dimension.
-        axes: the mesh's axes of several devices among them, dimension by dimension.
+        spec: has an entry for each dimension.
+        axes: for each dimension, the axes of ``spec`` that have several devices.
         block: the shape of a device's part.
     """
 
@@ -60,19 +60,19 @@ class Leaf:
 
     @property
     def count(self):
-        """How many of its matrices a device has a part of."""
+        """Number of its matrices of which a device has a part."""
         return math.prod(self.block[:-2])
 
     @property
     def family(self):
-        """What leaves have in common that travel together: (axes of the leading dimensions, axes of
-        the matrices, dtype)."""
+        """The key that leaves share if they travel together: (axes of the leading dimensions, axes
+        of the matrices, dtype)."""
         leading = itertools.chain.from_iterable(self.axes[:-2])
         return tuple(sorted(leading)), self.axes[-2] + self.axes[-1], self.dtype
 
     @property
     def kind(self):
-        """What matrices have in common that are one stack: (shape, dtype, axes)."""
+        """The key that matrices share if they form one stack: (shape, dtype, axes)."""
         return self.shape[-2:], self.dtype, self.axes[-2:]
 
 
@@ -81,7 +81,7 @@ class Run:
     """Consecutive matrices of one kind at one home.
 
     Attributes:
-        pieces: (leaf, first, behind the last) of each leaf that has some of them.
+        pieces: (leaf, start, stop) for each leaf that has some of them; ``stop`` is exclusive.
     """
 
     kind: tuple
@@ -97,11 +97,11 @@ class Family:
     """Leaves that travel together.
 
     Attributes:
-        sharded: the axes that their matrices are sharded over.
-        others: the axes that nothing of them is sharded over.
-        shape: the devices along the two.
-        homes: the runs of each place along the two, row by row.
-        places: of each rank, in the mesh's order.
+        sharded: the axes over which their matrices are sharded.
+        others: the axes over which neither their matrices nor their leading dimensions are sharded.
+        shape: the number of devices along ``others``, and along ``sharded``.
+        homes: the runs of each place in this grid, row by row.
+        places: the place of each rank, in the mesh's order.
     """
 
     leaves: tuple[int, ...]
@@ -119,7 +119,7 @@ class Family:
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """All families of a tree, and what each rank's matrices cost."""
+    """All families of a tree, and the cost of each rank's matrices."""
 
     families: tuple[Family, ...]
     loads: tuple[float, ...]
@@ -131,7 +131,7 @@ class Deal:
         return max(self.loads) / average if average else 1.0
 
     def runs(self, rank):
-        """What is computed on a rank: of each family the kinds and how many of each."""
+        """Returns the work of a rank: (kind, number of matrices) pairs for each family."""
         return tuple(
             tuple((run.kind, run.count) for run in family.homes[family.places[rank]])
             for family in self.families
@@ -139,8 +139,8 @@ class Deal:
 
 
 def operations(matrix: jax.ShapeDtypeStruct) -> float:
-    """What a matrix costs: m n min(m, n), of complex numbers four times, and something for its
-    being there."""
+    """Returns the cost of a matrix: m n min(m, n), four times as much for complex numbers, plus a
+    fixed cost of 64^3."""
     m, n = matrix.shape
     kinds = 4 if np.dtype(matrix.dtype).kind == "c" else 1
     return kinds * m * n * min(m, n) + _OVERHEAD_ORDER**3
@@ -152,13 +152,13 @@ def deal(
     axes: tuple[tuple[str, int], ...],
     cost: collections.abc.Callable[[jax.ShapeDtypeStruct], float],
 ) -> Deal:
-    """The homes of the matrices of these leaves on a mesh of these (axis, size) pairs."""
+    """Assigns homes to the matrices of these leaves, on a mesh of these (axis, size) pairs."""
     sizes = dict(axes)
     grid = np.indices(tuple(sizes.values())).reshape(len(sizes), -1)
     coordinates = dict(zip(sizes, grid, strict=True))
 
     def along(names):
-        """Where each rank is along these axes."""
+        """Returns the index of each rank along these axes."""
         linear = np.zeros(grid.shape[1], int)
         for name in names:
             linear = linear * sizes[name] + coordinates[name]
@@ -167,7 +167,8 @@ def deal(
     keys = sorted({leaf.family for leaf in leaves}, key=repr)
     others = {key: tuple(a for a in sizes if a not in key[0] + key[1]) for key in keys}
     places = {key: along(others[key] + key[1]) for key in keys}
-    # [place]: the ranks that are there, one for each place along the leading dimensions' axes.
+    # ranks[key][place]: the ranks at a place, one for each position along the axes of the leading
+    # dimensions.
     ranks = {
         key: np.array([np.flatnonzero(there == i) for i in range(there.max() + 1)])
         for key, there in places.items()
@@ -195,7 +196,8 @@ def deal(
 
 
 def _runs(leaves, members, shares, place):
-    """The runs of one place: of each leaf the matrices after those of the places before."""
+    """Returns the runs of one place. The matrices of each leaf follow those of the places
+    before."""
     kinds: dict = {}
     for i in members:
         start = int(shares[i][:place].sum())

@@ -1,7 +1,9 @@
-"""Products of a rank's rows by the engine, each one call of the plugin, as a JAX primitive.
+"""Products of matrices that lie on the ranks by rows, by the engine: a JAX primitive. Each product
+is one call of the plugin.
 
-A product of X and Y is linear in each of them, and its derivatives and transposes are such products
-again, so that JAX differentiates it to any order. `Product` says which one a call is:
+A product of X and Y is linear in each of them. Its derivatives and transposes are products of this
+kind, too, so JAX can differentiate it to any order. `Product` describes a call. With the cotangent
+G:
 
     X Y      transposed in X: G Y^T     in Y: X^T G
     X Y^T                     G Y             G^T X
@@ -26,8 +28,8 @@ from jaxmg._call import layouts, local_layouts, plugins
 from jaxmg._transform import batching, collective_products
 
 NATIVE = "product"
-# The values of the handler's attribute. It has X^H X, too, and products with triangles, which the
-# engine's own routines take.
+# The values of the handler's attribute ``operation``. The handler also has X^H X, and products with
+# triangles. The engine's own routines use these.
 TIMES, TIMES_ADJOINT, ADJOINT_TIMES, _, ADJOINT = range(5)
 _GENERAL = 0
 _DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -41,7 +43,7 @@ class Product:
         kind: X Y of x (m, k) and y (k, n); X Y^H of x (m, k) and y (n, k); X^H Y of x (k, m) and
             y (k, n); X^H of x (k, m), k = n.
         block: a rank's rows of C.
-        conjugates: whether it is X^H and Y^H, or X^T and Y^T.
+        conjugates: whether the product has X^H and Y^H; else it has X^T and Y^T.
     """
 
     kind: int
@@ -59,13 +61,13 @@ class Product:
         return _product.bind(jnp.reshape(coordinates, 2), *varying, of=self)
 
     def like(self, kind, m, n, k, block, conjugates=False):
-        """Another product on the same ranks."""
+        """Returns another product on the same ranks."""
         return dataclasses.replace(
             self, kind=kind, m=m, n=n, k=k, block=block, conjugates=conjugates
         )
 
     def turned(self, x):
-        """``x`` as the product has it beside its transposition."""
+        """Returns ``x`` as a transposed product needs it: conjugated if this product conjugates."""
         return jnp.conj(x) if self.conjugates else x
 
 
@@ -81,7 +83,8 @@ def is_for(layout, *operands):
 
 
 def coordinates_of(layout, coordinates):
-    """``coordinates``, or those of this device inside a shard_map of the caller's."""
+    """Returns ``coordinates``. If they are None, returns those of this device, inside the caller's
+    shard_map."""
     return local_layouts.local_coordinates(layout) if coordinates is None else coordinates
 
 
@@ -208,7 +211,7 @@ def _with_more_rows_of_y(of, coordinates, x, y):
 
 
 def _by_xla(of, x, *y):
-    """The product by collectives."""
+    """Computes the product by XLA's collectives."""
     layout, by = of.layout, collective_products
     if of.kind == TIMES:
         product = by.rows_times_rows(x, y[0], layout)

@@ -1,18 +1,18 @@
-"""Products of matrices that lie on the ranks by rows, and the adjoint of one.
+"""Products of matrices that lie on the ranks by rows, and the adjoint of such a matrix.
 
     rows_times_adjoint   X Y^H
     rows_times_rows      X Y
     adjoint_times_rows   X^H Y
     adjoint, transposed  X^H and X^T
 
-Each is one call of the engine (`product_calls`), which XLA has nothing to tune or to
-compile for. Batches of both operands, and matrices that aren't spread, are products by XLA
+Each is one call of the engine (`product_calls`), for which XLA tunes and compiles nothing. XLA
+computes products of two batches, and of matrices that aren't spread over ranks
 (`collective_products`).
 
-The functions of global arrays are for use in a trace, in a program of `_programs`; those whose
-names end in ``_on_rank`` for a rank's rows inside a shard_map, where rows of padding have to be
-zeros. They take the device's coordinates, which they find out in a shard_map of the caller's. JAX
-differentiates all of them, to any order.
+The functions of global arrays are for use in a trace, in a program (`_call.programs`). The
+functions whose names end in ``_on_rank`` take a rank's rows, inside a shard_map; rows of padding
+must be zeros. They take the device's coordinates, and can determine them inside the caller's
+shard_map. JAX can differentiate all functions, to any order.
 """
 
 import jax.numpy as jnp
@@ -26,34 +26,35 @@ __all__ = ["dot", "reduce_scatter"]
 
 
 def rows_times_adjoint(x, y, layout):
-    """X Y^H, (m, n), of x (m, k) and y (n, k), all by rows on the ranks of ``layout``."""
+    """Returns X Y^H (m, n) for x (m, k) and y (n, k), all by rows on the ranks of ``layout``."""
     shape = (x.shape[0], y.shape[0])
     return _over_ranks(rows_times_adjoint_on_rank, layout, shape, x, y)
 
 
 def rows_times_rows(x, y, layout):
-    """X Y, (m, n), of x (m, k) and y (k, n), all by rows on the ranks of ``layout``."""
+    """Returns X Y (m, n) for x (m, k) and y (k, n), all by rows on the ranks of ``layout``."""
     return _over_ranks(rows_times_rows_on_rank, layout, (x.shape[0], y.shape[1]), x, y)
 
 
 def adjoint_times_rows(x, y, layout):
-    """X^H Y, (m, n), of x (k, m) and y (k, n), all by rows on the ranks of ``layout``."""
+    """Returns X^H Y (m, n) for x (k, m) and y (k, n), all by rows on the ranks of ``layout``."""
     return _over_ranks(adjoint_times_rows_on_rank, layout, (x.shape[1], y.shape[1]), x, y)
 
 
 def adjoint(x, layout):
-    """X^H of x (m, n), both by rows on the ranks of ``layout``: one exchange of all with all."""
+    """Returns X^H for x (m, n), both by rows on the ranks of ``layout``: one exchange of all with
+    all."""
     return _adjoint(x, layout, True)
 
 
 def transposed(x, layout):
-    """X^T, (n, m), of x (m, n), both by rows on the ranks of ``layout``: one exchange."""
+    """Returns X^T (n, m) for x (m, n), both by rows on the ranks of ``layout``: one exchange."""
     return _adjoint(x, layout, False)
 
 
 def rows_times_adjoint_on_rank(x, y, layout, coordinates=None, shape=None):
-    """A rank's rows of X Y^H, of its rows of X and Y; of a ``shape`` without padding. Else Y's rows
-    of padding are columns there."""
+    """Returns a rank's rows of X Y^H, given its rows of X and Y. ``shape`` is that of the product
+    without padding. If it is None, rows of padding of Y become columns of the result."""
     if not calls.is_for(layout, x, y):
         return collectives.rows_times_adjoint(x, y, layout)
     m, n = shape or (layout.ranks * len(x), layout.ranks * len(y))
@@ -61,7 +62,7 @@ def rows_times_adjoint_on_rank(x, y, layout, coordinates=None, shape=None):
 
 
 def rows_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
-    """A rank's rows of X Y, of its rows of X and Y."""
+    """Returns a rank's rows of X Y, given its rows of X and Y."""
     if not calls.is_for(layout, x, y):
         return collectives.rows_times_rows(x, y, layout)
     m, n = shape or (layout.ranks * len(x), y.shape[1])
@@ -69,7 +70,7 @@ def rows_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
 
 
 def adjoint_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
-    """A rank's rows of X^H Y, ceil(m / P) of m, of its rows of X and Y."""
+    """Returns a rank's ceil(m / P) rows of X^H Y (m, n), given its rows of X and Y."""
     if not calls.is_for(layout, x, y):
         return collectives.adjoint_times_rows(x, y, layout)
     m, n = shape or (x.shape[1], y.shape[1])
@@ -78,7 +79,7 @@ def adjoint_times_rows_on_rank(x, y, layout, coordinates=None, shape=None):
 
 
 def adjoint_on_rank(x, layout, coordinates=None):
-    """A rank's rows of X^H, of its rows of X (n, n)."""
+    """Returns a rank's rows of X^H, given its rows of X (n, n)."""
     return _adjoint_on_rank(x, layout, coordinates, (x.shape[1], x.shape[1]), True)
 
 
@@ -103,7 +104,8 @@ def _call(kind, m, n, k, block, layout, coordinates, *operands, **options):
 
 
 def _over_ranks(local, layout, shape, *matrices):
-    """``local`` of each rank's rows of global matrices: a matrix of this shape, and of padding."""
+    """Applies ``local`` to each rank's rows of global matrices, which it pads. Returns a matrix of
+    this shape, without padding."""
     if not all(matrix.size for matrix in matrices):
         return jnp.zeros(shape, matrices[0].dtype)
     layout = layout.by_rows

@@ -1,6 +1,6 @@
 """Products with rectangular matrices (m, n), and their transposition, for factors of such matrices.
 
-As in `hermitian` a matrix is laid out by rows, (P ceil(m / P), n), with zeros below the last one.
+As in `hermitian`, a matrix is laid out by rows, (P ceil(m / P), n), with zeros below the last row.
 """
 
 import functools
@@ -18,7 +18,7 @@ from jaxmg._transform import hermitian, products
 
 @hermitian.on_mesh_with(2)
 def transposed(layout, a, m):
-    """A^T (n, m), laid out likewise, of the first m rows of ``a``."""
+    """Returns A^T (n, m), laid out by rows, for the first m rows A of ``a``."""
 
     def local(rank, rows):
         return blocks.transposed_rows(rows, layout, m, rank)
@@ -28,19 +28,19 @@ def transposed(layout, a, m):
 
 @hermitian.on_mesh
 def by_rows(layout, a):
-    """The caller's matrix, laid out likewise."""
+    """Lays out the caller's matrix by rows."""
     return blocks.split_rows(a, layout.by_rows)
 
 
 @hermitian.on_mesh
 def exchanged(layout, a):
-    """The caller's matrix, transposed and laid out likewise."""
+    """Transposes the caller's matrix, and lays the result out by rows."""
     return transposed(layout, by_rows(layout, a), a.shape[0])
 
 
 @hermitian.on_mesh_with(2, 3)
 def of_shape(layout, a, m, n):
-    """The matrix (m, n) with the first rows and columns of ``a``, and zeros behind them."""
+    """Returns the matrix (m, n) with the first rows and columns of ``a``, followed by zeros."""
     a = jnp.pad(a[:, :n], ((0, 0), (0, max(n - a.shape[1], 0))))
     a = replicated_to_resize(layout, a, m)
     a = blocks.join_rows(a, layout, m) if len(a) > m else a
@@ -51,14 +51,14 @@ def of_shape(layout, a, m, n):
 
 @hermitian.on_mesh_with(2)
 def replicated_to_resize(layout, a, m):
-    """Replicates ``a`` where it does not have m rows. XLA fails to compile some transposed programs
-    in which the number of a sharded matrix's rows changes, as from 4 to 3 on 2 devices."""
+    """Replicates ``a`` if it doesn't have m rows. XLA fails to compile some transposed programs
+    that change the number of rows of a sharded matrix, for example from 4 to 3 on 2 devices."""
     return a if len(a) == m or not layout.rows else layouts.constrain(a, layout, P())
 
 
 def identity(layout, tiles, m):
-    """The identity of order m, laid out likewise, of the dtype of a factor's tiles and where these
-    are."""
+    """Returns the identity of order m, laid out by rows, with the dtype and the devices of a
+    factor's tiles."""
     shape = -(-m // layout.ranks) * layout.ranks, m
     if not layouts.traced((tiles,)):
         return _make_identity(shape, tiles.dtype, tiles.sharding)
@@ -78,7 +78,7 @@ def _compile_identity(shape, dtype, sharding):
 
 @hermitian.on_mesh_with(2)
 def finished(layout, a, m):
-    """The first m rows of ``a`` as a result."""
+    """Returns the first m rows of ``a``, sharded as a result."""
     if not layout.rows:
         return a[:m]
     a = blocks.join_rows(a, layout, m)
@@ -88,7 +88,7 @@ def finished(layout, a, m):
 
 @hermitian.on_mesh_with(3)
 def transposed_product(layout, a, x, m):
-    """A^T x, (n, k), of the first m rows of x: those of A."""
+    """Returns A^T x, (n, k), for the first m rows of x; A has m rows."""
 
     def local(rank, a, x):
         own = hermitian.own_rows(layout, rank, x[:m])
@@ -99,7 +99,7 @@ def transposed_product(layout, a, x, m):
 
 @hermitian.on_mesh_with(3)
 def conjugate_product(layout, a, x, m):
-    """conj(A) x as the first m rows of a matrix of x's shape, with zeros behind them."""
+    """Returns a matrix of x's shape, with conj(A) x in the first m rows and zeros below them."""
 
     def local(rank, a, x):
         own = products.dot(a.conj(), x, 1, 0)

@@ -1,16 +1,16 @@
-"""How singular vectors turn: the derivatives of U and V in the bases that they are.
+"""The derivatives of singular vectors U and V, expressed in the bases that U and V are.
 
 With E = U^H dA V = H + K, its Hermitian and its skew part, and s_i != s_j,
 
     (U^H dU)_ij = H_ij / (s_j - s_i) + K_ij / (s_i + s_j),
     (V^H dV)_ij = H_ij / (s_j - s_i) - K_ij / (s_i + s_j)
 
-(J. Townsend, "Differentiating the singular value decomposition", 2016, with the squares taken
-apart). The two parts are divided by themselves: squares of singular values would under- and
-overflow, and the part of H, which is large where two singular values are close, would take digits
-from that of K, which alone counts for U V^H.
+(J. Townsend, "Differentiating the singular value decomposition", 2016, with the squares factored).
+The two parts are divided separately. Squares of singular values would underflow and overflow. The
+part of H is large if two singular values are close, and would then take digits from the part of K,
+which is the only one that counts for U V^H.
 
-Singular values count as equal where they differ by rounding. 0 / 0 is 0, so that a zero tangent
+Singular values count as equal if they differ by rounding. 0 / 0 is 0, so that a zero tangent
 contributes nothing. Any other quotient by 0 is infinite: singular vectors of equal singular values
 have no derivative.
 """
@@ -20,13 +20,13 @@ import jax.numpy as jnp
 
 from jaxmg._factors import scaling
 
-# How many units of rounding apart singular values are taken for equal. LAPACK's and those of a
-# polar decomposition have errors of this size at least.
+# Singular values count as equal if they differ by at most this many units of rounding. LAPACK's
+# singular values, and those of a polar decomposition, have errors of at least this size.
 _EQUAL = 4
 
 
 def divide(c, by):
-    """C / B elementwise, by a real B, where 0 / 0 is 0. JAX may transpose it with respect to C."""
+    """Returns C / B elementwise, for a real B, where 0 / 0 is 0. JAX can transpose it in C."""
     by = jnp.broadcast_to(by, c.shape)
 
     def quotient(c):
@@ -43,15 +43,17 @@ def divide(c, by):
 
 
 def of_vectors(inner, adjoint, s):
-    """(U^H dU, V^H dV), (..., k, k), of E, a function that gives adjoints, and the singular values
-    (..., k). The phase of complex vectors is that of JAX's rule: dV has none."""
+    """Returns (U^H dU, V^H dV), (..., k, k), given E (``inner``), a function ``adjoint`` that
+    returns adjoints, and the singular values (..., k). The phase of complex vectors is that of
+    JAX's rule: dV has
+    none."""
     pairs = _Pairs(s)
-    # Each part is a call, of which JAX adds up the cotangent by itself: what of that of H is large
-    # cancels then, before that of K is added.
+    # Each part is a jit, so that JAX sums up its cotangents separately: large terms of H's
+    # cotangent cancel before K's cotangent is added.
     hermitian = jax.jit(lambda x: x / 2 + adjoint(x) / 2)(inner)
     skew = jax.jit(lambda x: x / 2 - adjoint(x) / 2)(inner)
-    # Divided twice: the cotangents of U and V may cancel each other where a quotient by 0 has to
-    # be seen.
+    # Two divisions, because the cotangents of U and V may cancel each other, and so hide a quotient
+    # by 0.
     of_u, of_v = pairs.by_difference(hermitian), pairs.by_difference(hermitian)
     skew = pairs.by_sum(skew)
     phase = jnp.where(pairs.diagonal, skew, 0)
@@ -59,13 +61,13 @@ def of_vectors(inner, adjoint, s):
 
 
 def of_unitary_factor(inner, adjoint, s):
-    """U^H d(U V^H) V, (..., k, k), likewise."""
+    """Returns U^H d(U V^H) V, (..., k, k), given the arguments of `of_vectors`."""
     return _Pairs(s).by_sum(inner - adjoint(inner))
 
 
 class _Pairs:
     """The differences s_j - s_i and the sums s_i + s_j, scaled by a power of two for each pair, so
-    that none of them leaves the range."""
+    that none of them underflows or overflows."""
 
     def __init__(self, s):
         rows, columns = s[..., :, None], s[..., None, :]

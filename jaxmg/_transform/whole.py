@@ -1,7 +1,7 @@
-"""Batches on automatic axes: whole matrices on the devices, and results that lie where operands do.
+"""Batches on automatic axes: each device has whole matrices, and results lie where the operands do.
 
-A type doesn't say how XLA shards automatic axes. So `over_devices` shards the batch over all of
-them and lets XLA carry that on, and `Places` reads shardings of arrays that have values.
+Types don't say how XLA shards automatic axes. So `over_devices` shards the batch over all of them
+and lets XLA propagate this, and `Places` reads the shardings of arrays that have values.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from jaxmg._transform import batching
 
 
 def holds(layout, array):
-    """Whether ``array``, a matrix in a transformation, is one of a batch of which each device is to
-    have whole matrices."""
+    """Whether ``array``, a matrix in a transformation, is an element of a batch that is faster with
+    whole matrices on each device."""
     size = _compat.batch_size(array)
     if size == 1 or layout.explicit or layout.mesh.size == 1 or not array.size:
         return False
@@ -29,14 +29,15 @@ def holds(layout, array):
 
 
 def order_of(shape):
-    """The order of a square matrix of as many elements."""
+    """Returns the order of a square matrix that has at least as many elements."""
     return math.isqrt(math.prod(shape)) + 1
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def over_devices(function, mesh, size, marks, *arrays):
-    """``function`` of whole matrices, with the layout `layouts.alone`, for a batch: a list of
-    results. The batch is extended by its last element, until the devices have as many each."""
+    """Applies ``function``, which takes whole matrices with the layout `layouts.alone`, to a batch.
+    Repeats the batch's last element until each device has the same number of elements, and drops
+    the results for these copies."""
     extra = -size % mesh.size
     by_batch = NamedSharding(mesh, P(tuple(mesh.axis_names)))
 
@@ -56,11 +57,11 @@ def over_devices(function, mesh, size, marks, *arrays):
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where the results of a batch lie, as its operands do.
+    """The placement of the results of a batch, which follows that of its operands.
 
     Attributes:
         mesh: the mesh, of automatic axes.
-        front: an entry for each leading dimension.
+        front: the entries of the spec for the leading dimensions.
         operands: the spec of one element of each operand; None where an operand has no sharding.
     """
 
@@ -91,8 +92,9 @@ class Places:
 
 
 def places(mesh, arrays, counts):
-    """The `Places` of results of arrays that have so many leading dimensions each. None if the
-    first one has no values, or doesn't lie on ``mesh``."""
+    """Returns the `Places` of results of arrays, whose numbers of leading dimensions are
+    ``counts``. Returns None if the first array has no leading dimensions, has no values, or doesn't
+    lie on ``mesh``."""
     specs = [_spec(mesh, array) for array in arrays]
     if specs[0] is None or not counts[0]:
         return None

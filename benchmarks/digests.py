@@ -10,7 +10,7 @@ width, with TF32, and a matrix that is not positive definite.
 --compare prints the differences between two such files, and the calls in only one of them, and
 exits with 1 if there are any.
 
-The results of all routines depend on the libraries, and LAPACK's on its threads, so it gets one.
+The results of all routines depend on the libraries, and LAPACK's on its threads; LAPACK gets one.
 """
 
 import collections

@@ -1,13 +1,13 @@
-"""How exact eigenvalues and eigenvectors are, of matrices that are hard on eigensolvers.
+"""Measures the accuracy of eigenvalues and eigenvectors of matrices that are hard on eigensolvers.
 
     eigen_accuracy.py [--platform gpu] [--ranks 1 4] [--n 1000 3001] [--out FILE] ...
 
-`jaxmg.eigh` on meshes of so many, by the engine of all ranks whatever the size, beside
-jnp.linalg.eigh on one device. In units of n eps, in the 1-norm: the residual |A V - V W| / |A|,
-and |V^H V - 1|. Small orders, on one rank and on two, come first. Prints a table for each order:
-a row for each kind of matrix and number of ranks, with the residual and the orthogonality, and
-JAX's in brackets. The exit code is 1 where one is above 10 and three times JAX's, or eigenvalues
-don't ascend.
+Runs `jaxmg.eigh` on meshes of the given numbers of ranks, always by the engine of all ranks, and
+jnp.linalg.eigh on one device. The errors are, in the 1-norm and in units of n eps, the residual
+|A V - V W| / |A| and the orthogonality |V^H V - 1|. Small orders, on one rank and on two, come
+first. Prints a table for each order: a row for each kind of matrix and number of ranks, with both
+errors, and JAX's in brackets. The exit code is 1 if an error is above 10 and above three times
+JAX's, or if eigenvalues don't ascend.
 """
 
 import functools
@@ -28,7 +28,7 @@ import jaxmg
 
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 40)
 SMALL_DTYPES = ("float64", "complex128")
-MOST, MORE = 10, 3  # in n eps; than JAX's
+MOST, MORE = 10, 3  # limits, in n eps and in multiples of JAX's error
 
 
 def arguments(argv):
@@ -49,7 +49,7 @@ def main(args):
     if args.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(args.ranks))
-    # Orders that are measured together, dtypes, ranks.
+    # Orders that are measured together, their dtypes and numbers of ranks.
     groups = [(args.small, SMALL_DTYPES, sorted({1, min(2, max(args.ranks))}))] * bool(args.small)
     groups += [((n,), args.dtype, args.ranks) for n in args.n]
     tables, good = [], True
@@ -68,15 +68,15 @@ def main(args):
 
 
 class Errors:
-    """The worst of some solutions: `ours` and `jaxs`, residual and orthogonality in n eps; `bad`,
-    whether one of ours is beyond its limits."""
+    """The worst errors of several solutions, residual and orthogonality in n eps: `ours` and
+    `jaxs`. `bad` is true if one of ours was beyond its limits."""
 
     def __init__(self):
         self.ours, self.jaxs, self.bad = (0.0, 0.0), (0.0, 0.0), False
 
     def add(self, ours, jaxs, ascending):
-        """Whether ours are within their limits, too."""
-        # A NaN is below no limit, and stays the worst.
+        """Adds a solution; returns whether its errors are within their limits."""
+        # A NaN is below no limit, and the maximum keeps it.
         limits = (max(MOST, MORE * error) if error == error else MOST for error in jaxs)
         fine = all(error <= limit for error, limit in zip(ours, limits, strict=True))
         fine &= ascending
@@ -88,7 +88,7 @@ class Errors:
 
 
 def worst_of(orders, dtype, kinds, counts):
-    """{(kind, ranks): Errors}, over the orders."""
+    """Returns {(kind, ranks): Errors}, over the orders."""
     found = {(kind, count): Errors() for kind in kinds for count in counts}
     for n in orders:
         for kind in kinds:
@@ -107,18 +107,18 @@ reference = jax.jit(functools.partial(jnp.linalg.eigh, symmetrize_input=False))
 
 
 def solution(a, count):
-    """jaxmg's, on so many ranks; sharded by rows where JAX can have it so."""
+    """Returns jaxmg's solution on ``count`` ranks; A is sharded by rows if JAX can shard it."""
     mesh = Mesh(np.array(jax.devices()[:count]), ("r",))
     spec = P("r", None) if len(a) % count == 0 else P()
     return jaxmg.eigh(jax.device_put(a, NamedSharding(mesh, spec)), mesh=mesh)
 
 
 def errors_of(a, w, v):
-    """(residual, orthogonality, whether w ascends)."""
+    """Returns (residual, orthogonality, whether w ascends)."""
     n, unit = len(a), len(a) * np.finfo(a.dtype).eps
     w, v = np.asarray(w), np.asarray(v)
     ascending = bool((np.diff(w) >= 0).all())
-    if n <= 100:  # with nothing to compile
+    if n <= 100:  # on the host, without compilation
         errors = _errors(np, np.matmul, *map(problems.wide, (a, w, v)))
     else:
         one = SingleDeviceSharding(jax.devices()[0])
@@ -141,7 +141,8 @@ _compiled = jax.jit(
 
 
 def matrix(kind, n, dtype):
-    """Hermitian, (n, n), on the host: real ones, times units on both sides where complex."""
+    """Returns a Hermitian (n, n) on the host: a real one, for complex dtypes times units on both
+    sides."""
     random = np.random.default_rng([n, list(KINDS).index(kind)])
     a = KINDS[kind](n, float(np.finfo(dtype).eps), random)
     if np.dtype(dtype).kind == "c":
@@ -158,7 +159,7 @@ def tridiagonal(d, e):
 
 
 def reflected(eigenvalues, random):
-    """With these eigenvalues, by three reflections of the diagonal matrix."""
+    """Returns a matrix with these eigenvalues: a diagonal matrix after three reflections."""
     a = np.diag(eigenvalues)
     for _ in range(3):
         u = random.standard_normal(len(a))
@@ -179,19 +180,19 @@ def _wilkinson(n, eps, random):
 
 
 def _glued(n, eps, random):
-    """Wilkinson's of order 21, again and again, barely coupled."""
+    """Returns Wilkinson matrices of order 21 along the diagonal, barely coupled."""
     i = np.arange(n)
     return tridiagonal(abs(i % 21 - 10.0), np.where(i % 21 == 20, eps**0.5, 1)[: n - 1])
 
 
 def _graded(n, eps, random, direction=1):
-    """From 1 to eps^2, or the other way."""
+    """Returns a matrix with entries from 1 to eps^2, or in the other direction."""
     scale = np.geomspace(1, eps, n)[::direction] if n > 1 else np.ones(1)
     return scale[:, None] * (np.eye(n) + symmetric(n, random) / (6 * n**0.5)) * scale
 
 
 def _clustered(n, eps, random):
-    """Half of them at 1, half at 2, within 10 n eps."""
+    """Returns a matrix with eigenvalues of which half are at 1 and half at 2, within 10 n eps."""
     i = np.arange(n)
     return reflected(1 + i // 3 % 2 + 10 * eps * i, random)
 
@@ -224,7 +225,7 @@ KINDS = {
 
 
 def table(orders, dtypes, found):
-    """Lines: a row for each kind and number of ranks."""
+    """Returns the lines of a table: a row for each kind and number of ranks."""
     said = str(orders[0]) if len(orders) == 1 else f"{min(orders)}..{max(orders)}"
     lines = [f"{f'n={said}':<14}ranks" + "".join(f"{dtype:>28}" for dtype in dtypes)]
     for kind, count in dict.fromkeys(case[:2] for case in found):
@@ -238,7 +239,7 @@ def table(orders, dtypes, found):
 
 
 def entry(args, orders, dtype, count, errors):
-    """A record."""
+    """Returns a record."""
     names = ("residual", "orthogonality")
     return {
         **records.origin(

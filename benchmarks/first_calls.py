@@ -1,11 +1,11 @@
-"""The time of a first call: trace, compile and whatever a library does once.
+"""Measures the time of a first call: trace, compilation and the one-time work of libraries.
 
     first_calls.py [--case qr svd] [--dtype float64] [--orders 100 1000 3000] [--tall] [--gradient]
                    [--devices 4] [--repeats 3] [--label new] [--peers]
 
-Each function has a process of its own, which takes its sizes in turn, with JAX's caches cleared
-between them. A record has the seconds of the first call less those of the second; with ``--peers``
-JAX's function in a process of its own, too.
+Each function has its own process, which takes its sizes in turn and clears JAX's caches between
+them. A record has the seconds of the first call minus those of the second. With ``--peers`` JAX's
+function is measured too, in its own process.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _TREES = (20, 200)
 
 
 def shapes_of(name, options):
-    """The shapes of a function's operands; of trees the number of leaves."""
+    """Returns the shapes of a function's operands; for trees the numbers of leaves."""
     if name in _OF_TREES:
         return [(count,) for count in _TREES]
     if name.startswith("batched"):
@@ -109,7 +109,7 @@ def measure(name, options):
     sharding = NamedSharding(mesh, P("rank"))
     if len(devices) > 1:
         contextlib.ExitStack().enter_context(jax.set_mesh(mesh))
-    jax.block_until_ready(jnp.ones(8) @ jnp.ones(8))  # starts JAX, and its library
+    jax.block_until_ready(jnp.ones(8) @ jnp.ones(8))  # starts JAX and its library of products
     for shape in shapes_of(name, options):
         a = operand_of(name, shape, options.dtype, sharding)
         function = function_of(name, options.peer)

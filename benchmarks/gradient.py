@@ -1,15 +1,15 @@
-"""The log-likelihood of a Gaussian process and its gradient, beside what they are made of.
+"""Times the log-likelihood of a Gaussian process, its gradient, and their components.
 
     gradient.py [--platform gpu] [--ranks 4] [--n 32768] [--most 1.25] [--out FILE] ...
 
-The kernel is Gaussian, with noise, of n points in the unit square; the program that is timed
-makes the matrix, in shards, from the points and three hyperparameters. In one process take turns:
-that program's value and gradient; its value; the matrix alone; the way back alone, from a
-derivative by the matrix to those by the hyperparameters; and of the same matrix, given away,
-`jaxmg.potrs` and `jaxmg.potri`. Each is warmed up, and its median taken. `ratio` is value and
-gradient over potrs and potri, `algebra` the same without the matrix and the way back. The exit
-code is 1 if the gradient isn't that of differences of the value, or the ratio at the largest n is
-above `--most`.
+The kernel is Gaussian, with noise, of n points in the unit square. The timed program computes the
+matrix, in shards, from the points and three hyperparameters. These take turns in one process: the
+program's value and gradient; its value; only the matrix; only the backward pass from a derivative
+with respect to the matrix to those with respect to the hyperparameters; and `jaxmg.potrs` and
+`jaxmg.potri` of the same matrix, donated. Each is warmed up, and its median taken. `ratio` is value
+and gradient over potrs and potri; `algebra` is the same without the matrix and the backward pass.
+The exit code is 1 if the gradient doesn't match differences of the value, or if the ratio at the
+largest n is above `--most`.
 """
 
 import functools
@@ -31,9 +31,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-# Logarithms of amplitude, length and noise; a direction in which the likelihood changes much.
+# Logarithms of amplitude, length and noise; a direction in which the likelihood varies strongly.
 THETA, DIRECTION = np.log([1.5, 0.2, 0.3]), np.array([0.3, -0.2, 0.9])
-# Of the differences, by dtype: their step, and how far they may be from the gradient, relatively.
+# By dtype, the step of the differences, and their largest relative distance from the gradient.
 CHECKS = {"float32": (3e-2, 2e-2), "float64": (2e-4, 1e-5)}
 CASES = ("value and gradient", "value", "kernel", "way back", "potrs", "potri")
 
@@ -73,7 +73,7 @@ class Process:
     """Gaussian process of n points on a mesh.
 
     Attributes:
-        cases: {name: (what makes the operands, what is timed)}.
+        cases: {name: (function that makes the operands, timed function)}.
     """
 
     def __init__(self, n, args):
@@ -107,7 +107,7 @@ class Process:
         self.cases = {name: functions[name] for name in CASES}
 
     def covariance(self, theta):
-        """(n, n); every device makes its own rows."""
+        """Returns the (n, n) matrix; every device computes its own rows."""
         amplitude, length, noise = jnp.exp(theta)
         squares = sum((self.x[:, None, i] - self.x[:, i]) ** 2 for i in range(self.x.shape[1]))
         a = amplitude**2 * jnp.exp(-squares / (2 * length**2))
@@ -115,14 +115,14 @@ class Process:
         return jax.lax.with_sharding_constraint(a, self.by_rows)
 
     def loss(self, theta, y):
-        """The negative log marginal likelihood."""
-        # Made anew for its derivative, the matrix leaves none of what it was made of behind.
+        """Returns the negative log marginal likelihood."""
+        # The derivative recomputes the matrix, so that no intermediate results stay in memory.
         a = jax.checkpoint(self.covariance)(theta)
         x, logdet = jaxmg.potrs(a, y, mesh=self.mesh, return_logdet=True)
         return (y @ x + logdet + self.n * np.log(2 * np.pi)) / 2
 
     def run(self, name):
-        """The seconds of one run."""
+        """Returns the seconds of one run."""
         make, call = self.cases[name]
         operands = jax.block_until_ready(make())
         start = time.perf_counter()
@@ -130,7 +130,8 @@ class Process:
         return time.perf_counter() - start
 
     def warm_up(self, name):
-        """Compiles; the bytes that the call needs on a GPU, the operands among them, if known."""
+        """Compiles a case; returns the bytes that the call needs on a GPU, including the operands,
+        or None if unknown."""
         if self.platform == "cpu":
             self.run(name)
             return None
@@ -140,7 +141,8 @@ class Process:
         return max(found) if None not in found else None
 
     def difference(self):
-        """How far the derivative along DIRECTION is from a difference of values, relatively."""
+        """Returns the relative distance of the derivative along DIRECTION from a difference of
+        values."""
         step, _ = CHECKS[str(self.theta.dtype)]
         _, gradient = self.value_and_grad(self.theta, self.y)
         derivative = float(np.asarray(gradient, np.float64) @ DIRECTION)
@@ -152,7 +154,7 @@ class Process:
 
 
 def data(n, dtype):
-    """Points, (n, 2), and what is measured at them, (n,): waves and noise."""
+    """Returns points, (n, 2), and measurements at them, (n,): waves and noise."""
     x = (problems.vectors(np, n, 2, "float64", seed=11) + 1) / 2
     noise = problems.vectors(np, n, 1, "float64", seed=13)[:, 0]
     y = np.sin(8 * x[:, 0]) * np.cos(5 * x[:, 1]) + 0.5 * noise
@@ -160,7 +162,7 @@ def data(n, dtype):
 
 
 def measure(process, args):
-    """A record."""
+    """Returns a record."""
     peak = {name: process.warm_up(name) for name in CASES}
     runs = {name: [] for name in CASES}
     for _ in range(args.repeats):
@@ -181,7 +183,7 @@ def measure(process, args):
 
 
 def line(record):
-    """A row of the table."""
+    """Returns a row of the table."""
     said = f"{record['n']:7}"
     for name, seconds in record["seconds"].items():
         said += f"{seconds * 1e3:{20 if len(name) > 10 else 10}.2f}"

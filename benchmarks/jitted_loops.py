@@ -1,11 +1,11 @@
-"""Small and middle orders on one GPU: ten calls in a jitted loop, beside JAX's.
+"""Times ten calls in a jitted loop, for small and medium orders on one GPU, and JAX's.
 
     jitted_loops.py [--label NAME] [--only WORD] [--out FILE]
 
-A loop shows what a call takes of a program, without what eager calls and the end of a program add:
-x of a call is b of the next, and A changes by nothing. jaxmg's and JAX's loops take turns, nine
-times; of each the median counts, in milliseconds a call. Of two builds run the one and the other by
-turns, each with its label.
+A loop shows the time of a call within a program, without the overhead of eager calls and of the end
+of a program: x of a call is b of the next, and 0 is added to A. jaxmg's and JAX's loops take turns,
+nine times; the result is the median of each, in milliseconds per call. To compare two builds, run
+them by turns, each with its label.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def random(shape, dtype, seed=0):
 
 
 def definite(n, dtype):
-    """Near the identity, of which solutions neither grow nor vanish."""
+    """Returns a matrix near the identity, so that solutions neither grow nor vanish."""
     a = random((n, n), dtype) * 0.3 / n**0.5
     return ((a + a.conj().T) / 2 + np.eye(n)).astype(dtype)
 
@@ -51,7 +51,7 @@ def cho_solve(a, b):
 
 
 def in_place_of_b(function):
-    """A function of (a, b) that computes function(a), for a loop that passes b on."""
+    """Returns a function of (a, b) that computes function(a), for a loop that passes b on."""
 
     def of_both(a, b):
         return b + 0 * function(a).ravel()[0].astype(b.dtype)
@@ -60,13 +60,13 @@ def in_place_of_b(function):
 
 
 def pair(name, result=lambda x: x):
-    """jaxmg's function of that name and JAX's."""
+    """Returns jaxmg's function of that name and JAX's."""
     modules = jaxmg.linalg, jnp.linalg
     return [in_place_of_b(lambda a, m=m: result(getattr(m, name)(a))) for m in modules]
 
 
 def cases():
-    """(name, jaxmg's function and JAX's, A, the shape of b)"""
+    """Yields (name, jaxmg's function and JAX's, A, the shape of b)."""
     solve = (jaxmg.potrs, cho_solve)
     for dtype, orders in (
         ("float64", (64, 100, 256, 1000, 2048, 3000, 4096)),
@@ -107,7 +107,7 @@ def loop(function):
 
 
 def measure(functions, a, b):
-    """Milliseconds a call, each: (medians, least)."""
+    """Returns milliseconds per call for each function: (medians, least)."""
     runs = [loop(function) for function in functions]
     for run in runs:
         run(a, b).block_until_ready()

@@ -1,10 +1,10 @@
-"""How long gesv takes by a model of getrf's critical path, with rates measured on H200.
+"""Predicts the time of gesv by a model of getrf's critical path, with rates measured on H200.
 
     python benchmarks/lu_model.py
 
-Prints tables in Markdown: the model beside the records of results/general.jsonl, and 1, 4 and 8
-GPUs by the model. float64, one right-hand side. Panels take what results/lu_panel.txt has for their
-height; the other rates are those of model.py. docs/model.md explains it.
+Prints tables in Markdown: the model and the records of results/general.jsonl, and the model for 1,
+4 and 8 GPUs. float64, one right-hand side. Times of panels are those in results/lu_panel.txt for
+their height; the other rates are those of model.py. docs/model.md explains the model.
 """
 
 import json
@@ -15,12 +15,12 @@ import numpy as np
 from absl import app
 
 WIDTHS = (256, 512, 1024, 2048)
-# Bytes a second of interchanging rows of a column-major matrix, which reads and writes them.
+# Bytes per second of row interchanges in a column-major matrix, which read and write the rows.
 MEMORY_RATE = 3e12
 
 
 def panel_costs(text):
-    """(rows, seconds a column) of float64 panels of 1024 columns."""
+    """Returns (rows, seconds per column) of float64 panels of 1024 columns."""
     pattern = r"float64 +(\d+) rows:.*?1024 columns +([\d.]+)"
     found = re.findall(pattern, text)
     return np.array([(int(rows), 1e-6 * float(cost)) for rows, cost in found]).T
@@ -30,19 +30,19 @@ _ROWS, _COSTS = panel_costs((model.RESULTS / "lu_panel.txt").read_text())
 
 
 def panel(rows, width):
-    """Seconds of the factorization of a panel of so many rows, by the logarithm of the height."""
+    """Returns the seconds of a panel's factorization, interpolated in the height's logarithm."""
     return width * np.interp(np.log(rows), np.log(_ROWS), _COSTS)
 
 
 def factorization(n, ranks, width):
-    """Seconds of getrf, those of its updates, and the part of the steps in which the chain of
-    panels takes longer than the update beside it."""
+    """Returns the seconds of getrf, the seconds of its updates, and the fraction of the steps in
+    which the chain of panels takes longer than the concurrent update."""
     rows = np.arange(n, 0, -width, dtype=float)  # of the panels
-    rest = np.maximum(rows - width, 0)  # below them, and columns behind them
+    rest = np.maximum(rows - width, 0)  # rows below the panels, and columns to the right of them
     swaps = 4 * 8 * width * rest / MEMORY_RATE
     products = (2 * rest + width) * rest * width / model.UPDATE["float64"]
     update = (products + swaps) / ranks
-    # The next tile column: its interchanges, its rows of U and its update; then the panel.
+    # The next tile column's interchanges, rows of U and update; then its panel.
     column = (2 * rest + width) * width**2 / model.NEXT + 4 * 8 * width**2 / MEMORY_RATE
     next_panel = np.where(rest > 0, panel(np.maximum(rest, 1), width), 0)
     sent = 8 * rest * width / model.LINK + model.HOP if ranks > 1 else 0
@@ -55,20 +55,20 @@ def factorization(n, ranks, width):
 
 
 def solve(n, ranks, width):
-    """Seconds of gesv from rows to the solution."""
+    """Returns the seconds of gesv from rows to the solution."""
     substitution = model.SUBSTITUTION * n / width + model.SUBSTITUTION_COLUMN * n
     moved = model.redistribution(n, model.line(ranks))
     return model.CALL + factorization(n, ranks, width)[0] + moved + substitution
 
 
 def best(n, ranks):
-    """The tile width with which gesv is fastest."""
+    """Returns the tile width with which gesv is fastest."""
     widths = [width for width in WIDTHS if width * ranks <= n]
     return min(widths, key=lambda width: solve(n, ranks, width))
 
 
 def measured():
-    """{(n, ranks, machine): seconds} of gesv in float64."""
+    """Returns {(n, ranks, machine): seconds} of gesv in float64."""
     lines = (model.RESULTS / "general.jsonl").read_text().splitlines()
     found = {}
     for record in map(json.loads, lines):

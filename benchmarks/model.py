@@ -1,12 +1,12 @@
-"""How long potrf takes by a model of its critical path, with rates measured on H200.
+"""Predicts the time of potrf by a model of its critical path, with rates measured on H200.
 
     python benchmarks/model.py
     python benchmarks/model.py --grids
 
-Prints the model beside the records of results/ (gpu.jsonl, tiles.jsonl), the tile width that it
-finds best, and what it says of more GPUs than have been measured. float64, one right-hand side.
-With --grids: tables, in Markdown, of 1 × P over nodes of eight GPUs, as the engine has it, and of
-Pr × Pc, which it doesn't have. docs/model.md explains it.
+Prints the model and the records of results/ (gpu.jsonl, tiles.jsonl), the best tile width by the
+model, and its predictions for more GPUs than were measured. float64, one right-hand side. With
+--grids it prints tables in Markdown for 1 × P over nodes of eight GPUs, which is the engine's
+layout, and for Pr × Pc, which the engine doesn't have. docs/model.md explains the model.
 """
 
 import json
@@ -23,39 +23,39 @@ _GRIDS = flags.DEFINE_bool("grids", False, "one row of many GPUs, and grids of t
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
-# One H200, measured, in float64 where nothing is said: from timelines of runs in which nothing else
-# was on the GPU.
-# Operations a second of trailing updates, at the power limit of all GPUs; float32: large products.
+# Measured on one H200, in float64 unless stated, from timelines of runs with nothing else on the
+# GPU.
+# Operations per second of trailing updates, at all GPUs' power limit; float32: large products.
 UPDATE = {"float64": 51.5e12, "float32": 51.4e12}
-NEXT = 51e12  # those of the update of the next tile column, T deep
-TILE = 0.5e-3 / 1024  # seconds a column of potrf of a diagonal tile
-TILE_UPDATE = 0.1e-3  # update of a diagonal tile, whatever its size
+NEXT = 51e12  # operations per second of the update of the next tile column, T deep
+TILE = 0.5e-3 / 1024  # seconds per column of potrf of a diagonal tile
+TILE_UPDATE = 0.1e-3  # seconds of the update of a diagonal tile, for any size
 PIECE = 128  # columns of a panel that are sent at a time
-PIECE_SECONDS, PIECE_ROW = 46e-6, 2.0e-9  # of a piece: fixed, and for each row below the tile
-PANEL = 60e12  # operations a second of what a panel's products add to that
+PIECE_SECONDS, PIECE_ROW = 46e-6, 2.0e-9  # of a piece: fixed, and per row below the tile
+PANEL = 60e12  # operations per second of a panel's products, which take additional time
 WAITS = 0.1e-3  # between a panel and the next tile: events and launches
-HOP = 14e-6  # until a GPU has what another one's copy engine sent, whatever its size
-LINK = 350e9  # bytes a second of a copy between two GPUs
-EXCHANGE = 340e9  # those of the redistribution, out of the busiest GPU; moves are beside it
-# Seconds of the back substitution: a tile, and a column.
+HOP = 14e-6  # latency of a copy from another GPU's copy engine, for any size
+LINK = 350e9  # bytes per second of a copy between two GPUs
+EXCHANGE = 340e9  # the same of the redistribution, out of the busiest GPU; moves are concurrent
+# Seconds of the back substitution: per tile, and per column.
 SUBSTITUTION, SUBSTITUTION_COLUMN = 60e-6, 0.09e-6
-CALL = 1.3e-3  # Python, XLA and the meeting of the ranks, whatever the size: fitted to small n
-MEMORY = 143771 * 2**20  # bytes that nvidia-smi names; sold as 141 GB
+CALL = 1.3e-3  # Python, XLA and the ranks' rendezvous, for any size: fitted to small n
+MEMORY = 143771 * 2**20  # bytes by nvidia-smi; sold as 141 GB
 
-# Published: GPUs of a node that NVLink joins, and bytes a second of one port of 400 Gb/s for each.
+# Published: GPUs of a node that NVLink connects, and bytes per second of a 400 Gb/s port per GPU.
 NODE, PORT = 8, 50e9
 # Published by JAXMg: float32, by cuSOLVERMp on H200.
 PUBLISHED_N, PUBLISHED_RANKS, PUBLISHED_SECONDS = 1499136, 64, 654
 
 SIZE = {"float64": 8, "float32": 4}  # bytes of a number
 WIDTHS = (128, 256, 512, 1024, 2048)
-DEPTH = max(WIDTHS)  # columns of panels that the engine updates with at once
+DEPTH = max(WIDTHS)  # columns of panels in one of the engine's updates
 
 
 class Grid(NamedTuple):
-    """Tiles go to `rows` × `columns` ranks in turns: those of a tile column to one column of ranks.
+    """Assigns tiles to `rows` × `columns` ranks cyclically, each tile column to a column of ranks.
 
-    A panel goes `across` to the other columns, and down a column, at so many bytes a second.
+    A panel is sent `across` to the other columns, and `down` a column, at so many bytes per second.
     """
 
     rows: int
@@ -69,13 +69,13 @@ class Grid(NamedTuple):
 
 
 def line(ranks, link=LINK):
-    """1 × P, as the engine has it."""
+    """Returns 1 × P, the engine's layout."""
     return Grid(1, ranks, link, link)
 
 
 def factorization(n, grid, width, dtype="float64"):
-    """Seconds of potrf, those of its updates, and the part of the steps in which the chain of
-    panels takes longer than the update beside it."""
+    """Returns the seconds of potrf, the seconds of its updates, and the fraction of the steps in
+    which the chain of panels takes longer than the concurrent update."""
     size = SIZE[dtype]
     m = np.arange(n - width, 0, -width)
     own = m / grid.rows  # rows of a panel that a rank solves
@@ -88,18 +88,20 @@ def factorization(n, grid, width, dtype="float64"):
         chain += size * PIECE * own / grid.across
         across = size * width * own / grid.across
     if grid.rows > 1:
-        # The tile, for the panel, and that of the panel which the next tile column is updated with.
+        # Sent down: the diagonal tile, for the panel; and the panel's tile that updates the next
+        # tile column.
         hops = math.ceil(math.log2(grid.rows))
         chain += 2 * (WAITS + hops * (HOP + size * width**2 / grid.down))
         down = size * width * m / grid.columns / grid.down
-    # What goes both ways over one kind of link shares it.
+    # Both directions over one kind of link share it.
     links = across + down if grid.across == grid.down else np.maximum(across, down)
     total = np.maximum(np.maximum(update, chain), links)
     return total.sum(), update.sum(), (chain > update).sum() / max(len(m), 1)
 
 
 def redistribution(n, grid, dtype="float64"):
-    """The first rank gives most: all but its own share of nearly whole columns."""
+    """Returns the seconds in which the first rank, which sends most, sends all but its own share of
+    nearly whole columns."""
     ranks = grid.ranks
     if ranks == 1:
         return 0.0
@@ -108,26 +110,26 @@ def redistribution(n, grid, dtype="float64"):
 
 
 def solve(n, grid, width, dtype="float64"):
-    """Seconds of potrs from rows to the solution."""
+    """Returns the seconds of potrs from rows to the solution."""
     substitution = SUBSTITUTION * n / width + SUBSTITUTION_COLUMN * n
     factored = factorization(n, grid, width, dtype)[0]
     return CALL + factored + redistribution(n, grid, dtype) + substitution
 
 
 def panels(n, grid, dtype="float64"):
-    """Bytes for each column that updates are deep: while they are made with one panel, the next one
-    is received. A panel's own rows, and those that meet the rank's columns."""
+    """Returns the bytes per column of an update's depth: the rank's own rows of a panel, and the
+    rows that match its columns; twice, as one panel is received while another is used."""
     return 2 * SIZE[dtype] * n * (1 / grid.rows + 1 / grid.columns)
 
 
 def depth(n, grid, dtype="float64"):
-    """Columns that updates can be deep with the memory that A leaves, 2048 at most."""
+    """Returns the depth of updates, in columns, for which A leaves memory; at most 2048."""
     room = MEMORY - SIZE[dtype] * n * n / grid.ranks
     return int(min(DEPTH, room // panels(n, grid, dtype)))
 
 
 def best(n, grid, dtype="float64"):
-    """The tile width with which potrs is fastest; None where there is no memory for any."""
+    """Returns the tile width with which potrs is fastest; None if none fits into the memory."""
     room = depth(n, grid, dtype)
     most = min(room, n // max(grid.rows, grid.columns))
     widths = [width for width in WIDTHS if width <= most]
@@ -135,24 +137,24 @@ def best(n, grid, dtype="float64"):
 
 
 def seconds(n, grid, dtype="float64"):
-    """Those of potrs with the best tiles; infinitely many where there is no memory."""
+    """Returns the seconds of potrs with the best tile width; infinity if it doesn't fit."""
     width = best(n, grid, dtype)
     return solve(n, grid, width, dtype) if width else math.inf
 
 
 def nodes(ranks):
-    """1 × P over nodes: each panel comes into a node by one port."""
+    """Returns 1 × P over nodes, where each panel enters a node through one port."""
     return line(ranks, LINK if ranks <= NODE else PORT)
 
 
 def ports(ranks):
-    """The same where all ports of a node share a panel, which then goes round by NVLink. The engine
-    doesn't do that."""
+    """Returns `nodes`, with a panel that enters through all ports of a node and is then distributed
+    by NVLink. The engine doesn't do that."""
     return nodes(ranks)._replace(across=LINK if ranks <= NODE else min(LINK, NODE * PORT))
 
 
 def grids(ranks):
-    """All of rows and columns that are powers of two, a column or a row in a node where it fits."""
+    """Yields all grids of powers of two, with a column or a row inside a node if it fits."""
     for rows in (2**i for i in range(ranks.bit_length())):
         columns = ranks // rows
         if ranks <= NODE:
@@ -171,13 +173,13 @@ def fastest(n, ranks, dtype="float64"):
 
 
 def share(n, ranks, taken, dtype="float64"):
-    """The part of the rate of products: n³/3 operations in so many seconds."""
+    """Returns the fraction of the rate of products, for n³/3 operations in ``taken`` seconds."""
     return n**3 / 3 / (ranks * UPDATE[dtype] * taken)
 
 
 def worth(ranks, row, dtype="float64", least=0.1):
-    """The n, multiples of 16384 that fill up to 86 % of the memory, that the best grid solves in so
-    much less time than `row`, 1 × P of that many GPUs."""
+    """Returns the n, multiples of 16384 up to 86 % of the memory, for which the best grid takes
+    less time than `row`, 1 × P of the same number of GPUs, by the fraction ``least`` or more."""
     most = int(math.sqrt(0.86 * MEMORY * ranks / SIZE[dtype]))
     return [
         n
@@ -187,7 +189,7 @@ def worth(ranks, row, dtype="float64", least=0.1):
 
 
 def measured(dtype="float64"):
-    """{(n, ranks, T): seconds} of potrs in plain products."""
+    """Returns {(n, ranks, T): seconds} of potrs with plain products."""
     found = {}
     wanted = ("potrs", "native", dtype, "dominant", 1, None)
     for name in ("tiles.jsonl", "gpu.jsonl"):
@@ -234,7 +236,7 @@ def print_more():
         for n in (32768, 65536, 131072, 262144, 524288):
             cells = []
             for ranks in (4, 8, 16, 32, 64):
-                # For the rates alone: the largest have no room on the fewest.
+                # Only for the rates: the largest orders don't fit on the fewest GPUs.
                 grid = line(ranks, link)
                 width = min(
                     (width for width in WIDTHS if width * ranks <= n),

@@ -1,10 +1,10 @@
-"""Draws results: time and TFLOP/s against n, a line for each backend, ranks and threads.
+"""Draws results: time and TFLOP/s against n, with a line for each backend, ranks and threads.
 
     python benchmarks/plot.py benchmarks/results/cpu.jsonl
 
-Writes a picture for each routine and dtype beside the file: cpu-potrs-float64.png. Of measurements
-of the same thing the last one in the file is drawn, and what was measured at a single size only
-where nothing else was; bars show the fastest and the slowest run.
+Writes a picture for each routine and dtype next to the file: cpu-potrs-float64.png. Of several
+measurements of the same case the last one in the file is drawn. Cases with a single size are drawn
+only if there are no others. Bars show the fastest and the slowest run.
 """
 
 import json
@@ -23,7 +23,7 @@ LINE = (
     "machine", "backend", "precision", "matrix", "ranks", "processes", "threads", "T_A", "nrhs",
     "donate", "vectors", "eigensolver",
 )  # fmt: skip
-OLDER = {"matrix": "dominant", "eigensolver": "auto"}  # what records had that don't say
+OLDER = {"matrix": "dominant", "eigensolver": "auto"}  # values of records without these keys
 
 
 def main(argv):
@@ -42,15 +42,15 @@ def main(argv):
 
 
 def draw(entries, title):
-    """A figure of the measurements of one routine and dtype."""
+    """Returns a figure of the measurements of one routine and dtype."""
     lines = {}
     for entry in entries:
         lines.setdefault(tuple(entry.get(key, OLDER.get(key)) for key in LINE), {})[entry["n"]] = (
             entry
         )
-    # A single size is no line, where others have several.
+    # A single size is no line; such cases are left out if others have several sizes.
     lines = {key: sizes for key, sizes in lines.items() if len(sizes) > 1} or lines
-    # What is the same for all lines goes into the title.
+    # Properties that all lines share go into the title.
     same = [len({key[i] for key in lines}) == 1 for i in range(len(LINE))]
     common = [i for i, name in enumerate(LINE) if same[i] and name != "backend"]
     figure, (time, rate) = plt.subplots(1, 2, figsize=(12, 5), constrained_layout=True)
@@ -76,7 +76,7 @@ def draw(entries, title):
 
 
 def describe(key, chosen):
-    """Some of a line's properties in words."""
+    """Describes the chosen properties of a line in words."""
     words = []
     for i in chosen:
         name, value = LINE[i], key[i]

@@ -1,15 +1,15 @@
-"""Errors of potrs in each `precision`, beside plain products, on hard matrices.
+"""Measures the errors of potrs in each `precision`, and with plain products, on hard matrices.
 
     precision_errors.py [--platform gpu] [--ranks 4] [--n 16384 32768] [--dtype float32] ...
 
-Eigenvalues spread evenly over the logarithm, of some conditions; Gaussian and Matern kernels of
-points in the unit square with noise; Wishart matrices; a spike, I + 1e4 v v^T; positive random
-entries; rows of very different size. Three errors each: the backward error
-|b - A x| / (|A|_F |x|) sqrt(n) in units of rounding, and the relative error of x and the absolute
-error of log(det(A)), by comparison with potrs of the same matrix in double precision. Prints a line
-and writes a record a matrix, and at the end the median of each error in parts of that of plain
-products. The exit code is 1 where None or "F16_F16_F32_X3" has a median beyond twice that of plain
-products, or fails where they don't.
+The matrices: eigenvalues spread evenly over the logarithm, for several conditions; Gaussian and
+Matern kernels of points in the unit square with noise; Wishart matrices; a spike, I + 1e4 v v^T;
+positive random entries; rows of very different size. For each there are three errors: the backward
+error |b - A x| / (|A|_F |x|) sqrt(n) in units of rounding, and the relative error of x and the
+absolute error of log(det(A)), compared with potrs of the same matrix in double precision. Prints a
+line and writes a record for each matrix, and at the end the median ratio of each error to that of
+plain products. The exit code is 1 if None or "F16_F16_F32_X3" has a median above 2, or fails where
+plain products don't.
 """
 
 import functools
@@ -34,7 +34,7 @@ PRECISIONS = ("highest", *GOOD, "BF16_BF16_F32_X6", "BF16_BF16_F32_X3", "tf32")
 CONDITIONS = (1e2, 1e4, 1e5)
 NOISES = (1e-1, 1e-2, 1e-3, 5e-4)
 ERRORS = ("backward", "x", "logdet")
-AS_GOOD = 2.0  # times the error of plain products
+AS_GOOD = 2.0  # the largest median ratio of an error to that of plain products
 
 
 def arguments(argv):
@@ -50,7 +50,7 @@ def arguments(argv):
 
 
 def kernel(of_distance, n, noise, dtype):
-    """A kernel of points in the unit square, a function of the distance."""
+    """Returns a kernel, a function of the distance, of points in the unit square."""
     points = jnp.asarray(np.random.default_rng(1).uniform(size=(n, 2)), jnp.finfo(dtype).dtype)
     square = sum((points[:, None, k] - points[None, :, k]) ** 2 for k in range(2))
     return (of_distance(jnp.sqrt(square)) + noise * jnp.eye(n)).astype(dtype)
@@ -61,7 +61,7 @@ def gaussian(distance):
 
 
 def matern(distance):
-    """Of smoothness 3/2 and length scale 2."""
+    """Returns the Matern kernel of smoothness 3/2 and length scale 2."""
     scaled = 3**0.5 * distance / 2
     return (1 + scaled) * jnp.exp(-scaled)
 
@@ -77,19 +77,19 @@ def spike(n, dtype):
 
 
 def positive(n, dtype):
-    """Entries between 0 and 1, and a dominant diagonal."""
+    """Returns a matrix with entries between 0 and 1, and a dominant diagonal."""
     upper = jnp.triu(jax.random.uniform(jax.random.key(4), (n, n), jnp.finfo(dtype).dtype))
     return (upper + upper.T + n * jnp.eye(n)).astype(dtype)
 
 
 def graded(n, dtype):
-    """A Wishart matrix whose rows and columns are scaled by 1 to 1e-3."""
+    """Returns a Wishart matrix with rows and columns scaled by 1 to 1e-3."""
     scales = jnp.logspace(0, -3, n, dtype=jnp.finfo(dtype).dtype)
     return (scales[:, None] * wishart(n, dtype) * scales[None, :]).astype(dtype)
 
 
 def matrices(args, n):
-    """(name, function without arguments that makes it) of each."""
+    """Yields (name, function without arguments that makes the matrix)."""
     for condition in CONDITIONS:
         column = jnp.asarray(problems.even_column(n, condition))
         make = functools.partial(problems.even_matrix, jnp, column, dtype=args.dtype)
@@ -111,14 +111,14 @@ def backward_error(a, x, b):
 
 
 def exact_solution(a, b):
-    """x and log(det(A)) of the same matrix in double precision."""
+    """Returns x and log(det(A)) of the same matrix in double precision."""
     wide = jnp.complex128 if jnp.iscomplexobj(a) else jnp.float64
     widen = jax.jit(lambda a: a.astype(wide))
     return jaxmg.potrs(widen(a), b.astype(wide), return_logdet=True, donate=True)
 
 
 def errors_of(a, b, exact, precision):
-    """Those of ERRORS; None where A comes out as not positive definite."""
+    """Returns ERRORS; None if potrs finds A not positive definite."""
     x, logdet, status = jaxmg.potrs(
         a, b, precision=precision, return_logdet=True, return_status=True
     )

@@ -1,7 +1,7 @@
-"""What is measured: matrices made from a hash, operation counts and backward errors.
+"""The problems that are measured: matrices made from a hash, operation counts, backward errors.
 
-An entry depends on its indices alone, so every device makes its own rows, both triangles agree, and
-a matrix that was given away can be made again. Written for NumPy and jax.numpy alike (`xp`).
+An entry depends only on its indices, so every device makes its own rows, both triangles agree, and
+a donated matrix can be made again. Written for both NumPy and jax.numpy (`xp`).
 """
 
 import math
@@ -11,14 +11,14 @@ import runpy
 import numpy as np
 
 _ROOT = pathlib.Path(__file__).absolute().parents[1]
-# Those of this checkout, by path: the jaxmg that is measured may be older, and would import JAX.
+# This checkout's files, by path: the measured jaxmg may be older, and its import would start JAX.
 TABLE = runpy.run_path(str(_ROOT / "tests/python/routines.py"))["ROUTINES"]
 _count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
 
 _MEASURED = [name for name, routine in TABLE.items() if routine.benchmark]
 ON_FACTORS = tuple(name for name in _MEASURED if TABLE[name].on_factor)
 ROUTINES = tuple(name for name in _MEASURED if name not in ON_FACTORS)
-# run.py times them alone, and checks a solution by the factor.
+# run.py times only the factorization, and checks a solution with the factor.
 FACTORIZATIONS = ("cho_factor", "lu_factor")
 GENERAL = ("lu_factor", *(n for n in _MEASURED if TABLE[n].takes[0] in ("g", "lu")))
 SOLVES = tuple(name for name in _MEASURED if "b" in TABLE[name].takes)
@@ -27,35 +27,37 @@ PROBES = 4  # random vectors with which inverses and eigenvectors are checked
 
 
 def operations(routine, dtype, n, nrhs, vectors=True):
-    """Floating-point operations, with the leading terms alone."""
+    """Returns the number of floating-point operations, leading terms only."""
     return _count(routine, np.dtype(dtype).kind == "c", n, nrhs, vectors)
 
 
 def factor_bytes(dtype, n):
-    """Of the triangle that a substitution reads."""
+    """Returns the bytes of the triangle that a substitution reads."""
     return n * (n + 1) // 2 * np.dtype(dtype).itemsize
 
 
 def usual_kind(routine):
-    """The kind of matrix that a routine is measured with."""
+    """Returns the kind of matrix with which a routine is measured."""
     return "uniform" if routine in GENERAL else "dominant"
 
 
 def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
-    """Rows of a matrix of order n, which is Hermitian positive definite but for the kind "uniform".
+    """Returns rows of a matrix of order n, Hermitian positive definite except for "uniform".
 
     kind is one of
 
-    - "dominant": off the diagonal uniform in [-1, 1] (both parts, where complex); the diagonal is
-      2n, beyond the 2 sqrt(2 n / 3) that the spectrum of the rest reaches. Condition 1 + O(n^-1/2).
-    - "ill": V C V^H, with C the circulant matrix cosh(s (n/2 - d)) / sinh(s n/2), d = |i - j|, and
-      V diagonal, of units from a hash. Its eigenvalues are those of `ill_eigenvalues`; condition
-      `condition(dtype)`, exactly where n is even. Its diagonal is constant: scaling does not help.
-    - "moderate": I + R, with R random off the diagonal, of a spectrum that fills [-1/2, 1/2].
-      Condition about 3; of all kinds, what a wrong entry of a factor changes most.
+    - "dominant": entries off the diagonal are uniform in [-1, 1] (for complex dtypes both parts);
+      the diagonal is 2n, larger than the spectrum of the rest, which reaches 2 sqrt(2 n / 3).
+      Condition 1 + O(n^-1/2).
+    - "ill": V C V^H, where C is the circulant matrix cosh(s (n/2 - d)) / sinh(s n/2), d = |i - j|,
+      and V is diagonal with units from a hash. Its eigenvalues are `ill_eigenvalues`; its condition
+      is `condition(dtype)`, exactly if n is even. Its diagonal is constant: scaling does not help.
+    - "moderate": I + R, where R is random off the diagonal, with a spectrum that fills [-1/2, 1/2].
+      Condition about 3; of all kinds it is the most sensitive to a wrong entry of a factor.
     - "graded": D (I + R) D, with D_i = condition(dtype)^(-i / 2n) and the same R. Condition 1 to 3
       times condition(dtype)^(1 - 1/n).
-    - "uniform": uniform in [-1, 1] (both parts, where complex), not Hermitian. Condition about n.
+    - "uniform": entries uniform in [-1, 1] (for complex dtypes both parts), not Hermitian.
+      Condition about n.
     """
     rows = n if rows is None else rows
     i = (xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row))[:, None]
@@ -64,23 +66,24 @@ def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
 
 
 def condition(dtype):
-    """Of the matrices that are hard, about."""
+    """Returns the approximate condition of the hard matrices."""
     return 1e12 if np.finfo(dtype).eps < 1e-10 else 1e5
 
 
 def ill_eigenvalues(n, dtype):
-    """Of the "ill" matrix, ascending, in double precision."""
+    """Returns the eigenvalues of the "ill" matrix, ascending, in double precision."""
     s = _decay(dtype)
     angle = 2 * np.pi * np.arange(n) / n
-    # sinh s / (cosh s - cos angle), of which nothing cancels.
+    # sinh s / (cosh s - cos angle), in a form without cancellation.
     return np.sort(np.sinh(s) / (2 * np.sinh(s / 2) ** 2 + 2 * np.sin(angle / 2) ** 2))
 
 
 def even_column(n, condition):
-    """(n,), in double precision: what `even_matrix` is made of, its eigenvalues' transform.
+    """Returns the column, (n,) in double precision, from which `even_matrix` is made: the transform
+    of its eigenvalues.
 
-    They are condition^-t, with t evenly over [0, 1], at frequencies in a random order; each but
-    one or two stands twice, for the matrix is real and symmetric.
+    These are condition^-t, with t evenly spaced in [0, 1], at frequencies in a random order. All
+    but one or two occur twice, because the matrix is real and symmetric.
     """
     lowest = np.arange(n // 2 + 1)
     np.random.default_rng(5).shuffle(lowest)
@@ -89,11 +92,11 @@ def even_column(n, condition):
 
 
 def even_matrix(xp, column, dtype, first_row=0, rows=None):
-    """Rows of V C V^H, with C circulant, of this first column, and V as in the "ill" matrix.
+    """Returns rows of V C V^H, where C is circulant with this first column, and V as in "ill".
 
-    Its eigenvalues lie evenly over the logarithm, from 1 down to 1 / condition; its diagonal is
-    constant, so scaling does not help. Rounding its entries moves no eigenvalue by more than about
-    eps / 2. No more than the column is read, and no product of matrices made.
+    Its eigenvalues are evenly spaced in the logarithm, from 1 down to 1 / condition. Its diagonal
+    is constant, so scaling does not help. Rounding its entries moves no eigenvalue by more than
+    about eps / 2. It reads only the column, and computes no product of matrices.
     """
     n = column.shape[0]
     rows = n if rows is None else rows
@@ -116,8 +119,8 @@ def _ill(xp, i, j, n, dtype):
 
 
 def _turned(xp, entries, i, j, dtype):
-    """V C V^H of C's real entries, with V diagonal, of units from a hash whose products are exact:
-    1, i, -1, -i, or the real ones of them."""
+    """Returns V C V^H for C's real entries, where V is diagonal with units from a hash, whose
+    products are exact: 1, i, -1, -i, or for real dtypes 1 and -1."""
     turns = (_mix(xp, i) - _mix(xp, j)) & xp.uint32(3)
     if np.dtype(dtype).kind != "c":
         return xp.where(turns % 2 == 0, entries, -entries)
@@ -154,12 +157,12 @@ KINDS = {
 
 
 def _decay(dtype):
-    """s such that coth(s / 2)^2, the condition of the circulant matrix, is condition(dtype)."""
+    """Returns s for which coth(s / 2)^2, the circulant matrix's condition, is condition(dtype)."""
     return 2 * math.atanh(condition(dtype) ** -0.5)
 
 
 def _noise(xp, i, j, dtype):
-    """Entries of a Hermitian matrix, uniform in [-1, 1], both parts where complex."""
+    """Returns entries of a Hermitian matrix, uniform in [-1, 1], for complex dtypes both parts."""
     low, high = xp.minimum(i, j), xp.maximum(i, j)
     entries = _uniform(xp, low, high, 1, dtype)
     if np.dtype(dtype).kind == "c":
@@ -169,19 +172,19 @@ def _noise(xp, i, j, dtype):
 
 
 def wide(array):
-    """In double precision, to measure errors in."""
+    """Converts an array to double precision, in which errors are measured."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def vectors(xp, n, count, dtype, seed=3):
-    """(n, count), uniform in [-1, 1]: right-hand sides and probes."""
+    """Returns right-hand sides or probes: (n, count), uniform in [-1, 1]."""
     i = xp.arange(n, dtype=xp.uint32)[:, None]
     j = xp.arange(count, dtype=xp.uint32)[None, :]
     return _entries(xp, i, j, dtype, seed).astype(dtype)
 
 
 def _entries(xp, i, j, dtype, seed):
-    """Uniform in [-1, 1), both parts where complex, from pairs of uint32."""
+    """Returns entries, uniform in [-1, 1), for complex dtypes both parts, from pairs of uint32."""
     entries = _uniform(xp, i, j, seed, dtype)
     if np.dtype(dtype).kind == "c":
         entries = entries + 1j * _uniform(xp, i, j, seed + 1, dtype)
@@ -189,7 +192,7 @@ def _entries(xp, i, j, dtype, seed):
 
 
 def _uniform(xp, i, j, seed, dtype):
-    """Uniform numbers in [-1, 1) from pairs of uint32, by MurmurHash3's finalizer."""
+    """Returns uniform numbers in [-1, 1) from pairs of uint32, by MurmurHash3's finalizer."""
     real = np.finfo(dtype).dtype
     h = _mix(xp, _mix(xp, i + xp.uint32(seed * 0x51ED27)) + j * xp.uint32(0x9E3779B1))
     return (h >> xp.uint32(8)).astype(real) * real.type(2.0**-23) - real.type(1)
@@ -202,7 +205,7 @@ def _mix(xp, h):
 
 
 def same_bits(xp, first, second):
-    """Whether two tuples of arrays are the same bit for bit, NaN included."""
+    """Returns whether two tuples of arrays are equal bit for bit, including NaN."""
     same = True
     for x, y in zip(first, second, strict=True):
         for part in (xp.real, xp.imag):
@@ -215,18 +218,18 @@ def _bits(x):
 
 
 def backward_error(xp, routine, a, operands, results, multiply):
-    """How far the results are from those of an exact computation, in units of 1.
+    """Returns the distance of the results from those of an exact computation, relative to 1.
 
-    Solves, and factorizations, whose result is x: the largest |b - A x| / (|A| |x| + |b|) of the
+    Solves and factorizations, whose result is x: the largest |b - A x| / (|A| |x| + |b|) of the
     columns, in the infinity norm.
     Inverses: |X (A g) - g| / (|X| |A| |g|) for random g, which bounds the residual of the inverse.
-    syevd: the larger of |A V g - V W g| / (|A| |V g|) and |V^H V g - g| / |g|; without vectors, how
-        far the sum of the eigenvalues is from the trace, beside n times the largest.
+    syevd: the larger of |A V g - V W g| / (|A| |V g|) and |V^H V g - g| / |g|; without vectors, the
+        distance of the sum of the eigenvalues from the trace, over n times the largest.
 
     Args:
         a: the matrix; may be sharded by rows, as may V and the inverse.
         operands: {"b": right-hand sides}, for solves and factorizations.
-        results: what the routine returned; of a factorization what its factor made of b.
+        results: the routine's results; for a factorization the solution for b by its factor.
         multiply: the product of matrices at full precision.
     """
     n = a.shape[0]

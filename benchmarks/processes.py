@@ -1,12 +1,12 @@
-"""Times jaxmg on all devices of a job, in however many processes it runs.
+"""Times jaxmg on all devices of a job, with any number of processes.
 
     python benchmarks/processes.py --n 4096 --n 65536                                in one process
     python -m jaxmg.launch -n 2 -d 2 benchmarks/processes.py --n 4096 --n 65536      in two
     python benchmarks/processes.py --ranks 2 ...                                     on two devices
 
-Process 0 prints a line of JSON for each order: the seconds of each run after one that warms up,
-their median, and the backward error of the last. The first line is of the first call of a mesh, in
-which processes meet and share memory.
+Process 0 prints a line of JSON for each order: the seconds of each run after a warm-up, their
+median, and the backward error of the last run. The first line is for the first call on a mesh,
+in which processes connect and share memory.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What every record says of where it comes from."""
+"""The part of every record that states its origin."""
 
 import contextlib
 import datetime
@@ -17,7 +17,7 @@ PACKAGES = (
 
 
 def origin(devices, command):
-    """Date, machine, versions and command; `devices` may be None for the host itself."""
+    """Returns date, machine, versions and command; `devices` may be None for the host itself."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": devices or host(),
@@ -27,20 +27,20 @@ def origin(devices, command):
 
 
 def python(program, words):
-    """The command that runs a program of the repository, without the folders of one machine."""
+    """Returns the command that runs a program of the repository, without folders of one machine."""
     words = [os.path.basename(word) if os.path.isabs(word) else word for word in words]
     return shlex.join(["python", program, *words])
 
 
 def append(path, record):
-    """To a file of records, where one is named."""
+    """Appends a record to the file ``path``, if there is one."""
     if path:
         with open(path, "a") as file:
             print(json.dumps(record), file=file)
 
 
 def name_of(devices):
-    """What GPUs these are; None for CPU devices, of which the host says more."""
+    """Names these GPUs; None for CPU devices, for which the host's name says more."""
     if devices[0].platform == "cpu":
         return None
     return f"{len(devices)} x {devices[0].device_kind}"

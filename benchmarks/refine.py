@@ -1,17 +1,17 @@
-"""Solutions from a factor in lower precision, by condition: how long, and how exact.
+"""Measures time and accuracy of solutions from a factor in lower precision, by condition.
 
     refine.py [--platform gpu] [--ranks 2] [--n 16384] [--refine tf32 float32] [--out FILE] ...
-    refine.py --routine gesv ...      the same with the matrix's columns turned by half of them
+    refine.py --routine gesv ...      the same with the matrix's columns rotated by half of them
 
-For each n and condition `jaxmg.potrs`, or `jaxmg.gesv`, without `refine` and with each one take
-turns, in one process, on matrices whose eigenvalues lie evenly over the logarithm
-(`problems.even_matrix`), with the columns of `gesv`'s turned. The
-matrix is given away and made anew for every run, outside of what is timed, and once more by
-blocks of rows for the error: no more memory is taken than a call's own. At the end a table, with
-a row for each n and condition: milliseconds, and beside the plain solution's how many times as
-fast, the iterations (or why it fell back: -3 the factorization, -51 too many iterations) and the
-backward error, in units of eps. The exit code is 1 if a refined solution's error is beyond 10
-times the plain one's, and eps.
+For each n and condition, `jaxmg.potrs` or `jaxmg.gesv` without `refine` and with each one take
+turns, in one process. The eigenvalues of the matrices are evenly spaced in the logarithm
+(`problems.even_matrix`); for `gesv` their columns are rotated. The matrix is donated, and made
+again for every run, outside the timed part, and once more by blocks of rows for the error, so only
+the call's own memory is needed. At the end comes a table, with a row for each n and condition:
+milliseconds and the backward error in units of eps; for refined solutions also the speed relative
+to the plain one and the iterations (or the reason for a fallback: -3 the factorization, -51 too
+many iterations). The exit code is 1 if a refined solution's error is beyond eps and beyond 10 times
+the plain one's.
 """
 
 import functools
@@ -34,7 +34,7 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 
 CONDITIONS = (1e2, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14)
-BLOCK = 1024  # rows that are made at a time for the error
+BLOCK = 1024  # rows that are made at a time to compute the error
 
 
 def arguments(argv):
@@ -79,14 +79,14 @@ def main(args):
 
 
 class Problem:
-    """Matrices of order n of any condition, by rows over the mesh, and their solution."""
+    """Matrices of order n with any condition, by rows over the mesh, and their solution."""
 
     def __init__(self, n, args):
         self.n, self.dtype, self.platform = n, args.dtype, args.platform
         self.mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
         by_rows, self.everywhere = (NamedSharding(self.mesh, P(*s)) for s in (("r", None), ()))
         self.routine = args.routine
-        # By so many places the columns are turned, of a matrix that is not to be Hermitian.
+        # The columns are rotated by this number if the matrix must not be Hermitian.
         self.turn = 0 if args.routine == "potrs" else n // 2
         make = functools.partial(_matrix, dtype=args.dtype, turn=self.turn)
         self._make = jax.jit(make, out_shardings=by_rows)
@@ -97,19 +97,20 @@ class Problem:
         return jax.device_put(problems.even_column(self.n, condition), self.everywhere)
 
     def warm_up(self, mode, condition):
-        """Compiles; the bytes that the call needs on a GPU, the matrix among them, if known."""
+        """Compiles a solve; returns the bytes that it needs on a GPU, including the matrix, or None
+        if unknown."""
         column = self.column(condition)
         if self.platform == "cpu":
             self.solve(mode, column)
             return None
-        # Half as much again for the factor in lower precision, and some for panels.
+        # The factor in lower precision takes half of the matrix's memory; the rest is for panels.
         needed = 1.7 * self.n**2 * np.dtype(self.dtype).itemsize / self.mesh.size
         with peaks.peaks(list(self.mesh.devices.flat), int(needed)) as found:
             self.solve(mode, column)
         return max(found) if None not in found else None
 
     def solve(self, mode, column):
-        """(seconds, x, status, iterations or None) of a matrix that is made here."""
+        """Makes a matrix and solves; returns (seconds, x, status, iterations or None)."""
         a = jax.block_until_ready(self._make(column))
         options = {} if mode is None else {"refine": mode, "return_iterations": True}
         start = time.perf_counter()
@@ -120,11 +121,11 @@ class Problem:
         return seconds, x, int(status), int(iterations[0]) if iterations else None
 
     def error(self, x, column):
-        """The largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm; A is made
-        anew, by blocks of rows."""
+        """Returns the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm. A
+        is made again, by blocks of rows."""
         step = min(BLOCK, self.n)
         x = jnp.roll(x, -self.turn, axis=0)
-        # The last block may begin in the one before.
+        # The last block may begin inside the one before.
         parts = [
             _residual(x, self.b, column, jnp.uint32(min(first, self.n - step)), step)
             for first in range(0, self.n, step)
@@ -142,13 +143,13 @@ def _matrix(column, dtype, turn):
 def _residual(x, b, column, first, rows):
     a = problems.even_matrix(jnp, column, x.dtype, first, rows)
     here = jax.lax.dynamic_slice_in_dim(b, first, rows)
-    # In double precision, for what is measured is smaller than a product's error in single.
+    # In double precision: the measured errors are smaller than those of a product in single.
     product = jnp.matmul(problems.wide(a), problems.wide(x), precision="highest")
     return abs(here - product).max(axis=0)
 
 
 def measure(problem, condition, args):
-    """{mode, None for the plain one: seconds, runs, status, iterations, backward_error}."""
+    """Returns {mode, None for the plain one: seconds, runs, status, iterations, backward_error}."""
     column = problem.column(condition)
     runs = {mode: [] for mode in (None, *args.refine)}
     solutions = {}
@@ -169,15 +170,15 @@ def measure(problem, condition, args):
 
 
 def is_worse(results, mode, dtype):
-    """Than the plain solution; one that is refined where there is no plain one is judged by eps."""
+    """Returns whether a solution is worse than the plain one, or than eps if there is none."""
     error, plain = (results[m]["backward_error"] for m in (mode, None))
     if error is None:
-        return plain is not None  # where the plain one succeeds, a fallback does
+        return plain is not None  # a fallback succeeds wherever the plain solution does
     return not error <= max(10 * (plain or 0), np.finfo(dtype).eps)
 
 
 def line(n, condition, results, dtype):
-    """A row of the table."""
+    """Returns a row of the table."""
 
     def error_of(result):
         error = result["backward_error"]
@@ -194,7 +195,7 @@ def line(n, condition, results, dtype):
 
 
 def entry(args, n, condition, mode, result, plain):
-    """A record."""
+    """Returns a record."""
     return {
         **records.origin(
             records.name_of(jax.devices()[: args.ranks]),

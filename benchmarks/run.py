@@ -1,13 +1,13 @@
-"""Measures each routine: every backend, dtype, size and number of ranks in one way.
+"""Measures each routine in one way for every backend, dtype, size and number of ranks.
 
     python benchmarks/run.py --routine potrs --n 4096 8192 --ranks 1 2 --backend native scipy \
         --compare --donate
 
-Lists make every combination; `+` begins further combinations, with the options before the first
-`+` for all of them. Each measurement goes from a matrix in the memory of the devices, sharded by
-rows, or for cho_solve from its factor, to the result there; the median of several runs after a
-warm-up is appended to benchmarks/results/ as one line of JSON. README.md beside this file says what
-is in it.
+Lists stand for all combinations. `+` begins further combinations; the options before the first `+`
+apply to all. Each measurement begins with a matrix in the devices' memory, sharded by rows, or for
+cho_solve with its factor, and ends when the result is there. The median of several runs after a
+warm-up is appended to benchmarks/results/ as one line of JSON; README.md in this folder describes
+it.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from absl.flags import argparse_flags
 
 HERE = pathlib.Path(__file__).resolve().parent
 JAXMG_BACKENDS = ("auto", "native", "cusolvermg")
-# Of a case, what stands at the begin of every record.
+# The keys of a case at the beginning of every record.
 CASE = ("routine", "backend", "dtype", "matrix", "precision", "n", "nrhs", "T_A", "ranks")
-# Of a case, what makes two cases the same problem.
+# The keys of a case that define its problem.
 PROBLEM = ("routine", "dtype", "matrix", "n", "nrhs", "vectors", "donate")
 
 
@@ -57,7 +57,7 @@ def main(batches):
 
 
 def split(words):
-    """The command lines of all batches: what comes before the first `+` belongs to each."""
+    """Returns the command lines of all batches; words before the first `+` belong to each."""
     common, *batches = [
         list(batch) for plus, batch in itertools.groupby(words, lambda w: w == "+") if not plus
     ] or [[]]
@@ -65,7 +65,7 @@ def split(words):
 
 
 def groups_of(cases, args):
-    """The cases that take turns."""
+    """Returns groups of cases that take turns."""
     if not args.compare:
         return [[case] for case in cases]
     same = {}
@@ -140,7 +140,7 @@ def arguments(words):
 
 
 def combinations(args):
-    """The cases: what a worker needs to know of one measurement. No case comes twice."""
+    """Yields the cases, a worker's parameters of one measurement each, without repetitions."""
     seen = []
     problem = (args.routine, args.dtype, args.matrix or [None], args.n, args.nrhs)
     means = (args.precision, args.backend, args.ranks, args.threads, args.T_A, args.eigensolver)
@@ -162,7 +162,7 @@ def combinations(args):
             "eigensolver": eigensolver if routine == "syevd" else "auto",
             "donate": args.donate,
         }
-        if backend in ("jax", "scipy"):  # not distributed: as many threads as all ranks together
+        if backend in ("jax", "scipy"):  # not distributed: one rank with the threads of all ranks
             case.update(T_A=None, ranks=1, threads=ranks * threads, eigensolver="auto")
         elif n % ranks:
             sys.exit(f"n = {n} is no multiple of {ranks} ranks, so JAX can't shard the matrix")
@@ -176,8 +176,8 @@ def combinations(args):
 
 
 class Worker:
-    """A process of worker.py, with the environment that `case` needs. One that died is started anew
-    when it is asked something; `starts` counts."""
+    """A process of worker.py, with the environment that `case` needs. A dead process is restarted
+    by the next request; `starts` counts the starts."""
 
     def __init__(self, case, args, devices=None):
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
@@ -233,16 +233,16 @@ class Worker:
 
 
 class Job:
-    """A case that has been checked, and the process that measures the rest."""
+    """A case that has been checked, and the process for its measurements."""
 
     def __init__(self, case, facts, worker):
         self.case, self.facts, self.worker = case, facts, worker
         self.starts, self.runs, self.extra = worker.starts, [], {}
 
     def ask(self, action, **arguments):
-        """The reply, or None where it was an error, which is printed."""
+        """Returns the reply; prints an error and returns None if there was one."""
         self.worker.revive()
-        if self.worker.starts != self.starts:  # it died of another case: warm up again
+        if self.worker.starts != self.starts:  # another case killed it: warm up again
             self.starts = self.worker.starts
             self.worker.ask("check", self.case)
         reply = self.worker.ask(action, self.case, **arguments)
@@ -250,8 +250,8 @@ class Job:
 
 
 def measure(group, args, shared):
-    """The records of the cases of a group, of which run after run is timed in turn. A case that
-    fails is named and left out."""
+    """Returns the records of a group's cases, whose runs are timed in turns. A case that fails is
+    printed and left out."""
     checked = [(case, facts) for case in group if (facts := check(case, args, shared))]
     with contextlib.ExitStack() as stack:
         started = {}
@@ -282,8 +282,8 @@ def measure(group, args, shared):
 
 
 def trace(job, folder):
-    """The seconds of one more run, and those of the ranges in the timeline of its first rank."""
-    import timeline  # draws, which nothing else here does
+    """Returns the seconds of one more run, and of the ranges in the timeline of its first rank."""
+    import timeline  # imports matplotlib, which nothing else here needs
 
     folder.mkdir(parents=True, exist_ok=True)
     name = "-".join(str(value) for value in job.case.values() if value)
@@ -293,11 +293,11 @@ def trace(job, folder):
 
 
 def check(case, args, shared):
-    """Peak, error and, where the process is shared, the time of a first run; None if it failed."""
+    """Returns peak, error and, in a shared process, the time of a first run; None if it failed."""
     if shared:
         facts = shared.ask("first", case)
     else:
-        # In a process of its own: the peak of a GPU's memory can't be reset.
+        # In its own process, because the peak of a GPU's memory can't be reset.
         with Worker(case, args) as worker:
             facts = worker.ask("peak", case)
             if "error" not in facts:
@@ -312,7 +312,8 @@ def complain(case, reply):
 
 
 def worker_for(case, args, stack, started):
-    """On GPUs the cases share a process, and with it the memory; on CPU they differ in threads."""
+    """Returns the case's process. On GPUs all cases share one, and its memory. On CPUs each case
+    has its own, because the numbers of threads differ."""
     key = case["threads"] and json.dumps(case)
     if key not in started:
         started[key] = stack.enter_context(Worker(case, args))
@@ -320,7 +321,7 @@ def worker_for(case, args, stack, started):
 
 
 def record(job, args):
-    """One line of results; the keys up to backward_error are the same for every measurement."""
+    """Returns one line of results; all measurements have the keys up to backward_error."""
     case, facts, runs, extra = job.case, job.facts, job.runs, job.extra
     seconds = [run["seconds"] for run in runs]
     median = statistics.median(seconds)
@@ -344,18 +345,18 @@ def record(job, args):
     }
     if case["routine"] == "syevd":
         entry |= {key: case[key] for key in ("vectors", "eigensolver")}
-    if case["routine"] in problems.ON_FACTORS:  # forth and back
+    if case["routine"] in problems.ON_FACTORS:  # forward and backward substitution
         entry["factor_gbps"] = 2 * problems.factor_bytes(case["dtype"], case["n"]) / median / 1e9
     if case["T_A"] and facts["peak_bytes"]:
         panels = facts["peak_bytes"] / (case["n"] * case["T_A"] * np.dtype(case["dtype"]).itemsize)
-        # On CPU devices the bytes are those of all ranks together.
+        # On CPU devices the bytes are the sum over all ranks.
         entry["peak_panels"] = panels / (case["ranks"] if case["threads"] else 1)
     if extra.get("gemm_tflops"):
         entry["gemm_tflops"] = extra["gemm_tflops"]
         entry["gemm_fraction"] = entry["tflops"] / extra["gemm_tflops"]
     measured = ("same_bits", "cold", "traced_seconds", "ranges")
     entry |= {key: extra[key] for key in measured if key in extra}
-    for key in runs[0].keys() - facts.keys() - {"seconds"}:  # what the solver says besides
+    for key in runs[0].keys() - facts.keys() - {"seconds"}:  # further values from the solver
         entry[key] = statistics.median(run[key] for run in runs)
     return entry
 
@@ -387,7 +388,7 @@ def save(entries, args):
 
 
 def print_ratios(entries):
-    """The speed of each measurement of jaxmg over that of the others on as many threads."""
+    """Prints the speed of each measurement of jaxmg relative to others with as many threads."""
     for ours, theirs in itertools.product(entries, entries):
         if ours["backend"] not in JAXMG_BACKENDS or theirs["backend"] in JAXMG_BACKENDS:
             continue
@@ -414,7 +415,7 @@ def label(case):
 
 
 def command(words):
-    """How to make this record again, less the places where something is written."""
+    """Returns the command that repeats a record, without the paths of its outputs."""
     words = list(words)
     for name in ("--out", "--trace"):
         while name in words:

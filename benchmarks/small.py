@@ -1,12 +1,11 @@
-"""Small matrices: how long one call takes, beside JAX's own on one device, and eager beside jitted.
+"""Times single calls with small matrices: eager and jitted, and JAX's own on one device.
 
     small.py [--platform gpu] [--ranks 1 2 4] [--n 256 1024] [--out FILE] ...
 
-What takes a millisecond has to be measured in another way than what takes seconds (run.py): the
-cases of one n and dtype take turns in one process, call by call, many times; nothing is donated,
-and of each case the median is taken. Prints a line and writes a record a case, with the limit that
-it has to keep to: 1.05 times JAX's time on one device and 0.05 ms. JAX's results are checked, and
-jaxmg's on most devices.
+Calls of a millisecond can't be measured like calls of seconds (run.py): the cases of one n and
+dtype take turns in one process, call by call, many times. Nothing is donated, and the result is the
+median of each case. Prints a line and writes a record for each case, with its limit: 1.05 times
+JAX's time on one device and 0.05 ms. JAX's results are checked, and jaxmg's on the most devices.
 """
 
 import functools
@@ -28,8 +27,10 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 
 SIZES = (256, 512, 1024, 2048, 4096, 6144, 8192, 12288)
-SECONDS = 0.25  # a case is called until so much time has passed, at least 7 times; 3 where all
-SLOW = 2.0  # cases together take as many seconds
+# A case is called for SECONDS on average, at least 7 times; or at least 3 times if a round of all
+# cases takes longer than SLOW seconds.
+SECONDS = 0.25
+SLOW = 2.0
 
 
 def arguments(argv):
@@ -66,13 +67,13 @@ def main(args):
 
 
 def measure(routine, dtype, n, ranks, out):
-    """Measures all cases of one problem in turns; returns how many are beyond the limit."""
+    """Measures all cases of one problem in turns; returns the number of those beyond the limit."""
     cases = {("jax", 1): _jax(routine, dtype, n)}
     for count in ranks:
         cases["eager", count], cases["jitted", count] = _jaxmg(routine, dtype, n, count)
     last = ("eager", max(ranks))
     errors = {}
-    for case, (call, check) in cases.items():  # which compiles, and warms up
+    for case, (call, check) in cases.items():  # the first call compiles and warms up
         results = jax.block_until_ready(call())
         if case in (("jax", 1), last):
             errors[case] = float(check(results))

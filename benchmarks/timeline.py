@@ -1,11 +1,11 @@
-"""Draws where the time of a call went, from a file that JAXMG_TRACE had written.
+"""Draws the timeline of a call from a file that JAXMG_TRACE had written.
 
     JAXMG_TRACE=trace.json python program.py
     python benchmarks/timeline.py trace.json
 
-For each rank one row a stream: its ranges, by name. Writes trace.png, and prints for each rank the
-seconds that ranges of one name add up to (ranges of different streams overlap, and one that waits
-for another stream within it counts whole).
+Draws one row for each stream of each rank, with its ranges by name. Writes trace.png, and prints
+for each rank the total seconds of the ranges of one name. Ranges of different streams overlap, and
+a range counts in full even if it waits for another stream.
 """
 
 import collections
@@ -41,7 +41,7 @@ def main(argv):
 
 
 def calls(path):
-    """The calls in a file, in the order in which they began: lists of ranges."""
+    """Returns the calls in a file as lists of ranges, in the order of their begin."""
     text = path.read_text().rstrip().rstrip(",")  # the array is left open
     events = [event for event in json.loads(text + "]") if event["ph"] == "X"]
     by_call = collections.defaultdict(list)
@@ -56,7 +56,7 @@ def start(call):
 
 
 def totals(call):
-    """For each rank the seconds of all ranges of a name."""
+    """Returns for each rank the total seconds of the ranges of each name."""
     ranks = [collections.Counter() for _ in range(1 + max(event["pid"] for event in call))]
     for event in call:
         ranks[event["pid"]][event["name"]] += event["dur"] / 1e6
@@ -64,7 +64,7 @@ def totals(call):
 
 
 def draw(call, begin=0.0, end=None):
-    """A figure of the ranges of a call between two times, in seconds after its start."""
+    """Returns a figure of a call's ranges between two times, in seconds after its start."""
     origin = start(call)
     ranks = 1 + max(event["pid"] for event in call)
     names = list(dict.fromkeys(event["name"] for event in sorted(call, key=lambda e: e["ts"])))
@@ -96,7 +96,7 @@ def row(rank, stream):
 
 
 if __name__ == "__main__":
-    # Here, since run.py imports this file and has an --out of its own.
+    # Defined only here, because run.py imports this file and has its own --out.
     flags.DEFINE_integer("call", -1, "Which call, from 0; -1: the last.")
     flags.DEFINE_float("begin", 0, "Seconds after its start.")
     flags.DEFINE_float("end", None, "Likewise; unless given, to its end.")

@@ -1,25 +1,26 @@
-"""What optimizers compute of all matrices of a model: `jaxmg.tree` on several devices, beside JAX's
-functions on one.
+"""Times optimizers' computations on all matrices of a model: `jaxmg.tree` on several devices, and
+JAX's functions on one.
 
     trees.py [--platform gpu] [--step muon soap shampoo ...] [--ranks 1 2 4] [--layers 28]
              [--width 2048] [--replicated] [--repeats 5] [--least 3.5] [--out FILE]
 
-The tree is that of a transformer of `--layers` layers, seven matrices each, and four more: 200
-matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all devices with
-`--replicated`.
+The tree is that of a transformer with `--layers` layers of seven matrices, and four more matrices:
+by default 200 matrices with 1.02e9 float32 parameters. It is sharded by rows, or replicated on all
+devices with `--replicated`.
 
     muon          orthogonalize: five steps of Newton and Schulz in bfloat16
-    soap          orthogonal_iteration of both statistics of each matrix: 400 of them
+    soap          orthogonal_iteration of both statistics of each matrix, 400 statistics
     shampoo       inverse_pth_root of both statistics, p = 4, by the coupled Newton iteration
     shampoo_eigh  the same by eigenvectors
 
-`jax` is the same computation by jax.numpy, matrix after matrix on one device, in a compiled program
-for each shape. All are compiled before; one that takes over 5 s runs once, others `--repeats`
-times, of which the median counts. Prints a line and writes a record a case, with how much more than
-the average the busiest device has (by the model of costs) and how far the worst matrix is off: for
-Muon how far the mean squares of singular values are outside [0.3, 1.3], for SOAP Q^H Q from 1, for
-Shampoo X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most
-devices have less than `--least` times the speed of one.
+`jax` is the same computation by jax.numpy, one matrix after the other on one device, in a compiled
+program for each shape. All programs are compiled before. A case that takes over 5 s runs once,
+others run `--repeats` times; the result is the median. Prints a line and writes a record for each
+case, with the load of the busiest device relative to the average (by the model of costs) and the
+error of the worst matrix: for Muon how far the mean square of singular values is outside [0.3^2,
+1.3^2], or their mean fourth power above 1.3^4; for SOAP |Q^H Q - 1|; for Shampoo
+|X^4 (A + ridge) - 1|. The exit code is 1 if an error is beyond its limit, or if the speed on the
+most devices is below `--least` times that of one.
 """
 
 import functools
@@ -41,7 +42,7 @@ import jaxmg
 from jaxmg._routines import iterations, of_stacks
 from jaxmg._transform import homes
 
-SLOW = 5.0  # seconds after which one run is enough
+SLOW = 5.0  # seconds of a run above which it isn't repeated
 EPSILON = 1e-4
 _product = functools.partial(jnp.matmul, precision="highest")
 
@@ -67,7 +68,7 @@ def main(args):
 
 
 def measure(args, step):
-    """Prints and records all cases of a step; whether they are as they have to be."""
+    """Prints and records all cases of a step; returns whether errors and speed are acceptable."""
     cases = [("jax", 1)] if "jax" in args.kind else []
     cases += [("jaxmg", count) for count in args.ranks] if "jaxmg" in args.kind else []
     one, good = {}, True
@@ -96,7 +97,7 @@ def measure(args, step):
 
 
 def run(args, step, kind, count):
-    """(median, seconds of each run, what else there is to say) of one case."""
+    """Returns (median seconds, seconds of each run, other values for the record) of one case."""
     mesh = Mesh(np.array(jax.devices()[:count]), ("rank",))
     spec = P() if args.replicated else P("rank", None)
     shapes = shapes_of(args.layers, args.width)
@@ -117,7 +118,7 @@ def run(args, step, kind, count):
             jax.block_until_ready(one_matrix(*(tree[index] for tree in trees)))
         compiled = functools.partial(map_list, one_matrix)
     compile_seconds = time.perf_counter() - start
-    # The errors are those of the first run, which also loads libraries.
+    # Errors are those of the first run, which also loads libraries.
     one_off = jax.jit(error)
     off = max(map(float, map(one_off, trees[0], compiled(*trees))))
     runs = []
@@ -136,21 +137,22 @@ def run(args, step, kind, count):
 
 
 def shapes_of(layers, width):
-    """The matrices of a transformer: queries, keys, values and output of attention with a quarter
-    of the heads for keys and values, a gated layer of twice the width, and four more."""
+    """Returns the shapes of a transformer's matrices: queries, keys, values and output of attention
+    with a quarter of the heads for keys and values, a gated layer of twice the width, and four
+    more."""
     d, hidden = width, 2 * width
     layer = [(d, d), (d, d // 4), (d, d // 4), (d, d), (d, hidden), (d, hidden), (hidden, d)]
     return layer * layers + [(d, d), (d, d), (d // 2, d), (d // 2, d)]
 
 
 def momenta(shape, key):
-    """The leaves that a matrix of weights has, each with all operands."""
+    """Returns the leaves that belong to a matrix of weights, each as a tuple of operands."""
     return ((jax.random.normal(key, shape, jnp.float32),),)
 
 
 def both_statistics(shape, key):
-    """G G^T and G^T G of a random matrix, with a ridge; as moving averages have them they are of
-    full rank."""
+    """Returns G G^T and G^T G of a random matrix, with a ridge, so that they have full rank as
+    moving averages do."""
     g = jax.random.normal(key, shape, jnp.float32)
     pair = _product(g, g.T), _product(g.T, g)
     return tuple((a / len(a) + 0.1 * jnp.eye(len(a), dtype=jnp.float32),) for a in pair)
@@ -175,8 +177,8 @@ root_by_eigenvalues = functools.partial(iterations.root_by_eigenvalues, p=4, eps
 
 
 def of_muon(_, x):
-    """How far singular values are outside [0.3, 1.3], by the traces of the Gram matrix and of its
-    square, which are the sums of their squares and of their fourth powers."""
+    """Returns how far the mean square of singular values is outside [0.3^2, 1.3^2], or their mean
+    fourth power above 1.3^4, by the traces of the Gram matrix and of its square."""
     x = x if len(x) <= len(x.T) else x.T
     gram = _product(x, x.T)
     mean = jnp.trace(gram) / len(gram)
@@ -189,7 +191,7 @@ def of_soap(_, q):
 
 
 def of_shampoo(a, x):
-    """|X^4 (A + ridge) - 1| by a random vector."""
+    """Returns |X^4 (A + ridge) - 1|, estimated by a random vector."""
     v = jax.random.normal(jax.random.key(1), (len(a),), jnp.float32)
     largest = jax.lax.fori_loop(
         0, 50, lambda _, w: _product(a, w / jnp.linalg.norm(w)), jnp.ones_like(v)
@@ -201,8 +203,8 @@ def of_shampoo(a, x):
 
 
 class Step(tuple):
-    """What makes the leaves of a matrix of weights; ours; JAX's; the error of a result; the cost
-    of a matrix; the limit of the error."""
+    """A tuple: the function that makes the leaves of a matrix of weights, jaxmg's function, JAX's,
+    the error of a result, the cost of a matrix, and the limit of the error."""
 
     limit = property(lambda self: self[5])
 

@@ -1,13 +1,14 @@
-"""Later calls by two builds of jaxmg, which take turns in one run.
+"""Times later calls with two builds of jaxmg, which take turns in one run.
 
     two_builds.py OLD NEW [--labels old new] [--case svd:50x300x300:float64 exact:20:float32 ...]
 
-A case is a function of matrices, of batches or of trees, for which the number of leaves is given as
-in `first_calls.py`; `grad qr:1000x1000:float64` is a gradient.
+A case is a function of matrices, of batches or of trees. For a tree the number of leaves is given,
+as in `first_calls.py`. `grad qr:1000x1000:float64` is a gradient.
 
-OLD and NEW are folders into which a build is installed. A process for each compiles all cases;
-then they take turns, four times, of five calls each, of which the fastest counts. First calls are
-those of a process that has compiled what stands before them, while the other one compiles too.
+OLD and NEW are folders with an installed build. A process for each build compiles all cases. Then
+they take turns, four times, with five calls each, of which the fastest counts. The first call of a
+case is timed after the process has compiled the cases before it, while the other process compiles
+too.
 """
 
 import argparse
@@ -36,7 +37,7 @@ _DEFINITE = ("cholesky", "cho_solve", "solve of definite", "sqrtm")
 
 
 def _function(name, mesh):
-    """The function of this name of one operand."""
+    """Returns the function of this name, of one operand."""
     import jax
     import jax.numpy as jnp
 
@@ -72,7 +73,7 @@ _PLAIN = ("cond", "det", "lu", "matrix_rank", "norm", "slogdet", "sqrtm")
 
 
 def parse(case):
-    """(routine, shape, dtype) of a case's name."""
+    """Returns (routine, shape, dtype) from a case's name."""
     routine, shape, dtype = case.split(":")
     return routine, tuple(map(int, shape.split("x"))), dtype
 
@@ -95,7 +96,7 @@ def operand_of(routine, shape, dtype):
 
 
 def serve(cases):
-    """Compiles the cases; then calls the one that each line of the input names by number."""
+    """Compiles the cases; then times the case whose index is on each line of the input."""
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -1,8 +1,8 @@
 """One process that measures: run.py starts it and asks it over pipes, one line of JSON each way.
 
-Number of BLAS threads, platform and number of CPU devices are the environment's, which run.py sets.
-A request is {"do": one of ACTIONS, "case": {...}, "arguments": {...}}; see run.py for a case.
-`python worker.py` alone waits for requests on standard input.
+The environment, which run.py sets, determines the number of BLAS threads, the platform and the
+number of CPU devices. A request is {"do": one of ACTIONS, "case": {...}, "arguments": {...}}; see
+run.py for a case. `python worker.py` without run.py waits for requests on standard input.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ import records
 import workspace
 
 REST = 0.1  # seconds before a timed call, in which threads of earlier work stop spinning
-GEMM_ORDER = {"cpu": 512, "gpu": 8192}  # of the products that show the sustained rate
-GEMM_COUNT = 8  # products in one program, so that starting it takes no time that counts
+GEMM_ORDER = {"cpu": 512, "gpu": 8192}  # order of the products that show the sustained rate
+GEMM_COUNT = 8  # products in one program, so that the time of its start is negligible
 GEMM_SECONDS = 1.0  # long enough for a GPU to slow down to its power limit
 
 
 def main():
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # keeps the output of libraries out of the replies
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -39,7 +39,7 @@ def main():
         print(json.dumps(reply), file=replies, flush=True)
 
 
-@functools.lru_cache(maxsize=16)  # they hold right-hand sides
+@functools.lru_cache(maxsize=16)  # bounded, because solvers hold right-hand sides
 def solver_for(case):
     case = json.loads(case)
     kind = {"scipy": ScipySolver, "jax": JaxSolver}.get(case["backend"], JaxmgSolver)
@@ -55,7 +55,7 @@ def measure_time(solver):
 
 
 def measure_peak(solver):
-    solver.run(solver.operands())  # compiles, and makes what libraries keep
+    solver.run(solver.operands())  # compiles, and allocates the memory that libraries keep
     operands = solver.operands()
     with solver.memory() as used:
         solver.run(operands)
@@ -68,7 +68,7 @@ def check(solver):
 
 
 def first(solver):
-    """Peak and error of one run, which is the warm-up of those that follow in this process."""
+    """Returns peak and error of one run, the warm-up of later ones in this process."""
     operands = solver.operands()
     with solver.memory() as used:
         start = time.perf_counter()
@@ -84,7 +84,7 @@ def first(solver):
 
 
 def repeat(solver):
-    """Whether two runs from the same input give the same bits."""
+    """Returns whether two runs with the same input return the same bits."""
     one, other = (as_tuple(solver.run(solver.operands())) for _ in range(2))
     return {"same_bits": bool(solver.compare(one, other))}
 
@@ -94,7 +94,7 @@ def measure_gemm(solver):
 
 
 def trace(solver, file):
-    """A run of which the plugin writes a timeline."""
+    """Times a run for which the plugin writes a timeline."""
     operands = solver.operands()
     os.environ["JAXMG_TRACE"] = file  # read at every call
     start = time.perf_counter()
@@ -121,7 +121,7 @@ def as_tuple(results):
 
 
 class JaxmgSolver:
-    """Through jaxmg's public functions, from a matrix that is sharded by rows over the ranks."""
+    """Calls jaxmg's public functions with a matrix that is sharded by rows over the ranks."""
 
     details = {}  # numbers of the last run; their medians go into the record
 
@@ -228,7 +228,7 @@ class JaxmgSolver:
 
     @contextlib.contextmanager
     def device_memory(self):
-        """What the busiest device needed beyond what it held before."""
+        """Measures the bytes that the busiest device needs in addition to those in use before."""
         import peaks
 
         used = {}
@@ -238,17 +238,17 @@ class JaxmgSolver:
             used["bytes"] = max(found)
 
     def most_bytes(self):
-        """What a call takes at most on a GPU."""
+        """Returns an upper bound of the bytes that a call takes on a GPU."""
         case = self.case
         n, nrhs, ranks, routine = case["n"], case["nrhs"] or 0, case["ranks"], case["routine"]
-        # An older jaxmg, beside which this one is measured, has no plans.
+        # An older jaxmg, with which this one is compared, has no plans.
         native = case["backend"] in ("auto", "native") and routine in ("potrs", "potri")
         if native and workspace.known():
             paper = workspace.needed(
                 routine, case["dtype"], n, ranks, case["T_A"], nrhs, case["donate"]
             )
             return int(1.1 * paper) + (1 << 30)
-        # Copies of the matrix, of which syevd may have all on one GPU, and wide panels.
+        # Copies of the matrix, all of which syevd may have on one GPU, and wide panels.
         copies = 6 * ranks if routine == "syevd" else 4
         elements = copies * n**2 // ranks + 3 * n * (2048 + nrhs)
         return elements * np.dtype(case["dtype"]).itemsize
@@ -256,15 +256,15 @@ class JaxmgSolver:
 
 @functools.cache
 def gemm_tflops(dtype, precision, devices):
-    """The rate that all devices together sustain in products of large square matrices, each its
-    own; the operations are counted as those of `problems.operations`."""
+    """Returns the rate that all devices together sustain in products of large square matrices, each
+    its own. Operations are counted as in `problems.operations`."""
     import jax
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
     order, spec = GEMM_ORDER.get(devices[0].platform, GEMM_ORDER["gpu"]), P("rank", None)
     mesh = Mesh(np.array(devices), ("rank",))
-    # "default" lets GPUs use TF32, "highest" does not.
+    # "default" lets GPUs use TF32; "highest" does not.
     multiply = functools.partial(
         jax.numpy.matmul, precision="default" if precision == "tf32" else "highest"
     )
@@ -274,13 +274,13 @@ def gemm_tflops(dtype, precision, devices):
         shape = (order * len(devices), order)
         return scale * problems.vectors(jax.numpy, *shape, dtype, seed)
 
-    # GEMMs are what cuBLAS does best, and a search through Triton's takes longer than all of this.
+    # cuBLAS is best at GEMMs, and a search through Triton's would take longer than all of this.
     options = {} if devices[0].platform == "cpu" else {"xla_gpu_enable_triton_gemm": False}
 
     @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
     @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
     def products(a, x):
-        for _ in range(GEMM_COUNT):  # unrolled, for a loop would copy x in every turn
+        for _ in range(GEMM_COUNT):  # unrolled, because a loop would copy x in every iteration
             x = multiply(a, x)
         return x
 
@@ -301,11 +301,11 @@ def gemm_tflops(dtype, precision, devices):
 
 
 class JaxSolver(JaxmgSolver):
-    """What JAX itself has for one device."""
+    """Calls JAX's own functions on one device."""
 
     def __init__(self, case):
         super().__init__(case)
-        # Only a result of the same shape can take the matrix's place.
+        # Only a result of the same shape can reuse the matrix's memory.
         donated = (0,) if case["donate"] and case["routine"] in ("potri", "getri") else ()
         self.compiled = self.jax.jit(getattr(self, case["routine"]), donate_argnums=donated)
 
@@ -351,9 +351,9 @@ class JaxSolver(JaxmgSolver):
 
 
 class ScipySolver:
-    """SciPy's LAPACK on arrays as LAPACK wants them, column-major: no call has to transpose.
+    """Calls SciPy's LAPACK with column-major arrays, so that no call has to transpose.
 
-    For potrs and gesv, `details` has the time of the factorization alone.
+    For potrs and gesv, `details` has the time of the factorization only.
     """
 
     def __init__(self, case):
@@ -370,8 +370,8 @@ class ScipySolver:
         step = max(1, 2**22 // n)
         for first in range(0, n, step):
             rows = min(step, n - first)
-            # These rows, conjugated, are the columns, which lie side by side; of a general matrix
-            # they are those of its transpose, which is as hard.
+            # The columns are these rows, conjugated, and contiguous; for a general matrix they are
+            # the columns of its transpose, which is as hard.
             block = problems.matrix(np, n, dtype, first, rows, self.case["matrix"])
             a[:, first : first + rows] = block.T if general else block.conj().T
         return a
@@ -451,8 +451,8 @@ def mirror(a, step=512):
 
 @contextlib.contextmanager
 def host_memory():
-    """The peak of this process's resident memory beyond what it was before (Linux)."""
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be taken for free
+    """Measures the peak of this process's resident memory beyond that before (Linux)."""
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise memory freed before would seem to cost nothing
     before = resident("VmRSS")
     used, known = {}, False
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as f:  # some sandboxes

@@ -1,8 +1,8 @@
 // Attributes: the arguments of a handler that are not arrays. Each routine has its own struct,
-// which names them once. XLA's attributes are decoded into it, and the ranks of several processes
-// compare its text.
+// which names each attribute once. XLA's attributes are decoded into it, and the ranks of several
+// processes compare its text.
 //
-// A call must have exactly the attributes of the struct. A missing, an unknown or a wrongly typed
+// A call must have exactly the attributes of the struct. A missing, unknown or wrongly typed
 // attribute is an error that names it.
 #ifndef JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_
 #define JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_
@@ -24,14 +24,14 @@ struct Processes {
   size_t count;         // 0: all ranks are in this process
 };
 
-// Real numbers, in the memory of the executable.
+// Real numbers. `data` points into the executable's memory.
 struct Numbers {
   const double* data;
   size_t count;
 };
 
 // The attributes of every call; docs/architecture.md explains them. `Visit` calls visit(name,
-// value) for each.
+// value) for each attribute.
 struct CommonAttributes {
   int64_t ranks;
   int64_t tile;
@@ -77,7 +77,7 @@ struct PrecisionAttributes : SquareAttributes {
   }
 };
 
-// Adds the range [first, last), in ascending order, of the eigenvalues whose eigenvectors are
+// Adds the range [first, last) of the eigenvalues, in ascending order, whose eigenvectors are
 // computed.
 struct SubsetAttributes : SquareAttributes {
   int64_t first;
@@ -113,7 +113,8 @@ struct EnumAttribute<Op> {
 };
 template <>
 struct EnumAttribute<Precision> {
-  static constexpr int64_t kCount = static_cast<int64_t>(Precision::kChosen) + 1;  // those named
+  static constexpr int64_t kCount = static_cast<int64_t>(Precision::kChosen) + 1;  // the named
+                                                                                   // values
   static constexpr char kWhat[] = "precision";
 };
 
@@ -153,7 +154,7 @@ class AttributeDecoder {
   std::string error_;
 };
 
-// Formats the values that the ranks of several processes compare: "n 5, tile 2".
+// Formats the values that the ranks of several processes compare, as in "n 5, tile 2".
 class AttributeText {
  public:
   void operator()(std::string_view, const Processes&) {}

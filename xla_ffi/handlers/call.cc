@@ -118,7 +118,7 @@ std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* fram
 
 namespace {
 
-// The names by which users know the routines of a kept LU factor.
+// The public names of the routines that use a kept LU factor.
 const char* NameInErrors(const char* routine) {
   static constexpr std::pair<std::string_view, const char*> kNames[] = {
       {"getrf", "lu_factor"},

@@ -1,5 +1,5 @@
-// What the handlers share: checks of the operands and attributes that every call has, the call
-// site, and the dispatch from a buffer's dtype to a template.
+// Code that all handlers share: checks of the operands and attributes of every call, the call site,
+// and the dispatch from a buffer's dtype to a template.
 #ifndef JAXMG_XLA_FFI_HANDLERS_CALL_H_
 #define JAXMG_XLA_FFI_HANDLERS_CALL_H_
 
@@ -23,8 +23,8 @@ namespace jaxmg {
 namespace ffi = xla::ffi;
 
 // Makes the CallSite of a call. `coordinates` is [rank, group]. Several calls of a program may have
-// equal attributes and run in any order. The address at which XLA stores the attributes identifies
-// a call: it is unique per call and the same for all devices of the process.
+// equal attributes and run in any order, so a call is identified by the address at which XLA stores
+// its attributes: it is unique per call and the same for all devices of the process.
 //
 // A call with ranks in other processes is identified by the state that XLA stores with the
 // executable (site_state.h). The ranks compare the shape and dtype of `a`, and the shape of `b`
@@ -52,7 +52,7 @@ SiteStateOrError MakeSiteState(const char* routine, const CommonAttributes& attr
 // an error names the routine. Sets *backend to the index of the solver in `backends`.
 Status CheckBlock(const char* routine, ffi::AnyBuffer a, int64_t m, int64_t n,
                   const CommonAttributes& attributes, const Backends& backends, size_t* backend);
-// The same for a square matrix.
+// As CheckBlock, for a square matrix.
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes,
                  const Backends& backends, size_t* backend);
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes);
@@ -86,7 +86,7 @@ auto ForDtype(const char* routine, ffi::DataType dtype, F&& f) -> decltype(f(flo
   }
 }
 
-// The same for real dtypes alone.
+// As ForDtype, for real dtypes only.
 template <typename F>
 auto ForRealDtype(const char* routine, ffi::DataType dtype, F&& f) -> decltype(f(float())) {
   if (dtype == ffi::DataType::F32) return f(float());
@@ -99,8 +99,8 @@ T* DataOf(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());
 }
 
-// The operand of a routine on an m x n matrix, of which `a` is this rank's block. The routine works
-// in `work`; its products have the precision that the attributes name, where they do.
+// Returns the operand of a routine on an m x n matrix; `a` is this rank's block. The routine works
+// in `work`. Its products have the precision of the attributes, if these have one.
 template <typename T, typename Attributes>
 Operand<T> OperandOf(ffi::AnyBuffer a, ffi::AnyBuffer work, int32_t* status, int64_t m, int64_t n,
                      const Attributes& attributes) {
@@ -152,9 +152,9 @@ XLA_FFI_Error* CallHandlerAlone(XLA_FFI_CallFrame* frame, Handler handler) noexc
       .Ctx<jaxmg::Platform>() \
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* coordinates */
 
-// Defines the row of a routine that handlers.h lists, and its handlers of the instantiate and the
-// execute stage. XLA passes operands to the former on GPUs and none on CPU devices. The arguments
-// after the binding of the execute stage are the other members of Routine.
+// Defines the row of a routine that handlers.h lists, and the routine's handlers for the
+// instantiate and the execute stage. XLA passes operands to the instantiate stage on GPUs but not
+// on CPU devices. The arguments after the execute stage's binding are the other members of Routine.
 #define JAXMG_DEFINE_ROUTINE(symbol, name, function, attributes, binding, ...)                     \
   extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                        \
     return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                                 \
@@ -179,8 +179,8 @@ XLA_FFI_Error* CallHandlerAlone(XLA_FFI_CallFrame* frame, Handler handler) noexc
   }                                                                                                \
   const jaxmg::Routine symbol##Routine = {name, symbol##Instantiate, symbol, __VA_ARGS__}
 
-// The same for a routine that a device has for itself. It has no instantiate stage, and the binding
-// names all of its arguments.
+// As JAXMG_DEFINE_ROUTINE, for a routine that each device runs by itself. It has no instantiate
+// stage, and the binding names all of its arguments.
 #define JAXMG_DEFINE_ROUTINE_ALONE(symbol, name, function, attributes, binding)          \
   extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                           \
     return jaxmg::CallHandlerAlone(frame, [](XLA_FFI_CallFrame* call) {                  \

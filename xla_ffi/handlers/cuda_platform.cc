@@ -29,15 +29,16 @@ Seconds Spin(int ranks) {
   return processors >= 2u * ranks ? std::chrono::microseconds(100) : Seconds(0);
 }
 
-// Only the rendezvous has a time limit: ranks of one process can't be lost after it, and one of
-// them may compute for hours while the others wait (cuSOLVERMg).
+// No time limit after the rendezvous: ranks of one process can't be lost then, and one of them may
+// compute for hours while the others wait (cuSOLVERMg).
 WaitPolicy NoTimeLimit(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
 
-// Caches the rank coordinates of the process's devices by call site. The host needs them before the
-// rendezvous, and reading them from the device waits for all work that XLA has enqueued there. So
-// they are read once per call site. An old XLA stores no number for a call site; then its address
-// is the key, and another program with other coordinates may later have the same address. Kernels
-// detect this (CudaDevice::ExpectCoordinates): the results are NaN, and the cache is cleared.
+// Caches the rank coordinates of the process's devices by call site. The host needs the coordinates
+// before the rendezvous, and reading them from the device waits for all work that XLA has enqueued
+// there. So they are read once per call site. Old versions of XLA store no number for a call site.
+// Then its address is the key, and another program with other coordinates may later have the same
+// address. Kernels detect this (CudaDevice::ExpectCoordinates): the results are NaN, and the cache
+// is cleared.
 struct CoordinatesCache {
   // The call site, the properties that distinguish most call sites at the same address, and the
   // device.
@@ -46,7 +47,7 @@ struct CoordinatesCache {
   std::map<Key, RankCoordinates> known;
 };
 
-// Reads them from the device, after all work that XLA has enqueued there.
+// Reads the coordinates from the device, after all work that XLA has enqueued there.
 Status ReadCoordinates(const CallSite& site, CudaDevice& device, RankCoordinates* coordinates) {
   int32_t values[2] = {};
   JAXMG_RETURN_IF_ERROR(device.CopyToHost(Stream::kMain, values, site.coordinates, sizeof(values)));
@@ -86,9 +87,9 @@ Status ConnectPeers(const InProcessGroup& group, int ordinal) {
   return Status::Ok();
 }
 
-// Sets *shares to whether other processes can map memory of the GPU. Some containers forbid it. The
-// result for the first GPU holds for all. Running out of memory is an error and leaves the result
-// open.
+// Sets *shares to whether other processes can map memory of the GPU, which some containers forbid.
+// The result for the first GPU holds for all. Running out of memory is an error and leaves the
+// question open.
 Status ProbeSharing(int ordinal, bool* shares) {
   if (Hub::Instance().transport() != Transport::kAuto) return Status::Ok();
   static std::mutex mutex;
@@ -113,8 +114,8 @@ Status ProbeSharing(int ordinal, bool* shares) {
   return Status::Ok();
 }
 
-// Workspace of a call with ranks in other processes. Unlike XLA's memory, other processes can map
-// it. Freed after the call has completed on the device.
+// Workspace of a call with ranks in other processes. Other processes can map it, unlike XLA's
+// memory. Freed after the call has completed on the device.
 class SharedScratch {
  public:
   explicit SharedScratch(int ordinal) : ordinal_(ordinal) {}
@@ -136,8 +137,8 @@ class SharedScratch {
   std::vector<void*> taken_;
 };
 
-// Waits for all work that the call has enqueued. Only the host learns that another process is lost
-// in the meantime; work that waits for that process then continues with undefined data.
+// Waits for all work that the call has enqueued. Only the host learns if another process is lost
+// meanwhile; work that waits for that process then continues with undefined data.
 Status Finish(CudaDevice& device) {
   const Clock::time_point begun = Clock::now();
   for (bool done = false;;) {
@@ -149,7 +150,7 @@ Status Finish(CudaDevice& device) {
   }
 }
 
-// Whether the call has one rank, which has nobody to meet and nothing to agree on, and whose
+// Returns whether the call has only one rank. It then needs no rendezvous and no agreement, and its
 // coordinates don't matter.
 bool IsAlone(const CallSite& site) { return site.ranks == 1 && !site.spans_processes; }
 
@@ -173,7 +174,7 @@ Status OpenDevice(const Platform& platform, CurrentDevice* current) {
   return current->Set(platform.ordinal);
 }
 
-// Takes memory from XLA.
+// Allocates memory from XLA.
 Status TakeScratch(const Platform& platform, size_t bytes, void** data) {
   *data = platform.scratch->Allocate(bytes).value_or(nullptr);
   if (*data != nullptr) return Status::Ok();
@@ -185,7 +186,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   CurrentDevice current;
   std::unique_ptr<CudaDevice> device;
   SharedScratch shared(platform.ordinal);
-  // Declared after the device, of which its group has events.
+  // Declared after the device, because its group holds events of the device.
   CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
   bool shares = false;
   auto allocate = [&](size_t bytes, CudaDevice::Readers readers, void** data) -> Status {

@@ -1,4 +1,4 @@
-// The platform of NVIDIA GPUs. Included by platform.h alone.
+// The platform of NVIDIA GPUs. Only platform.h includes it.
 //
 // XLA runs each device of a process on its own thread. The ranks' rendezvous takes place on these
 // threads; the handler enqueues the work and returns.
@@ -17,8 +17,8 @@ struct Platform {
   int64_t run_id;
   const XLA_FFI_Api* api;
   XLA_FFI_ExecutionContext* ctx;  // valid while the handler runs
-  int32_t ordinal;                // of the device in this process
-  void* stream;                   // XLA's own, a cudaStream_t
+  int32_t ordinal;                // number of the device in this process
+  void* stream;                   // XLA's own stream, a cudaStream_t
   // Frees its memory when the handler returns. This is safe because XLA allocates in the order of
   // its stream, and by then all work of the routine has been joined into that stream.
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
@@ -28,7 +28,7 @@ using PlatformResult = CallOutcome;
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
 
-// A GPU's ranks always work together.
+// Ignores the arguments for one rank: the ranks of GPUs always work together.
 template <typename Part, typename Fits>
 PlatformResult LaunchForAll(const Platform& platform, const CallSite& site,
                             const RankProgram& program, bool, const Fits&, const Part&,
@@ -39,7 +39,7 @@ PlatformResult LaunchForAll(const Platform& platform, const CallSite& site,
 // Runs a program that needs no other rank. Its work must be on Stream::kMain.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 
-// The result of an invalid call.
+// Returns the result of an invalid call.
 inline PlatformResult Refuse(const Status& status) { return {status}; }
 
 }  // namespace jaxmg

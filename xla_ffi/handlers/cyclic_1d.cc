@@ -6,7 +6,7 @@
 namespace jaxmg {
 
 struct CyclicAttributes : CommonAttributes {
-  bool inverse;  // from tiles to contiguous rows
+  bool inverse;  // whether to convert tiles to contiguous rows
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {

@@ -37,7 +37,7 @@ struct SolveRowsAttributes : SquareAttributes {
 
 namespace {
 
-// What a call needs on a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct PotrfNeeds {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -53,7 +53,7 @@ struct ApplyNeeds {
   }
 };
 
-// The operand in `a`, which is first copied from `source` unless that is null.
+// Returns the operand in `a`, to which the routine first copies `source`, unless that is null.
 template <typename T>
 Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
                      int32_t* status, const T* source, Precision precision = Precision::kHighest) {

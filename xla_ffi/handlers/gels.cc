@@ -7,7 +7,7 @@
 namespace jaxmg {
 
 struct GelsAttributes : WithOperation<WithRows<PrecisionAttributes>> {
-  bool check_b;  // ranks may have brought different b
+  bool check_b;  // whether to compare b between the ranks
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kName[] = "gels";
 
-// What a call takes of a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -64,10 +64,10 @@ PlatformResult Gels(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
 
 JAXMG_DEFINE_ROUTINE(JaxmgGels, jaxmg::kName, jaxmg::Gels, jaxmg::GelsAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Arg<xla::ffi::AnyBuffer>()  // b
-                         .Ret<xla::ffi::AnyBuffer>()  // a_work, in the memory of a
-                         .Ret<xla::ffi::AnyBuffer>()  // x
-                         .Ret<xla::ffi::AnyBuffer>()  // diagonal
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Arg<xla::ffi::AnyBuffer>()                         // b
+                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()                         // x
+                         .Ret<xla::ffi::AnyBuffer>()                         // diagonal
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
                      jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);

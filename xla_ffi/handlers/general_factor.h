@@ -1,5 +1,5 @@
-// What the handlers of kept factors of general matrices share: their attributes, and the launch of
-// a rank program on a factor.
+// Code that the handlers of kept factors of general matrices share: their attributes, and the
+// launch of a rank program on a factor.
 #ifndef JAXMG_XLA_FFI_HANDLERS_GENERAL_FACTOR_H_
 #define JAXMG_XLA_FFI_HANDLERS_GENERAL_FACTOR_H_
 
@@ -7,7 +7,7 @@
 
 namespace jaxmg {
 
-// Of a matrix of m rows.
+// Adds the number of rows, m.
 template <typename Base>
 struct WithRows : Base {
   int64_t m;
@@ -18,7 +18,7 @@ struct WithRows : Base {
     visit("m", attributes.m);
   }
 };
-// Of what is done with a matrix, its transpose or its adjoint.
+// Adds which operation with the matrix is applied: the matrix, its transpose or its adjoint.
 template <typename Base>
 struct WithOperation : Base {
   Op operation;
@@ -30,7 +30,7 @@ struct WithOperation : Base {
   }
 };
 
-// What a rank works on in `a`, and where that is copied from first.
+// Returns the operand in `a`, to which the routine first copies `source`, unless that is null.
 template <typename T>
 Operand<T> OperandOf(const SquareAttributes& attributes, int64_t m, ffi::AnyBuffer a,
                      ffi::AnyBuffer overflow, int32_t* status, const T* source,
@@ -39,8 +39,9 @@ Operand<T> OperandOf(const SquareAttributes& attributes, int64_t m, ffi::AnyBuff
           precision, source,       DataOf<T>(overflow)};
 }
 
-// Launches the rank program that `program` gives for the factors' dtype, if the call can be right.
-// What that needs of buffers it has to take out of them: they may be gone when it runs.
+// Launches the rank program that program(T()) returns for the factors' dtype, if the call is valid.
+// The rank program must hold the buffers' pointers, not the buffers, which may be destroyed before
+// it runs.
 template <typename Program>
 PlatformResult OnFactors(const char* name, const Platform& platform,
                          ffi::Buffer<ffi::DataType::S32>& coordinates,

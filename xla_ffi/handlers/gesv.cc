@@ -10,7 +10,7 @@
 namespace jaxmg {
 
 struct GesvAttributes : PrecisionAttributes {
-  bool check_b;  // ranks may have brought different b
+  bool check_b;  // whether to compare b between the ranks
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -35,7 +35,7 @@ constexpr Solver<Status(const RankContext&, const Operand<T>&, const GeneralSolu
 constexpr auto kNames = NamesOf(kSolvers<double>);
 constexpr Backends kBackends = {kNames.data(), kNames.size()};
 
-// What a call takes of a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -79,11 +79,11 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
 
 JAXMG_DEFINE_ROUTINE(JaxmgGesv, jaxmg::kName, jaxmg::Gesv, jaxmg::GesvAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Arg<xla::ffi::AnyBuffer>()  // b
-                         .Ret<xla::ffi::AnyBuffer>()  // a_work, in the memory of a
-                         .Ret<xla::ffi::AnyBuffer>()  // x
-                         .Ret<xla::ffi::AnyBuffer>()  // log_abs
-                         .Ret<xla::ffi::AnyBuffer>()  // sign
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Arg<xla::ffi::AnyBuffer>()                         // b
+                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()                         // x
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_abs
+                         .Ret<xla::ffi::AnyBuffer>()                         // sign
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
                      jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -28,7 +28,7 @@ namespace {
 
 constexpr char kName[] = "gesvd";
 
-// The engine computes singular values alone in ascending order.
+// Without vectors, the engine returns the singular values in ascending order.
 template <typename T>
 Status Native(const RankContext& context, const Operand<T>& operand, bool vectors,
               const SingularVectors<T>& wanted) {
@@ -97,7 +97,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgGesvd, jaxmg::kName, jaxmg::Gesvd, jaxmg::GesvdAttribu
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // rows of U, or undefined; overwrites a
-                         .Ret<xla::ffi::AnyBuffer>()  // rows of U of a part, or none
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of some columns of U, or none
                          .Ret<xla::ffi::AnyBuffer>()  // rows of V^H, or none
                          .Ret<xla::ffi::AnyBuffer>()  // the singular values
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status

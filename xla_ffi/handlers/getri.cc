@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kName[] = "getri";
 
-// What a call takes of a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -46,6 +46,6 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
 JAXMG_DEFINE_ROUTINE(JaxmgGetri, jaxmg::kName, jaxmg::Invert, jaxmg::PrecisionAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, in the memory of a
+                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, overwrites a
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
                      jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

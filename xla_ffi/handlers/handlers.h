@@ -1,5 +1,5 @@
-// The table of routines. Each line names a routine and its row, which the routine's own file
-// defines (JAXMG_DEFINE_ROUTINE in call.h): handlers, backends, plan.
+// The table of routines. Each line names a routine and its row: handlers, backends, plan. The
+// routine's own file defines the row (JAXMG_DEFINE_ROUTINE in call.h).
 #ifndef JAXMG_XLA_FFI_HANDLERS_HANDLERS_H_
 #define JAXMG_XLA_FFI_HANDLERS_HANDLERS_H_
 

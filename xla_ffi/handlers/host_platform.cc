@@ -16,11 +16,11 @@
 namespace jaxmg {
 namespace {
 
-// Only the rendezvous has a time limit: ranks of one process can't be lost after it, and one of
-// them may compute for hours while the others wait (syevd).
+// No time limit after the rendezvous: ranks of one process can't be lost then, and one of them may
+// compute for hours while the others wait (syevd).
 constexpr WaitPolicy kNoTimeLimit = {std::chrono::hours(24 * 365)};
 
-// As many ranks as leave each of them one BLAS thread.
+// A number of ranks so large that each of them gets one BLAS thread.
 constexpr int kOneEach = 1 << 20;
 
 Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
@@ -35,7 +35,7 @@ Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
 Status RunRank(const CallSite& site, const RankProgram& program, bool one_thread) noexcept {
   const RankCoordinates coordinates = {site.coordinates[0], site.coordinates[1]};
   std::unique_ptr<Device> device;
-  // Declared after the device, of which its group has events.
+  // Declared after the device, because its group holds events of the device.
   CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
   const Status ready = Guarded([&] {
     device = site.spans_processes ? NewSharingHostDevice() : NewHostDevice();
@@ -63,12 +63,12 @@ Status RunRank(const CallSite& site, const RankProgram& program, bool one_thread
 
 RendezvousKey KeyOf(const CallSite& site) noexcept { return {site.key, site.coordinates[1]}; }
 
-// The last rank, for all. Its timeline is the first rank's.
+// Runs the last rank, which works for all. The timeline shows its work as the first rank's.
 Status WorkAsLast(const PendingRank& pending) noexcept {
   const CallSite& site = pending.site;
   std::unique_ptr<Device> device;
   CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
-  // The others can no longer be interrupted, only all ranks together.
+  // From here on ranks can't be interrupted one by one, only all together.
   Status status = call.Interruption();
   if (status.ok()) {
     status = Guarded([&] {
@@ -153,7 +153,7 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) 
     return Status::Ok();
   });
   if (started.ok()) return;
-  if (pending.last) {  // it waits for nobody
+  if (pending.last) {  // the last rank waits for nobody
     const DefaultFloatingPoint mode;
     return Complete(api, future, RunOrAwait(pending));
   }
@@ -163,7 +163,7 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) 
                  site.coordinates[0], ": ", started.text());
   });
   FailCall(site, status);
-  // If all ranks have arrived, one of them works with this one's part.
+  // If all ranks have arrived, one of them uses this rank's part.
   Complete(api, future, pending.meeting != nullptr ? AwaitLast(pending) : status);
 }
 

@@ -1,10 +1,10 @@
-// The platform of XLA's CPU devices. Included by platform.h alone.
+// The platform of XLA's CPU devices. Only platform.h includes it.
 //
 // Each of several ranks runs on its own thread, and the handler returns at once. XLA runs the
-// devices of a process on a pool of threads, which may be smaller than the number of devices, so
-// ranks that wait for each other on XLA's threads could deadlock. If one rank does a call for all,
-// the last one to arrive does. XLA goes on with the program on the rank's thread, without flushing
-// denormals to zero as its own threads do.
+// devices of a process on a pool of threads, which may be smaller than the number of devices. So
+// ranks that wait for each other on XLA's threads could deadlock. If one rank works for all, it is
+// the last one to arrive. Afterwards XLA continues the program on the rank's thread, which doesn't
+// flush denormals to zero as XLA's own threads do.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
@@ -28,7 +28,7 @@ struct Platform {
   int32_t ordinal;                // the device's number; -1: unknown
 };
 
-// Does a call for all its ranks, with what each of them has for it, as the one rank of `alone`.
+// Does the work of a call for all its ranks, given each rank's part, as the only rank of `alone`.
 using ProgramForAll =
     std::function<Status(const RankContext& alone, const std::vector<const void*>& parts)>;
 
@@ -37,13 +37,13 @@ struct PendingRank {
   Status refusal;
   CallSite site = {};
   RankProgram program;
-  // If one rank does the call for all: what this one has, and its arrival.
+  // If one rank works for all: this rank's part, and its arrival.
   ProgramForAll for_all = nullptr;
   std::shared_ptr<const void> part = nullptr;
   std::shared_ptr<MeetingForAll> meeting = nullptr;
   bool last = false;
-  // Whether BLAS has one thread: for a small matrix more of them cost more than they save, and a
-  // busy machine keeps those that wait for each other waiting.
+  // Whether BLAS uses one thread. For a small matrix more threads cost more than they save, and on
+  // a busy machine threads that wait for each other wait long.
   bool one_thread = false;
 };
 
@@ -52,9 +52,9 @@ using PlatformResult = PendingRank;
 inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
   return {Status::Ok(), site, std::move(program)};
 }
-// The same for a call that the last rank to arrive does for all if they are in one process and
-// fits(tuning) is true. `one_thread`: of BLAS, also for a single rank, which so gives the same
-// bits.
+// As Launch, for a call that the last rank to arrive does for all, if all are in one process and
+// fits(tuning) is true. `one_thread` limits BLAS to one thread. It also applies to a single rank,
+// which so returns the same bits.
 template <typename Part, typename Fits>
 PlatformResult LaunchForAll(const Platform& platform, const CallSite& site, RankProgram program,
                             bool one_thread, const Fits& fits, const Part& part,
@@ -76,16 +76,17 @@ PlatformResult LaunchForAll(const Platform& platform, const CallSite& site, Rank
 
 inline PlatformResult Refuse(const Status& status) { return {status}; }
 
-// Runs a program that needs no other rank, and so can't keep one of XLA's threads waiting.
+// Runs a program that needs no other rank, so it can't block one of XLA's threads.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 
-// Whether the call is over when RunHere returns: it is invalid, or has no other rank to wait for.
+// Returns whether the call ends when RunHere returns, because it is invalid or has no other rank to
+// wait for.
 bool RunsHere(const PendingRank& pending) noexcept;
-// Runs the rank on this thread, and returns the error.
+// Runs the rank on this thread, and returns its status.
 Status RunHere(PendingRank pending) noexcept;
 
-// Starts the rank's thread, which completes the future. Completes it with an error if the thread
-// can't be started.
+// Starts the rank's thread, which completes the future. If the thread can't be started, completes
+// the future with an error.
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept;
 
 }  // namespace jaxmg
@@ -102,8 +103,8 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
   }
 };
 
-// Creates the future before the thread, because nothing may fail once the thread has begun to write
-// results, or another rank may have begun to do so for this one.
+// Creates the future before the thread. Nothing may fail after the thread, or another rank on its
+// behalf, has begun to write results.
 template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,

@@ -1,6 +1,6 @@
-// The handlers of the LU factors as a value. Their operands are `tiles` (rows, n), in the memory of
-// the rows of A, m x n; `overflow`: (tile, n) where the layout has an overflow tile, else (0, n);
-// `pivots`: min(m, n) numbers, the same on every rank.
+// The handlers of the LU factors as a value. Their operands are `tiles` (rows, n), which replaces
+// the rows of A, m x n; `overflow`: (tile, n) if the layout has an overflow tile, else (0, n);
+// `pivots`: min(m, n) numbers, equal on all ranks.
 #include "xla_ffi/engine/lu/lu_factor.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using Pivots = ffi::Buffer<ffi::DataType::S32>;
 
-// What a call takes of a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct GetrfNeeds {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -183,9 +183,9 @@ PlatformResult RowsOfTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> co
 
 JAXMG_DEFINE_ROUTINE(JaxmgGetrf, "getrf", jaxmg::FactorizeLu, jaxmg::GetrfAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // tiles, in the memory of a
-                         .Ret<xla::ffi::AnyBuffer>()  // overflow
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Ret<xla::ffi::AnyBuffer>()                         // tiles, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()                         // overflow
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()   // pivots
                          .Ret<xla::ffi::AnyBuffer>()                         // log_abs
                          .Ret<xla::ffi::AnyBuffer>()                         // sign
@@ -206,7 +206,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuSolveRows, "lu_solve_rows", jaxmg::SolveRows, jaxmg:
                          .Arg<xla::ffi::AnyBuffer>()                        // tiles
                          .Arg<xla::ffi::AnyBuffer>()                        // overflow
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
-                         .Arg<xla::ffi::AnyBuffer>()                        // b, some rows
+                         .Arg<xla::ffi::AnyBuffer>()                        // b, a block of rows
                          .Ret<xla::ffi::AnyBuffer>(),                       // x
                      jaxmg::kNativeAlone);
 
@@ -215,7 +215,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuInvert, "lu_invert", jaxmg::InvertFactors, jaxmg::Pr
                          .Arg<xla::ffi::AnyBuffer>()                        // tiles
                          .Arg<xla::ffi::AnyBuffer>()                        // overflow
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
-                         .Ret<xla::ffi::AnyBuffer>(),  // the inverse, in the tiles' place
+                         .Ret<xla::ffi::AnyBuffer>(),  // the inverse, overwrites the tiles
                      jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::InvertNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgLuDiagonal, "lu_diagonal", jaxmg::Diagonal, jaxmg::LuAttributes,
@@ -228,7 +228,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuDiagonal, "lu_diagonal", jaxmg::Diagonal, jaxmg::LuA
 JAXMG_DEFINE_ROUTINE(JaxmgLuTiles, "lu_tiles", jaxmg::TilesOfRows, jaxmg::LuAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // rows
-                         .Ret<xla::ffi::AnyBuffer>()   // tiles, in their place
+                         .Ret<xla::ffi::AnyBuffer>()   // tiles, overwrites the rows
                          .Ret<xla::ffi::AnyBuffer>(),  // overflow
                      jaxmg::kNativeAlone);
 
@@ -236,5 +236,5 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuRows, "lu_rows", jaxmg::RowsOfTiles, jaxmg::LuAttrib
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // tiles
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
-                         .Ret<xla::ffi::AnyBuffer>(),  // rows, in the tiles' place
+                         .Ret<xla::ffi::AnyBuffer>(),  // rows, overwrites the tiles
                      jaxmg::kNativeAlone);

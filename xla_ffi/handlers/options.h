@@ -8,21 +8,21 @@
 
 namespace jaxmg {
 
-// How long a rank waits for the other ranks of its call to arrive. The default is 300 s; infinity
-// means no limit.
+// The time that a rank waits for the other ranks of its call to arrive. The default is 300 s;
+// infinity means no limit.
 Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
-// Sets which ranks solve an eigenproblem: "one" (LAPACK or cuSOLVER), "all" (the engine) or "auto"
-// (depends on the order of the matrix). Returns false for any other name.
+// Selects which ranks solve an eigenproblem: "one" (LAPACK or cuSOLVER), "all" (the engine) or
+// "auto" (depends on the order of the matrix). Returns false for any other name.
 bool SetEigensolver(const std::string& name);
 
 // Reads the environment: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, the silence after which
-// another process counts as lost (60 s); JAXMG_TRANSPORT, the connection between processes (auto,
-// nccl, unix or tcp); JAXMG_EIGENSOLVER, the argument of SetEigensolver; and for measurements
-// JAXMG_FEW_RIGHT_HAND_SIDES, JAXMG_PANEL_MULTIPROCESSORS, JAXMG_PANEL_COLUMNS and
-// JAXMG_WHOLE_LU_ORDER, those fields of a GPU's Tuning. Throws std::invalid_argument, which names
-// the variable, if a value is invalid.
+// another process is considered lost (60 s); JAXMG_TRANSPORT, the connection between processes
+// (auto, nccl, unix or tcp); JAXMG_EIGENSOLVER, the argument of SetEigensolver; and, for
+// measurements, the fields JAXMG_FEW_RIGHT_HAND_SIDES, JAXMG_PANEL_MULTIPROCESSORS,
+// JAXMG_PANEL_COLUMNS and JAXMG_WHOLE_LU_ORDER of a GPU's Tuning. Throws std::invalid_argument,
+// which names the variable, if a value is invalid.
 void ReadOptions();
 
 }  // namespace jaxmg

@@ -1,6 +1,6 @@
-// Plan: computes which tile width a call takes and how much memory it needs, without running it.
-// Python calls AnswerPlan. A routine's row (routine.h) holds its PlanFunction, which computes with
-// the workspace struct of the routine.
+// Plan: computes a call's tile width and the memory that it needs, without running it. Python calls
+// AnswerPlan. A routine's row (routine.h) holds its PlanFunction, which uses the routine's
+// workspace struct.
 #ifndef JAXMG_XLA_FFI_HANDLERS_PLAN_H_
 #define JAXMG_XLA_FFI_HANDLERS_PLAN_H_
 
@@ -39,24 +39,24 @@ struct PlanAnswer {
   // By rank: bytes of workspace, and of results that don't overwrite A. Empty for a backend that
   // determines its workspace only during the call.
   std::vector<int64_t> bytes;
-  int64_t solver = 0;  // the approximate share of the device's own solver in bytes[0]
+  int64_t solver = 0;  // the approximate part of bytes[0] that the device's own solver uses
 };
 
-// Whether one rank computes the QR of a matrix of n columns, of which each rank has `block` rows,
-// for all by the device's library (whole_qr.h), on the plugin's platform.
+// Returns whether, on the plugin's platform, one rank computes the QR of a matrix for all, by the
+// device's library (whole_qr.h). The matrix has n columns and `block` rows on each rank.
 bool OneRankFactors(int64_t n, int64_t block, int ranks);
-// The order up to which one rank computes a singular value decomposition (whole_svd.h).
+// Returns the order up to which one rank computes a singular value decomposition (whole_svd.h).
 int64_t WholeSvdOrder();
 
 // Returns an error that names the argument if the query is impossible.
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer);
 
-// What a call needs on one rank.
+// The memory that a call needs on one rank.
 struct RankNeeds {
   Tiles tiles;
   bool gathers;
   int64_t solver;  // approximate bytes of the device's own solver of a whole matrix
-  int64_t bytes;   // the total, which includes them
+  int64_t bytes;   // the total, including `solver`
 };
 
 // `results`: the number of elements of results that don't overwrite A.
@@ -68,9 +68,9 @@ RankNeeds NeedsOf(const RoutineSpace<T>& space, int64_t results) {
           static_cast<int64_t>(space.bytes()) + solver + space.split_bytes + results * size};
 }
 
-// The needs of a routine that solves or inverts, which one CPU device may do for all (for_all.h):
-// they count as the first one's. Assumes that all are in one process. space(sizes, ranks): the
-// routine's workspace.
+// The needs of a routine that solves or inverts, which one CPU device may do for all (for_all.h).
+// All memory then counts as the first rank's. Assumes that all ranks are in one process.
+// space(sizes, ranks) returns the routine's workspace.
 template <typename T, typename Space>
 RankNeeds NeedsOfSolve(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks,
                        int64_t results, const Space& space) {
@@ -119,7 +119,7 @@ Status AnswerWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answ
   return Status::Ok();
 }
 
-// The same for a routine on a square matrix.
+// As AnswerWith, for a routine on a square matrix.
 template <typename Needs>
 Status AnswerSquareWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
   if (query.m != query.n) {

@@ -1,4 +1,4 @@
-// Platform: what a handler needs from the runtime that calls it. Handlers are written once; the
+// Platform: the interface of a handler to the runtime that calls it. Handlers are written once; the
 // macro JAXMG_CUDA selects the platform for which they are compiled.
 #ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
@@ -35,8 +35,8 @@ struct CallSite {
   std::array<int64_t, 2> b = {-1, -1};  // rows and columns of b, which ranks compare; -1: no b
 };
 
-// Returns the text that the ranks of several processes compare: "float64, blocks of 13 x 50, b of
-// 50 x 2".
+// Returns the text that the ranks of several processes compare, as in "float64, blocks of 13 x 50,
+// b of 50 x 2".
 std::string BlockText(const CallSite& site);
 
 // This rank's coordinates in the call.
@@ -57,25 +57,25 @@ using RankProgram = std::function<Status(const RankContext&)>;
 // The function that a device runs alone, on the runtime's thread.
 using DeviceProgram = std::function<Status(Device&)>;
 
-// The result of a handler that has enqueued its work, or done it.
+// The result of a handler that has enqueued or completed its work.
 struct CallOutcome {
   Status status;
 };
 
-// Reports that this rank can't join the call to all other ranks, in all processes.
+// Reports to all other ranks, in all processes, that this rank can't join the call.
 inline void FailCall(const CallSite& site, const Status& status) noexcept {
   FailCall(site.key, status);
   if (site.shared != nullptr) FailSharedCall(*site.shared, site.key.run, status);
 }
 
-// What CallUnderWay does with a CallSite.
+// The functions that CallUnderWay calls with a CallSite.
 inline void FailWaitingCall(const void* site, const Status& status) noexcept {
   FailCall(*static_cast<const CallSite*>(site), status);
 }
-std::string WhereInterrupted(const void* site);  // names this process if there are others
+std::string WhereInterrupted(const void* site);  // names this process if there are several
 
-// Converts a status that is not Ok to XLA's error. Allocates no memory itself, so that it works
-// when none is left.
+// Converts a status that is not Ok to XLA's error. Allocates no memory itself, so it works when
+// memory is exhausted.
 inline XLA_FFI_Error* ToFfiError(const XLA_FFI_Api* api, const Status& status) noexcept {
   auto code = [&] {
     switch (status.code()) {

@@ -10,7 +10,7 @@
 namespace jaxmg {
 
 struct PolarAttributes : SquareAttributes {
-  bool hermitian;  // whether to compute H, too
+  bool hermitian;  // whether to compute H
   bool in_double;  // whether to iterate in double precision
 
   template <typename Attributes, typename Visitor>

@@ -11,7 +11,7 @@
 namespace jaxmg {
 
 struct PotrsAttributes : PrecisionAttributes {
-  bool check_b;  // compare b between the ranks
+  bool check_b;  // whether to compare b between the ranks
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -36,7 +36,7 @@ constexpr Solver<Status(const RankContext&, const Operand<T>&, const Solution<T>
 constexpr auto kNames = NamesOf(kSolvers<double>);
 constexpr Backends kBackends = {kNames.data(), kNames.size()};
 
-// What a call needs on a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {

@@ -1,5 +1,5 @@
 // The handler of products of matrices by rows (engine/products). Operands are blocks of rows of X
-// and Y; an operation that takes X alone gets X as Y too.
+// and Y; an operation that takes only X gets X as Y, too.
 #include "xla_ffi/engine/products/product.h"
 
 #include <complex>
@@ -20,13 +20,13 @@ struct EnumAttribute<Factor> {
   static constexpr char kWhat[] = "triangle";
 };
 
-// C is m x n, and k the dimension that is summed over; of the adjoint of X, that of its rows.
+// C is m x n, and k is the dimension that is summed over; for kAdjointOf, the number of X's rows.
 struct ProductAttributes : SquareAttributes {
   int64_t m;
   int64_t k;
   ProductKind operation;
-  Factor triangle;  // the elements of Y that aren't zero
-  bool conjugates;  // whether X^H and Y^H, instead of X^T and Y^T
+  Factor triangle;  // the nonzero elements of Y
+  bool conjugates;  // whether X^H and Y^H are used instead of X^T and Y^T
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {

@@ -1,6 +1,6 @@
-// The handlers of the QR factorization as a value. Their operands are `tiles` (rows, n), in the
-// memory of the rows of A, m x n; `overflow`: (tile, n) where the layout has an overflow tile, else
-// (0, n); `t`: (k, kPanelColumns), k = min(m, n), the same on every rank.
+// The handlers of the QR factorization as a value. Their operands are `tiles` (rows, n), which
+// replaces the rows of A, m x n; `overflow`: (tile, n) if the layout has an overflow tile, else (0,
+// n); `t`: (k, kPanelColumns), k = min(m, n), equal on all ranks.
 #include "xla_ffi/engine/qr/qr_factor.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using QrAttributes = WithOperation<WithRows<SquareAttributes>>;
 
 namespace {
 
-// What a call takes of a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct GeqrfNeeds {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -175,11 +175,11 @@ PlatformResult FormQ(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
 
 JAXMG_DEFINE_ROUTINE(JaxmgGeqrf, "geqrf", jaxmg::FactorizeQr, jaxmg::GeqrfAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // tiles, in the memory of a
-                         .Ret<xla::ffi::AnyBuffer>()  // overflow
-                         .Ret<xla::ffi::AnyBuffer>()  // tau
-                         .Ret<xla::ffi::AnyBuffer>()  // t
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Ret<xla::ffi::AnyBuffer>()                         // tiles, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()                         // overflow
+                         .Ret<xla::ffi::AnyBuffer>()                         // tau
+                         .Ret<xla::ffi::AnyBuffer>()                         // t
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
                      jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::GeqrfNeeds>);
 
@@ -197,7 +197,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgQrApplyRows, "qr_apply_rows", jaxmg::ApplyQToRows, jax
                          .Arg<xla::ffi::AnyBuffer>()   // tiles
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
                          .Arg<xla::ffi::AnyBuffer>()   // t
-                         .Arg<xla::ffi::AnyBuffer>()   // b, some rows
+                         .Arg<xla::ffi::AnyBuffer>()   // b, a block of rows
                          .Ret<xla::ffi::AnyBuffer>(),  // x
                      jaxmg::kNativeAlone);
 
@@ -215,5 +215,5 @@ JAXMG_DEFINE_ROUTINE(JaxmgQrForm, "qr_form", jaxmg::FormQ, jaxmg::GeqrfAttribute
                          .Arg<xla::ffi::AnyBuffer>()   // tiles
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
                          .Arg<xla::ffi::AnyBuffer>()   // t
-                         .Ret<xla::ffi::AnyBuffer>(),  // Q's columns as rows, in the tiles' place
+                         .Ret<xla::ffi::AnyBuffer>(),  // Q's columns as rows, overwrites the tiles
                      jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::QrFormNeeds>);

@@ -1,5 +1,5 @@
 // Routine: the row that describes a routine to a plugin. Each routine's file ends with its row, and
-// handlers.h lists them.
+// handlers.h lists the rows.
 #ifndef JAXMG_XLA_FFI_HANDLERS_ROUTINE_H_
 #define JAXMG_XLA_FFI_HANDLERS_ROUTINE_H_
 
@@ -41,14 +41,15 @@ inline constexpr Backends kNativeAlone = {&kNative, 1};
 
 struct Routine {
   const char* name;              // XLA's target has the prefix jaxmg_
-  XLA_FFI_Handler* instantiate;  // null if it needs none
+  XLA_FFI_Handler* instantiate;  // null if the routine needs no instantiate stage
   XLA_FFI_Handler* execute;
   Backends backends = kNativeAlone;
-  // Computes what a call needs; null if the routine has no plan.
+  // Computes the memory that a call needs; null if the routine has no plan.
   PlanFunction* plan = nullptr;
 };
 
-// Sets *index to that of the backend; an error if this plugin doesn't have it for the routine.
+// Sets *index to the index of the backend. Returns an error if this plugin doesn't have the backend
+// for the routine.
 Status FindBackend(const char* routine, const Backends& backends, std::string_view name,
                    size_t* index);
 

@@ -8,10 +8,10 @@
 namespace jaxmg {
 namespace {
 
-// The structures of XLA's C API that have changed since the headers of version 0.1, with which this
-// is compiled. XLA checks their size and accepts larger structures.
+// Structures of XLA's C API that have changed since version 0.1, whose headers this file is
+// compiled with. XLA checks their size and accepts larger structures.
 
-// Since API 0.2 a type is registered with its deleter; before, the deleter was passed with the
+// Since API 0.2 the deleter is registered with the type. In earlier versions it was passed with the
 // state.
 struct TypeInfo {
   size_t struct_size = sizeof(TypeInfo);

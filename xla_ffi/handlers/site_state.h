@@ -23,7 +23,7 @@ struct SiteState {
 Status StoreSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
                       std::shared_ptr<const SharedCallSite> shared);
 
-// Returns the stored state, or an empty one if there is none. Allocates no memory.
+// Returns the stored state, or an empty one if none is stored. Allocates no memory.
 SiteState FindSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept;
 
 }  // namespace jaxmg

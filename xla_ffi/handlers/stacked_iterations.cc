@@ -6,7 +6,7 @@
 namespace jaxmg {
 
 struct StackedPolarAttributes {
-  bool hermitian;  // compute H; otherwise h has no elements
+  bool hermitian;  // whether to compute H; otherwise h has no elements
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -40,7 +40,7 @@ constexpr char kPolar[] = "stacked_polar";
 constexpr char kInverseRoot[] = "stacked_root";
 constexpr char kScale[] = "stacked_scale";
 constexpr char kUnit[] = "stacked_unit";
-constexpr int64_t kMost = 1 << 20;  // steps of exponents
+constexpr int64_t kMost = 1 << 20;  // limit for the step of exponents
 
 // A stack (..., m, n) with a result of its shape and dtype.
 struct Stack {

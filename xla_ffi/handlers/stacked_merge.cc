@@ -6,7 +6,7 @@
 namespace jaxmg {
 
 struct StackedMergeAttributes {
-  int64_t gap_exponent;  // poles are set apart by this power of two
+  int64_t gap_exponent;  // equal poles are set apart by this power of two
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {

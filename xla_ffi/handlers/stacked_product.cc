@@ -5,7 +5,7 @@
 namespace jaxmg {
 
 struct StackedProductAttributes {
-  Op left, right;  // what is multiplied of x and y
+  Op left, right;  // the operations on x and y
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {

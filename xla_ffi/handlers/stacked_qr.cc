@@ -7,7 +7,7 @@
 namespace jaxmg {
 
 struct StackedPolynomialsAttributes {
-  Numbers coefficients;  // of a x + b x^3 + c x^5, one polynomial after the other
+  Numbers coefficients;  // of the polynomials a x + b x^3 + c x^5, one after the other
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {

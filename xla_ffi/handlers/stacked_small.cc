@@ -9,7 +9,7 @@ namespace {
 constexpr char kInverse[] = "stacked_inv32";
 constexpr char kSolve[] = "stacked_solve32";
 
-// The order of the matrices, (..., n, n) with n <= kMostSmall, or -1.
+// Returns the order of the matrices, (..., n, n) with n <= kMostSmall, or -1.
 int64_t OrderOf(ffi::AnyBuffer a) {
   const auto shape = a.dimensions();
   const size_t rank = shape.size();

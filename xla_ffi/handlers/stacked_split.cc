@@ -38,4 +38,4 @@ JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedSplit, jaxmg::kName, jaxmg::Split, jaxmg:
                            xla::ffi::Ffi::Bind()
                                .Ctx<jaxmg::Platform>()
                                .Arg<xla::ffi::AnyBuffer>()  // x
-                               .RemainingRets());           // x, cut into pieces of memory
+                               .RemainingRets());           // x, divided into pieces of memory

@@ -6,7 +6,7 @@
 namespace jaxmg {
 
 struct StackedTriangleAttributes {
-  bool upper;  // the triangle that counts
+  bool upper;  // whether to use the upper triangle
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -15,7 +15,7 @@ struct StackedTriangleAttributes {
 };
 
 struct StackedSolveAttributes {
-  bool upper, adjoint, unit;  // StackedTriangle
+  bool upper, adjoint, unit;  // as in StackedTriangle
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -32,7 +32,7 @@ constexpr char kInverse[] = "stacked_trtri";
 constexpr char kSolve[] = "stacked_trsm";
 constexpr char kProduct[] = "stacked_lauum";
 
-// Calls the function of a zero of the dtype, the number of matrices and their order.
+// Calls function(T(), number of matrices, their order) for the dtype T.
 template <typename Function>
 CallOutcome OnMatrices(const char* name, ffi::AnyBuffer a, ffi::AnyBuffer result,
                        const Function& function) {

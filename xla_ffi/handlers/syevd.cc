@@ -24,7 +24,7 @@ constexpr Solver<Status(const RankContext&, const Operand<T>&, bool, Real<T>*)> 
 constexpr auto kNames = NamesOf(kSolvers<double>);
 constexpr Backends kBackends = {kNames.data(), kNames.size()};
 
-// What a call needs on a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {

@@ -7,7 +7,7 @@
 namespace jaxmg {
 namespace {
 
-// What a call needs on a rank, for plans.
+// The memory that a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {

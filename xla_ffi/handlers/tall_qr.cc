@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kName[] = "tall_qr";
 
-// Whether the buffer is a rows x columns matrix of a's dtype.
+// Returns whether the buffer is a rows x columns matrix of a's dtype.
 bool Is(ffi::AnyBuffer buffer, ffi::AnyBuffer a, int64_t rows, int64_t columns) {
   const auto shape = buffer.dimensions();
   return shape.size() == 2 && shape[0] == rows && shape[1] == columns &&

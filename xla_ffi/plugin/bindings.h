@@ -1,4 +1,4 @@
-// What every plugin's extension module offers Python, whatever its platform.
+// The Python interface that every plugin's extension module has, on all platforms.
 #ifndef JAXMG_XLA_FFI_PLUGIN_BINDINGS_H_
 #define JAXMG_XLA_FFI_PLUGIN_BINDINGS_H_
 
@@ -61,7 +61,8 @@ inline double Positive(double seconds) {
   return seconds;
 }
 
-// How processes of one job find each other; jaxmg/_processes/rendezvous.py says when.
+// Defines the functions by which processes of one job find each other;
+// jaxmg/_processes/rendezvous.py explains when they are called.
 inline void DefineProcesses(pybind11::module_& module) {
   module.def(
       "process_address",
@@ -133,7 +134,7 @@ inline void DefineProcesses(pybind11::module_& module) {
       "connected, connecting, or lost and why.");
 }
 
-// The Python function that says whether SIGINT is to interrupt calls. Never freed: the watcher's
+// The Python function that returns whether SIGINT is to interrupt calls. Never freed: the watcher's
 // thread may use it while the process exits.
 inline pybind11::object*& InterruptsWanted() {
   static pybind11::object* function = nullptr;

@@ -1,4 +1,4 @@
-"""tools/pip_backend.py for plugins: pip takes a backend from the folder that it builds."""
+"""Makes tools/pip_backend.py the backend of plugins: pip loads it from the folder it builds."""
 
 import pathlib
 import sys
@@ -11,5 +11,5 @@ build_sdist = pip_backend.build_sdist
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """Builds the wheel of the plugin that ``-C plugin=cuda13`` names, or that for CPU devices."""
+    """Builds the wheel of the plugin that ``-C plugin=cuda13`` names, or of the CPU plugin."""
     return pip_backend.build_plugin(wheel_directory, config_settings)

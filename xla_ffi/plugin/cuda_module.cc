@@ -1,4 +1,4 @@
-// The CUDA plugins' extension module: the handlers, and where to look for NVIDIA's libraries.
+// The CUDA plugins' extension module: the handlers, and the locations of NVIDIA's libraries.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -31,12 +31,12 @@ watch_interrupts = _native.watch_interrupts
 
 
 def process_address():
-    """Returns where other processes of the job reach this one, as text; listens from now on."""
+    """Returns the address of this process for the others of the job, as text. Starts to listen."""
     return _native.process_address(metadata.version(f"jaxmg-plugin-cuda{_native.CUDA}"))
 
 
 def registrations():
-    """Returns the XLA FFI handlers by target name. Opens nothing: the first call does."""
+    """Returns the XLA FFI handlers by target name. Opens no library: the first call does."""
     _native.set_library_folders(_library_folders())
     return _native.registrations()
 
@@ -65,15 +65,17 @@ def about():
 
 
 def _library_folders():
-    """The folders of NVIDIA's wheels: for CUDA 12 nvidia/<library>/lib, for CUDA 13 nvidia/cu13/lib
-    and that of NCCL; of both that of cuBLASMp, which cuSOLVERMp needs.
+    """Returns the library folders of NVIDIA's wheels: nvidia/<library>/lib for CUDA 12, the folders
+    nvidia/cu13/lib and nvidia/nccl/lib for CUDA 13, and for both the folder of cuBLASMp, which
+    cuSOLVERMp needs.
     """
     cuda = _native.CUDA
     inside = (f"nvidia/cu{cuda}/lib", "nvidia/nccl/lib") if cuda >= 13 else ("nvidia/*/lib",)
     inside += (f"nvidia/cublasmp/cu{cuda}/lib",)
     places = (os.path.join(path, folder) for path in sys.path for folder in inside)
     folders = (folder for place in places for folder in glob.glob(place))
-    # Another CUDA's folder may hold a library of the same name, such as libcusparse.so.12.
+    # The folder of another CUDA version may hold a library of the same name, such as
+    # libcusparse.so.12.
     others = re.compile(rf"/nvidia/cu(?!{cuda}/)\d+/lib$")
     found = dict.fromkeys(map(os.path.abspath, folders))
     return [folder for folder in found if not others.search(folder)]

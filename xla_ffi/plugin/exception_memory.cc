@@ -1,8 +1,8 @@
-// Where exceptions live, in place of libc++abi's own fallback_malloc.cpp: the linker takes these
-// four functions, so it leaves that object in its archive. Libc++abi's fallback has 512 bytes,
-// fewer than the exceptions of four ranks that find no memory at one time, and its list of free
-// pieces becomes a circle where a piece is put back before one that isn't the list's first: the
-// next search in it never ends.
+// Memory for exceptions when the heap is exhausted. Replaces libc++abi's own fallback_malloc.cpp:
+// the linker takes these four functions, so it doesn't link that object. Libc++abi's fallback has
+// two faults. It has 512 bytes, which don't suffice if four ranks run out of memory at the same
+// time. And if a piece is freed that precedes a free piece other than the first of its list, the
+// list of free pieces becomes circular, so the next search in it never ends.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace __cxxabiv1 {
 namespace {
 
-// An exception with its header takes some 150 bytes.
+// An exception with its header takes about 150 bytes.
 jaxmg::EmergencyMemory<256, 512> emergency;
 
 }  // namespace

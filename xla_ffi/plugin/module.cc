@@ -1,4 +1,4 @@
-// The CPU plugin's extension module: gives SciPy's BLAS and LAPACK to the host device, and the
+// The CPU plugin's extension module: provides SciPy's BLAS and LAPACK to the host device, and the
 // handlers to Python.
 #include <dlfcn.h>
 #include <link.h>
@@ -60,7 +60,7 @@ void LoadLapack(const std::string& letter) {
   }
 }
 
-// The functions of a library of the process that is an OpenBLAS; none where it isn't.
+// Returns the functions of a loaded library if it is an OpenBLAS; empty otherwise.
 BlasThreads ThreadsOf(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return {};
@@ -72,7 +72,7 @@ BlasThreads ThreadsOf(const std::string& path) {
     threads = {reinterpret_cast<int (*)()>(get), reinterpret_cast<void (*)(int)>(set)};
     break;
   }
-  dlclose(library);  // which the process keeps, as it had it before
+  dlclose(library);  // the process keeps the library, which was loaded before
   return threads;
 }
 
@@ -81,9 +81,9 @@ struct OpenBlas {
   BlasThreads threads;
 };
 
-// The library that SciPy's BLAS is, among those that the process has loaded. What makes it one is
-// its name and its functions: folders may be called anything. NumPy's own copy, which has the same
-// name, lies in a folder of its own.
+// Finds the library of SciPy's BLAS among the libraries that the process has loaded. Recognizes it
+// by its name and its functions, because folders may have any name. Skips NumPy's own copy, which
+// has the same name but is in NumPy's own folder.
 OpenBlas FindOpenBlas() {
   std::vector<std::string> candidates;
   auto visit = [](dl_phdr_info* info, size_t, void* data) {

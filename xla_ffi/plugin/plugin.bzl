@@ -13,7 +13,7 @@ _TAGS = {
     for cpu in ("aarch64", "x86_64")
 }
 
-# What is linked in, beside our own; NOTICE says more.
+# The licenses of the third-party code that is linked in; see NOTICE.
 _LICENSES = {
     "@pybind11//:license": "pybind11/LICENSE",
     "@zig//:ziglang/LICENSE": "ziglang/LICENSE",

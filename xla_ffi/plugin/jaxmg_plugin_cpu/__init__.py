@@ -23,7 +23,7 @@ watch_interrupts = _native.watch_interrupts
 
 
 def process_address():
-    """Returns where other processes of the job reach this one, as text; listens from now on."""
+    """Returns the address of this process for the others of the job, as text. Starts to listen."""
     return _native.process_address(metadata.version("jaxmg-plugin-cpu"))
 
 

@@ -13,8 +13,8 @@ def resolve(routine, layout, backend, a, caller=""):
     """Loads the plugin for the layout's platform and returns the name of the backend for ``a``,
     (rows, n). Errors name ``caller``.
 
-    "auto" selects the first backend whose memory fits on a device, as far as it is known. If none
-    fits, it selects the first backend.
+    "auto" selects the first backend that fits in a device's memory (`_fits`), or the first one if
+    none does.
     """
     caller = caller or routine
     available = plugins.load(layout.platform).backends(routine)

@@ -105,8 +105,8 @@ def promotable(routine, names, arrays):
 
 
 def usable(routine, name, *arrays):
-    """Checks that no array is masked, because the mask would be ignored, is deleted, or lies where
-    no call can use it (`places.refuse`)."""
+    """Checks that no array is masked (its mask would be ignored), deleted, or placed where no call
+    can use it (`places.refuse`)."""
     for value in arrays:
         places.refuse(routine, name, value)
         if isinstance(value, np.ma.MaskedArray):
@@ -242,8 +242,8 @@ def one_dtype(routine, a, b):
 
 
 def right_hand_side(routine, a, b, transformations=(), square=True):
-    """Checks that ``b`` has the number of rows of the matrix ``a``. If ``square``, the number of
-    columns of ``a`` counts instead, because ``a`` may have rows of padding."""
+    """Checks that ``b`` and the matrix ``a`` have the same number of rows. If ``square``, the
+    columns of ``a`` count instead, because ``a`` may have rows of padding."""
     array(routine, "b", b, transformations)
     n = a.shape[1] if square else a.shape[0]
     if b.ndim not in (1, 2) or b.shape[0] != n:
@@ -291,8 +291,8 @@ def tile(routine, T_A, required=False):
 
 
 def padding(routine, shape, layout, pad, square=True):
-    """With ``pad=False``, checks that the number of ranks divides the number of rows, and that the
-    rows of padding of a square matrix are at the end of every rank's block."""
+    """With ``pad=False``, checks that the number of ranks divides the number of rows. If a square
+    matrix has rows of padding, also checks that each rank's block can end with them."""
     if pad:
         return
     (rows, n), ranks = shape, layout.ranks

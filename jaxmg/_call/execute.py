@@ -98,7 +98,7 @@ def resolve_attributes(routine, arguments, dtype, backend, layout, check_b=False
 
 def fit_precision(routine, attributes, layout, matrix, tile, donate):
     """Selects plain products if the caller requested no precision and a device lacks the memory for
-    split components. Returns the attributes."""
+    the workspace of the default one. Returns the attributes."""
     if attributes.get("products") != checks.DEFAULT:
         return attributes
     if not backends.lacks_room_for_parts(routine.native, layout, matrix, tile, donate):

@@ -82,8 +82,8 @@ def meet(layout, coordinates, array=None):
 
 
 def after_meeting(met, array):
-    """Makes ``array`` depend on ``met``, the result of `meet`, so that no collective of XLA's on it
-    starts before."""
+    """Makes ``array`` depend on ``met``, the result of `meet`: no collective of XLA's on it can
+    start earlier."""
     return array if met is None else jnp.where(met, array, 0)
 
 

@@ -108,8 +108,8 @@ class Layout:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that JAX may take on one device, assumed to be the same for all devices; None if it
-        doesn't say."""
+        """Bytes that JAX may take on one device, assumed to be the same for all devices; None if
+        JAX doesn't say."""
         return device_memory(self.platform)
 
     @property
@@ -464,8 +464,7 @@ def _spec_argument(routine):
 
 
 def _usable(routine, mesh, arrays):
-    """Returns ``mesh``, made concrete if the arrays have values. Raises if no call can run on
-    it."""
+    """Returns ``mesh``, made concrete if the arrays have values. Raises if a call can't use it."""
     if isinstance(mesh, AbstractMesh) and not traced(arrays):
         mesh = _concrete(routine, mesh, arrays)
     context = jax.sharding.get_abstract_mesh()

@@ -73,10 +73,9 @@ def summed(value, layout):
 
 
 def shared_axes(layout, *arrays):
-    """Returns the axes over which values vary that all ranks share, for these arrays inside the
-    caller's shard_map: such values only differ between groups of replicas. Nothing varies along an
-    axis of
-    one device."""
+    """Returns the axes that separate groups of replicas of these arrays, inside the caller's
+    shard_map. Even results that all ranks share vary over them. Nothing varies along an axis of one
+    device."""
     varying = frozenset().union(*map(_compat.varying_axes, arrays))
     return frozenset(
         axis for axis in varying if axis not in layout.rows and layout.mesh.shape[axis] > 1

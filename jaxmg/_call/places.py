@@ -61,7 +61,7 @@ def fetch(arrays):
 def put(array, sharding):
     """Returns ``array``, a NumPy array or a JAX array with values, in ``sharding``.
 
-    An array that every process has as a whole is only copied to the process's own devices.
+    An array that every process has whole is copied to the process's own devices only.
     ``jax.device_put`` would send one process's array to the others, to compare them, and treats NaN
     as different from NaN.
     """

@@ -85,8 +85,8 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
 
 
 def slot_of(arrays, plan, *options) -> list:
-    """Returns the cached list for such arrays and options: the result of ``plan``, or nothing
-    yet."""
+    """Returns the cached list for such arrays and options. It holds the result of ``plan``, or is
+    still empty."""
     circumstances = _circumstances(arrays)
     if circumstances is None:
         return []

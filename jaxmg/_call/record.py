@@ -39,8 +39,8 @@ class Extension:
     Attributes:
         diagonal: the entries of the diagonal matrix D.
         applies: function of A's order that returns whether the results do contain those for A.
-        cut: function of (call, all results, A's order) that returns the results for A; None: each
-            result begins with the result for A.
+        cut: function of (call, all results, A's order) that returns the results for A; None:
+            `Result.cut` does so for each result.
         returns_matrix: whether the public function returns a matrix in A's memory. For an extended
             A, this matrix takes memory of its own.
     """
@@ -53,7 +53,7 @@ class Extension:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Routine:
-    """The record of a routine. `execute` runs it on global arrays, `local` inside a shard_map.
+    """The record of a routine. `execute` runs it, on global arrays and inside a shard_map.
 
     Attributes:
         name: the name in errors.

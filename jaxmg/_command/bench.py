@@ -65,7 +65,7 @@ class _Case:
 
 
 def bench(n, routines, dtype, repeat, limit):
-    """Measures and prints. Returns whether all results were right.
+    """Measures and prints. Returns False if a case failed or was wrong.
 
     Args:
         n: order of the matrices; rounded up to a multiple of the number of devices.
@@ -118,7 +118,8 @@ def _routine(routine, n, dtype, devices, repeat, limit):
 
 
 def _measure(name, case, n, repeat, limit):
-    """Measures and prints one case. Returns (seconds or None, False if it failed or was wrong)."""
+    """Measures and prints one case. Returns (its median seconds or None, False if it failed or was
+    wrong)."""
     try:
         expected = case.at_most(n)
         if expected > limit:
@@ -259,8 +260,8 @@ def _inverse_error(a, b, inverse):
 
 @jax.jit
 def _eigen_error(a, b, result):
-    """Returns the larger of the residual and of V's deviation from orthogonality, both for one
-    vector."""
+    """Returns the larger of two errors for one vector: the residual, and V's deviation from
+    orthogonality."""
     w, v = result
     with jax.default_matmul_precision("highest"):
         image = v @ b

@@ -89,7 +89,7 @@ def attribute(indices, mesh, rows, others):
 
 def indices(routine, mesh, concrete=None):
     """Returns the process of each device of ``mesh``, in its shape. Returns None if there is only
-    one process, or if all devices are taken for this process's.
+    one process, or if all devices are assumed to be this process's.
 
     An abstract mesh has no devices. They are then taken from ``concrete``, from the mesh of the
     shard_map, or from the context's. If none of these fits, the mesh is assumed to have devices of

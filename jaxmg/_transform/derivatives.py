@@ -59,8 +59,8 @@ def differentiable(function, rule, *arrays) -> typing.Any:
 
 def _in_front(x):
     """Returns ``x``, with its batch as the leading dimension under ``vmap``. Inside a jit, JAX
-    assumes that the batch of a rule's results is in the same dimension as that of the function's
-    results. If it isn't, the results come out transposed (0.6.2 to 0.12.0.1;
+    assumes that the rule's results have their batch in the same dimension as the function's
+    results. If that isn't so, the results come out transposed (0.6.2 to 0.12.0.1;
     findings/jax_custom_jvp_batch_dimension.sh)."""
     return _front.bind(x) if isinstance(x, Tracer) else x
 
@@ -116,7 +116,7 @@ def as_composed(function):
 
 class Linear(abc.ABC):
     """A function of arrays that is linear in the last one. The result has the shape and dtype of
-    the last array. It is hashable, because it is a parameter of a JAX primitive."""
+    the last array. The function is hashable, because it is a parameter of a JAX primitive."""
 
     @property
     @abc.abstractmethod

@@ -9,9 +9,9 @@ in a direction with N = X^H dA X is
 
 In a symmetric function, this quotient is 0 / 0 if w_i = w_j. Its limit is a number f that relates
 dc_j to N_jj among equal eigenvalues: dc_j = f N_jj + (the same for all of them). So if the N_jj
-differ, f is a quotient of the differences of dc_j and of N_jj, by least squares. For this purpose,
-the eigenvectors of equal eigenvalues are those of the eigensolver times a reflection: no simple
-direction leaves them unchanged.
+differ, f is a quotient of the differences of dc_j and of N_jj, by least squares. So that they also
+differ for simple directions, the eigenvectors of equal eigenvalues are those of the eigensolver
+times a reflection.
 
 This holds for derivatives forward over reverse, as `jax.hessian` computes them. Other second
 derivatives are infinite or NaN if eigenvalues are equal.

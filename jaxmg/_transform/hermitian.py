@@ -26,8 +26,7 @@ def on_mesh(function):
 
 
 def on_mesh_with(*static):
-    """As `on_mesh`, for a function with further arguments, in these positions, that aren't
-    arrays."""
+    """As `on_mesh`, for a function with further, static arguments in these positions."""
 
     def decorated(function):
         compiled = jax.jit(function, static_argnums=(0, *static))

@@ -196,8 +196,7 @@ def deal(
 
 
 def _runs(leaves, members, shares, place):
-    """Returns the runs of one place. The matrices of each leaf follow those of the places
-    before."""
+    """Returns the runs of one place. The matrices of each leaf go to the places in their order."""
     kinds: dict = {}
     for i in members:
         start = int(shares[i][:place].sum())

@@ -57,7 +57,7 @@ def replicated_to_resize(layout, a, m):
 
 
 def identity(layout, tiles, m):
-    """Returns the identity of order m, laid out by rows, with the dtype and the devices of a
+    """Returns the identity of order m, laid out by rows, with the dtype and the sharding of a
     factor's tiles."""
     shape = -(-m // layout.ranks) * layout.ranks, m
     if not layouts.traced((tiles,)):

@@ -45,8 +45,7 @@ def divide(c, by):
 def of_vectors(inner, adjoint, s):
     """Returns (U^H dU, V^H dV), (..., k, k), given E (``inner``), a function ``adjoint`` that
     returns adjoints, and the singular values (..., k). The phase of complex vectors is that of
-    JAX's rule: dV has
-    none."""
+    JAX's rule: dV has none."""
     pairs = _Pairs(s)
     # Each part is a jit, so that JAX sums up its cotangents separately: large terms of H's
     # cotangent cancel before K's cotangent is added.

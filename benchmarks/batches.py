@@ -76,7 +76,7 @@ def main(args):
 
 
 def count_of(args, n, dtype, name):
-    """Returns the number of matrices, fewer for functions that JAX computes slowly, in turn."""
+    """Returns the number of matrices, fewer for slow functions that JAX computes one by one."""
     count = int(args.bytes / (n * n * np.dtype(dtype).itemsize))
     return max(1, min(count, args.most) // (4 if name in ("svd", "polar", "eigh") else 1))
 

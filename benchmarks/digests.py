@@ -91,7 +91,7 @@ def cases(routines, sizes):
                 continue
             if not row.benchmark and k != (i + j) % len(problems.DTYPES):
                 continue
-            # Eigenproblems take longest; routines without a precision have only one tile width.
+            # Eigenproblems take longest; one width is enough for routines without a precision.
             if not row.precision and (T_A is None) == turn % 2:
                 continue
             if "w" in row.returns and n > 600:

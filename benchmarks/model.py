@@ -55,7 +55,7 @@ DEPTH = max(WIDTHS)  # columns of panels in one of the engine's updates
 class Grid(NamedTuple):
     """Assigns tiles to `rows` × `columns` ranks cyclically, each tile column to a column of ranks.
 
-    A panel is sent `across` to the other columns, and `down` a column, at so many bytes per second.
+    A panel is sent `across` to the other columns, and `down` a column; both in bytes per second.
     """
 
     rows: int

@@ -118,7 +118,7 @@ def exact_solution(a, b):
 
 
 def errors_of(a, b, exact, precision):
-    """Returns ERRORS; None if potrs finds A not positive definite."""
+    """Returns the errors that ERRORS names; None if potrs finds A not positive definite."""
     x, logdet, status = jaxmg.potrs(
         a, b, precision=precision, return_logdet=True, return_status=True
     )

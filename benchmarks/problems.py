@@ -11,7 +11,7 @@ import runpy
 import numpy as np
 
 _ROOT = pathlib.Path(__file__).absolute().parents[1]
-# This checkout's files, by path: the measured jaxmg may be older, and its import would start JAX.
+# This checkout's files, by path: the measured jaxmg may be older, and would import JAX.
 TABLE = runpy.run_path(str(_ROOT / "tests/python/routines.py"))["ROUTINES"]
 _count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
 

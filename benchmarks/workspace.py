@@ -1,8 +1,8 @@
 """The memory that a call of the native engine needs on a GPU in addition to A, by the plugin's
 `plan`, whatever platform the plugin is for (docs/memory.md has the formulas).
 
-It doesn't include the memory that cuSOLVER asks for, that cuBLAS keeps, and that the parts take of
-which products in lower precision consist.
+It excludes the memory that cuSOLVER asks for, the memory that cuBLAS keeps, and that of the parts
+from which products are computed.
 """
 
 import functools

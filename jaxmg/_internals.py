@@ -142,7 +142,7 @@ def in_eager_batch(arrays):
 
 
 def batch_size(array):
-    """Returns the number of elements of the visible ``jax.vmap`` batches around ``array``."""
+    """Returns the number of elements, over all visible ``jax.vmap`` batches around ``array``."""
     size, value = 1, array
     while isinstance(value, jax.core.Tracer):
         kind = type(value).__name__

@@ -2,10 +2,10 @@
 
 Each process calls ``jax.distributed.initialize()`` without arguments and has its own devices. The
 launcher prints their output with the process's number before each line. A process fails if its
-script ends by an exit code, a signal or an exception. The launcher then ends the others and returns
-the exit code of the first process that failed; one that a signal ended counts as the first. If some
-scripts ended ten seconds ago and others still run, a line names both. The processes inherit a
-secret by which they recognize each other.
+script ends with a nonzero exit code, a signal or an exception. The launcher then ends the others
+and returns the exit code of the first process that failed; one that a signal ended counts as the
+first. If some scripts ended ten seconds ago and others still run, a line names both. The processes
+inherit a secret by which they recognize each other.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 
 _GRACE = 5  # seconds between SIGTERM, which jax.distributed catches and ignores, and SIGKILL
 _POLL = 0.05
-_SETTLE = 0.5  # seconds after a failure in which a death by a signal, its possible cause, may show
+_SETTLE = 0.5  # seconds to wait, after a failure, for a death by a signal that may have caused it
 _BEFORE_NOTICE = 10  # seconds between the end of a script and the notice that others still run
 
 
@@ -74,7 +74,7 @@ class _Process(subprocess.Popen):
     printers: list[threading.Thread]  # print its output
     failure: int  # a pipe from which its script's exit code can be read
     announced: int | None = None  # that code, known while the process waits for jax.distributed
-    ended_at: float | None = None  # when its script had ended
+    ended_at: float | None = None  # when the end of its script was noticed
 
     def failed(self):
         """Returns the exit code, or minus the signal, of a failed process; else 0 or None."""

@@ -53,7 +53,8 @@ def _largest_column(apply, apply_adjoint, n, dtype, zero=None, loop=jax.lax.whil
         loop: `jax.lax.while_loop`, or a function with the same arguments.
     """
     rows = jnp.arange(n, dtype=jnp.int32)
-    # Applied together with each vector of the iteration; it has a part in every cancellation.
+    # lacn2's alternating vector, applied together with each vector of the iteration: it catches
+    # underestimates by cancellation.
     real = jnp.finfo(dtype).dtype
     alternating = (1 - 2 * (rows % 2)) * (1 + rows.astype(real) / max(n - 1, 1))
 

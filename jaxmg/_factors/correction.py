@@ -13,8 +13,8 @@ import jax.numpy as jnp
 # Steps of the inner iteration before a solution is given up. On GPUs they cost about as much as the
 # factorization in lower precision has saved.
 LIMIT = 50
-# From this step on a solution is given up if LIMIT steps at the pace so far would go less than half
-# of the way: residuals fall faster later on, but not that much faster.
+# From this step on a solution is given up if LIMIT steps, at the pace so far, would cover less than
+# half of the way: residuals fall faster later on, but not that much faster.
 _PATIENCE = 10
 # Residuals in units of u |A|_F |x| / sqrt(n). Rounding x leaves less than 1, and sums of one or two
 # hundred products in the residuals leave 2 to 5. The inner iteration stops at _INNER by its own
@@ -63,7 +63,6 @@ def refine(correct, residual, b, size):
             iteration, with attributes ``d`` (the correction), ``steps`` and ``sound``. It stops
             when residuals are that number times the norm of x (see `goal`).
         residual: function that returns b - A x for b and x; its accuracy limits the solution's.
-        residual: function that gives b - A x for b and x; the solution is as exact as this is.
         b: (n, nrhs), columns of norms near one, or zero.
         size: |A|_F.
 

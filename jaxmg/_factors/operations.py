@@ -1,4 +1,4 @@
-"""Operations on factors that outlive a call: the part that Cholesky and LU factors share.
+"""Operations on factors that outlive a call: the part that Cholesky, LU and QR factors share.
 
 `Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
 `OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
@@ -225,7 +225,7 @@ class OnDevice:
 
 @dataclasses.dataclass(frozen=True)
 class _AllOnDevice:
-    """`OfFactor` for all factors of a device's part of a batch at once, by JAX's own routines."""
+    """`OfFactor` for all factors of a device's part of a batch at once, by routines on stacks."""
 
     of: OfFactor
 

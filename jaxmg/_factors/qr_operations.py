@@ -79,7 +79,7 @@ class QR(operations.Factor):
         return derivatives.differentiable(run, refuse, *arrays)
 
     def solve(self, operation, *arrays):
-        """Returns A^+ times the last array, or its adjoint times the first rows of the array."""
+        """Returns A^+ times the last array, or A^+H times the first rows of the array."""
         if layouts.traced(arrays):
             self.check(SOLVE, *arrays)
         return _Solve(self, operation)(*arrays)
@@ -225,7 +225,7 @@ class _OfColumns(operations.Apply):
         return self.compute(apply, *arrays)
 
     def _first(self, x):
-        """Replaces the rows of ``x`` after the first ones, one for each column of A, by zeros."""
+        """Replaces all rows of ``x`` by zeros, except the first ``columns`` rows."""
         return x if len(x) <= self.of.columns else _first_rows(x, self.of.columns)
 
     def _times(self, a_dot, x):

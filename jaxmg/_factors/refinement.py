@@ -43,17 +43,17 @@ _PRECISIONS = {
     "F16_F16_F32_X3": _Lower(4, 2.0**-23),
 }
 NAMES = (None, "auto", *_PRECISIONS)
-# "auto", by (on GPUs, float64 or complex128): the fastest precision over the most conditions
-# (docs/laboratory.md).
+# The precision for "auto", by (whether on GPUs, whether float64 or complex128): the fastest one
+# over the most conditions (docs/laboratory.md).
 _AUTO = {
     (True, True): "BF16_BF16_F32_X3",
     (True, False): "BF16_BF16_F32_X3",
     (False, True): "float32",
     (False, False): "tf32",
 }
-# In a residual the products of this many elements of each row of A are summed separately. A smaller
-# number means less rounding and more memory (hemm.h), of which at most 1 / _MEMORY of a rank's rows
-# is used.
+# In a residual the products of _DEPTH elements of each row of A are summed separately. A smaller
+# number means less rounding but more memory (hemm.h), which is at most 1 / _MEMORY of a rank's
+# rows.
 _DEPTH, _MEMORY = 128, 16
 # Number of elements that are rounded at a time: few for a large matrix, and many for a GPU.
 _PIECE = 2**24

@@ -87,8 +87,8 @@ def _by_lu(platform, a):
 @det.defjvp
 @_compat.default_promotion()
 def _(platform, primals, tangents):
-    """d det(A) = trace(adj(A) dA). JAX has adj(A) of singular matrices only if no pivot but the
-    last is 0."""
+    """d det(A) = trace(adj(A) dA). JAX's rule has adj(A) of a singular A only if the last pivot is
+    the only zero."""
     (a,), (a_dot,) = primals, tangents
     value = det(platform, a)
     singular = (value == 0)[..., None, None]

@@ -9,8 +9,8 @@ blocks inside ``shard_map``. `plan` computes the memory of a call. `jaxmg.linalg
 ``jax.numpy.linalg`` and ``jax.scipy.linalg``, and `jaxmg.tree` takes pytrees of matrices.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
-``__version__``, because NetKet 3.22 would take it for that of another project's package of this
-name; use ``importlib.metadata.version("jaxmg")``.
+``__version__``, because NetKet 3.22 would take it for the version of another project's package with
+this name; use ``importlib.metadata.version("jaxmg")``.
 """
 
 from typing import TYPE_CHECKING
@@ -101,7 +101,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+if not TYPE_CHECKING:  # type checkers would then accept any attribute
 
     def __getattr__(name):
         raise _names.missing(__name__, name)

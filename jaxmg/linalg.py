@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+if not TYPE_CHECKING:  # type checkers would then accept any attribute
 
     def __getattr__(name):
         raise _names.missing(__name__, name)

@@ -59,7 +59,7 @@ class RefinedFactor(pickling.Pickled):
     tile: int
     refine: str
 
-    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+    if not TYPE_CHECKING:  # type checkers would then accept any attribute
 
         def __getattr__(self, name):
             if name in _NOT_HERE:

@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # type checkers would then accept any attribute
+if not TYPE_CHECKING:  # with it type checkers would accept any attribute
 
     def __getattr__(name):
         raise _names.missing(__name__, name)

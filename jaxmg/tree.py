@@ -405,7 +405,7 @@ def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:
     return homes.operations(matrix) * (2 * larger + k) / max(3 * larger, 1)
 
 
-if not TYPE_CHECKING:  # type checkers would then accept any attribute
+if not TYPE_CHECKING:  # with it type checkers would accept any attribute
 
     def __getattr__(name):
         raise _names.missing(__name__, name)

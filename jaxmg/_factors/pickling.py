@@ -29,7 +29,7 @@ class Pickled(portable.Portable):
     layout: layouts.Layout
     made_for: dict[str, jax.Array] | None
 
-    if not TYPE_CHECKING:  # type checkers would then accept any attribute
+    if not TYPE_CHECKING:  # with it type checkers would accept any attribute
 
         def __getattr__(self, name):
             raise _names.missing_of_factor(self, name)

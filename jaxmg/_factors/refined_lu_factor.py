@@ -65,7 +65,7 @@ class RefinedLUFactor(pickling.Pickled):
     tile: int
     refine: str
 
-    if not TYPE_CHECKING:  # type checkers would then accept any attribute
+    if not TYPE_CHECKING:  # with it type checkers would accept any attribute
 
         def __getattr__(self, name):
             if name in _NOT_HERE:

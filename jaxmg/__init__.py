@@ -31,8 +31,8 @@ from jaxmg._routines.export_checks import export_checks
 from jaxmg._routines.from_portable import from_portable
 from jaxmg._routines.gels import least_squares
 from jaxmg._routines.geqrf import geqrf
-from jaxmg._routines.gesv import gesv, gesv_jit_ctx, gesv_shardmap_ctx
-from jaxmg._routines.getri import getri, getri_jit_ctx, getri_shardmap_ctx
+from jaxmg._routines.gesv import gesv, gesv_shardmap_ctx
+from jaxmg._routines.getri import getri, getri_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import device_supports_vmm, gesvd, polar
 from jaxmg._routines.jaxmg_1_4 import gesvd_shardmap_ctx as gesvd_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import least_squares_shardmap_ctx as least_squares_shardmap_ctx
@@ -43,11 +43,11 @@ from jaxmg._routines.lu_factor import lu_factor
 from jaxmg._routines.lu_solve import lu_solve
 from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._routines.plan import Plan, plan
-from jaxmg._routines.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
+from jaxmg._routines.potri import potri, potri_shardmap_ctx, potri_symmetrize
 from jaxmg._routines.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
 from jaxmg._routines.qr import qr
 from jaxmg._routines.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
-from jaxmg._routines.sygvd import sygvd, sygvd_jit_ctx, sygvd_shardmap_ctx
+from jaxmg._routines.sygvd import sygvd, sygvd_shardmap_ctx
 
 __all__ = [
     "CholeskyFactor",
@@ -67,12 +67,10 @@ __all__ = [
     "from_portable",
     "geqrf",
     "gesv",
-    "gesv_jit_ctx",
     "gesv_shardmap_ctx",
     "gesvd",
     "get_cols_cyclic",
     "getri",
-    "getri_jit_ctx",
     "getri_shardmap_ctx",
     "least_squares",
     "lu_factor",
@@ -82,7 +80,6 @@ __all__ = [
     "plot_block_to_cyclic",
     "polar",
     "potri",
-    "potri_jit_ctx",
     "potri_shardmap_ctx",
     "potri_symmetrize",
     "potrs",
@@ -94,7 +91,6 @@ __all__ = [
     "syevd_jit_ctx",
     "syevd_shardmap_ctx",
     "sygvd",
-    "sygvd_jit_ctx",
     "sygvd_shardmap_ctx",
     "unpad_rows",
     "verify_cyclic",

@@ -13,6 +13,10 @@ _GENERAL = (
     "Hermitian matrices, jax.numpy.linalg.eig any, on one device"
 )
 _SCHUR = "it is not supported; jax.scipy.linalg has it, on one device"
+_WITH_WORK = (
+    "jaxmg.{0} does this, under jit too; jaxmg.{0}_shardmap_ctx, outside of a shard_map, returns "
+    "the work array too"
+)
 # Names of LAPACK, ScaLAPACK, SciPy and PyTorch for functions that have another name here, or none.
 _OTHER_NAMES = {
     "potrf": "jaxmg.cho_factor does this",
@@ -38,6 +42,10 @@ _OTHER_NAMES = {
     "schur": _SCHUR,
     "hessenberg": _SCHUR,
     "ldl": "it is not supported; jaxmg.linalg.solve(..., assume_a='her') solves with such a matrix",
+    "gesv_jit_ctx": _WITH_WORK.format("gesv"),
+    "sygvd_jit_ctx": _WITH_WORK.format("sygvd"),
+    "getri_jit_ctx": "jaxmg.getri(a, return_status=True) does this, under jit too",
+    "potri_jit_ctx": "jaxmg.potri(a, return_status=True) does this, under jit too",
     "toeplitz": "jax.scipy.linalg has it",
     "block_diag": "jax.scipy.linalg has it",
     "multi_dot": "jax.numpy.linalg has it",

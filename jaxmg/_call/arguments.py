@@ -47,15 +47,15 @@ def collect(
 
 
 def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """Returns the `Arguments` for the routine's ``_jit_ctx``, where the enclosing jit decides about
-    donation."""
+    """Returns the `Arguments` for a call on global arrays that returns the work array too, where
+    the enclosing jit decides about donation."""
     arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     return arguments._replace(outputs=routine.traced_outputs)
 
 
 def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """Returns the `Arguments` for the routine's ``_shardmap_ctx``; outside of a shard_map, for its
-    ``_jit_ctx``."""
+    """Returns the `Arguments` for the routine's ``_shardmap_ctx``; outside of a shard_map, those of
+    `collect_traced`."""
     if not layouts.manual_axes():
         return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}

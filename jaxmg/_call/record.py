@@ -59,10 +59,10 @@ class Routine:
         name: the name in errors.
         native: the plugin's name for the routine; the FFI target is "jaxmg_" and this name.
         results: all results of the native code (`results.Result`), the matrix first.
-        outputs, local_outputs, traced_outputs: the names of the results that the public function,
-            its ``_shardmap_ctx`` and its ``_jit_ctx`` return, in order; empty if the routine has no
-            such function. A result whose argument is False is left out, and a single one is
-            returned without a tuple.
+        outputs, local_outputs, traced_outputs: the names of the results that the public function
+            returns, and its ``_shardmap_ctx`` inside a shard_map and outside, in order; empty if
+            the routine has no such function. A result whose argument is False is left out, and a
+            single one is returned without a tuple.
         operands: the arrays, the matrix first; a second one is right-hand sides or a matrix.
         matrices: the number of leading operands that are matrices, which lie on the ranks by rows.
             The native code overwrites them: the same number of leading results are in their memory.

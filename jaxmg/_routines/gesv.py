@@ -221,7 +221,7 @@ def gesv_shardmap_ctx(
     """Solves ``A @ x = b`` as `gesv`, for the local block of A inside ``shard_map``.
 
     Arguments are those of `potrs_shardmap_ctx`, for any square matrix. Outside of ``shard_map`` it
-    is `gesv_jit_ctx`.
+    takes global arrays, and returns the work array before x, as `potrs_jit_ctx` does.
 
     Returns:
         (x, status) | (x, sign, logdet, status), the same on all ranks. x has b's shape, the others
@@ -239,61 +239,12 @@ def gesv_shardmap_ctx(
     return dispatch.call_local(GESV, (a, b), arguments, _rule)
 
 
-@overload
-def gesv_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_logdet: Literal[False] = False, pad: bool = True, backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
-) -> tuple[Array, Array, Array]: ...  # fmt: skip
-
-
-@overload
-def gesv_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_logdet: Literal[True], pad: bool = True, backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
-) -> tuple[Array, Array, Array, Array, Array]: ...  # fmt: skip
-
-
-@overload
-def gesv_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_logdet: bool = False, pad: bool = True, backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
-) -> tuple[Array, ...]: ...  # fmt: skip
-
-
 @_compat.api_boundary
-def gesv_jit_ctx(
-    a: MatrixLike,
-    b: MatrixLike,
-    T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None,
-    *,
-    in_specs: Specs | None = None,
-    return_logdet: bool = False,
-    pad: bool = True,
-    backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
-) -> tuple[Array, ...]:
-    """Solves ``a @ x = b`` as `gesv` inside ``jit``, and returns the work array too.
-
-    The factorization runs in a's buffer if you donate ``a`` to the outer ``jit`` and return
-    ``a_work`` from it.
-
-    Returns:
-        (a_work, x, status) | (a_work, x, sign, logdet, status). ``a_work`` has a's shape and dtype;
-        its contents are unspecified. Arguments, other results, errors and cost are those of `gesv`.
-    """
-    _refuse_determinant("gesv_jit_ctx", backend, return_logdet)
+def with_work(a, b, T_A, mesh, matrix_specs, in_specs, pad):
+    """Returns (a_work, x, status) of global arrays, as JAXMg 1.4's ``lu_solve_shardmap_ctx``."""
     arguments = collect_traced(
-        GESV, T_A, mesh, matrix_specs, in_specs, pad, backend,
-        precision=precision, return_logdet=return_logdet,
-    )  # fmt: skip
+        GESV, T_A, mesh, matrix_specs, in_specs, pad, "auto", precision=None, return_logdet=False
+    )
     return dispatch.transform(GESV, (a, b), arguments, _rule)
 
 

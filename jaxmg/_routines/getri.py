@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import blocks, record, results
-from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.arguments import collect, collect_local
 from jaxmg._call.execute import select_results
 from jaxmg._routines import lu_factor
 from jaxmg._transform import at_once, derivatives, dispatch, hermitian
@@ -118,7 +118,7 @@ def getri_shardmap_ctx(
     """Inverts A as `getri`, for the local block of A inside ``shard_map``.
 
     Arguments are those of `potri_shardmap_ctx`, for any square matrix. Outside of ``shard_map`` it
-    is `getri_jit_ctx`.
+    takes global arrays.
 
     Returns:
         (a_inv, status). ``a_inv`` is the rank's part of the inverse, of a's shape, with zeros in
@@ -130,29 +130,6 @@ def getri_shardmap_ctx(
         GETRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
     )
     return dispatch.call_local(GETRI, (a,), arguments, _rule)
-
-
-@_compat.api_boundary
-def getri_jit_ctx(
-    a: MatrixLike,
-    T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None,
-    *,
-    in_specs: Specs | None = None,
-    pad: bool = True,
-    backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
-) -> tuple[Array, Array]:
-    """Inverts ``a`` as `getri` inside ``jit``, and always returns (a_inv, status).
-
-    The inverse is computed in a's buffer if you donate ``a`` to the outer ``jit``. Arguments,
-    errors and cost are those of `getri`.
-    """
-    arguments = collect_traced(
-        GETRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
-    )
-    return dispatch.transform(GETRI, (a,), arguments, _rule)
 
 
 def _rule(arguments):

@@ -180,7 +180,7 @@ def lu_solve_shardmap_ctx(
     pad: bool = True,
 ) -> tuple[Array, ...]:
     """Calls `lu_solve` with global arrays inside ``jit``; returns (a_work, x, status)."""
-    work, x, status = gesv.gesv_jit_ctx(a, b, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad)
+    work, x, status = gesv.with_work(a, b, T_A, mesh, matrix_specs, in_specs, pad)
     return work, x, status.reshape(1)
 
 

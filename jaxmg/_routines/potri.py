@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts, local_layouts, record, results
-from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.arguments import collect, collect_local
 from jaxmg._call.execute import select_results
 from jaxmg._routines import cho_factor
 from jaxmg._transform import at_once, derivatives, dispatch, hermitian
@@ -136,7 +136,7 @@ def potri_shardmap_ctx(
     """Inverts A as `potri`, for the local block of A inside ``shard_map``.
 
     Every rank calls it with its block, in a ``shard_map`` with manual axes only. Outside of
-    ``shard_map`` it is `potri_jit_ctx`.
+    ``shard_map`` it takes global arrays, and returns the whole inverse.
 
     Args:
         a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
@@ -156,29 +156,6 @@ def potri_shardmap_ctx(
         POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
     )
     return dispatch.call_local(POTRI, (a,), arguments, _rule)
-
-
-@_compat.api_boundary
-def potri_jit_ctx(
-    a: MatrixLike,
-    T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None,
-    *,
-    in_specs: Specs | None = None,
-    pad: bool = True,
-    backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
-) -> tuple[Array, Array]:
-    """Inverts ``a`` as `potri` inside ``jit``, and always returns (a_inv, status).
-
-    The inverse is computed in a's buffer if you donate ``a`` to the outer ``jit``. Arguments,
-    errors and cost are those of `potri`.
-    """
-    arguments = collect_traced(
-        POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
-    )
-    return dispatch.transform(POTRI, (a,), arguments, _rule)
 
 
 @_compat.api_boundary

@@ -9,7 +9,7 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import record, results
-from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.arguments import collect, collect_local
 from jaxmg._routines import syevd
 from jaxmg._stacks import ways
 from jaxmg._transform import at_once, dispatch, eigen_rules
@@ -163,7 +163,9 @@ def sygvd_shardmap_ctx(
 ) -> tuple[Array, ...]:
     """Computes eigenvalues and eigenvectors as `sygvd`, for the local blocks inside ``shard_map``.
 
-    Outside of ``shard_map`` it is `sygvd_jit_ctx`.
+    Outside of ``shard_map`` it takes global arrays, and returns the work arrays of ``a`` and b,
+    with unspecified contents, before w. The solver runs in the memory of ``a`` and b if you donate
+    both to the outer ``jit`` and return the work arrays from it.
 
     Args:
         a: The rank's block of A, as in `syevd_shardmap_ctx`.
@@ -181,60 +183,6 @@ def sygvd_shardmap_ctx(
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
     return dispatch.call_local(SYGVD, (a, b), arguments, _rule)
-
-
-@overload
-def sygvd_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_eigenvectors: Literal[True] = True, pad: bool = True, backend: Backend = "auto",
-) -> tuple[Array, Array, Array, Array, Array]: ...  # fmt: skip
-
-
-@overload
-def sygvd_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_eigenvectors: Literal[False], pad: bool = True, backend: Backend = "auto",
-) -> tuple[Array, Array, Array, Array]: ...  # fmt: skip
-
-
-@overload
-def sygvd_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_eigenvectors: bool = True, pad: bool = True, backend: Backend = "auto",
-) -> tuple[Array, Array, Array, Array] | tuple[Array, Array, Array, Array, Array]: ...  # fmt: skip
-
-
-@_compat.api_boundary
-def sygvd_jit_ctx(
-    a: MatrixLike,
-    b: MatrixLike,
-    T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None,
-    *,
-    in_specs: Specs | None = None,
-    return_eigenvectors: bool = True,
-    pad: bool = True,
-    backend: Backend = "auto",
-) -> tuple[Array, Array, Array, Array] | tuple[Array, Array, Array, Array, Array]:
-    """Computes eigenpairs as `sygvd` inside ``jit``, and returns the work arrays too.
-
-    The solver runs in the buffers of ``a`` and b if you donate both to the outer ``jit`` and return
-    the work arrays from it.
-
-    Returns:
-        (a_work, b_work, w, x, status) | (a_work, b_work, w, status). The work arrays have a's shape
-        and dtype; their contents are unspecified. Arguments, other results, errors and cost are
-        those of `sygvd`.
-    """
-    arguments = collect_traced(
-        SYGVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
-        return_eigenvectors=return_eigenvectors,
-    )  # fmt: skip
-    return dispatch.transform(SYGVD, (a, b), arguments, _rule)
 
 
 def _rule(arguments):

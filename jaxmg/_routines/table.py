@@ -69,6 +69,8 @@ HANDLERS = tuple(
 )
 # The routines that `jaxmg.plan` accepts.
 PLANS = {routine.name: routine for routine in ROUTINES if routine.plans}
+# JAXMg 1.4 has these under this name too.
+_JIT_FORMS = ("potrs", "syevd")
 # The public functions of the records; names in ``jaxmg.__all__``.
 FUNCTIONS = tuple(
     dict.fromkeys(
@@ -78,7 +80,7 @@ FUNCTIONS = tuple(
         for name in (
             routine.name,
             *((f"{routine.name}_shardmap_ctx",) if routine.local_outputs else ()),
-            *((f"{routine.name}_jit_ctx",) if routine.traced_outputs else ()),
+            *((f"{routine.name}_jit_ctx",) if routine.name in _JIT_FORMS else ()),
         )
     )
 )

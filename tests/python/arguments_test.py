@@ -54,13 +54,13 @@ _CALLS = {
     for name, routine in ROUTINES.items()
 } | {
     "potrs_jit_ctx": (lambda a, b: jaxmg.potrs_jit_ctx(a, b), "ab"),
-    "potri_jit_ctx": (lambda a, b: jaxmg.potri_jit_ctx(a), "a"),
-    "gesv_jit_ctx": (lambda a, b: jaxmg.gesv_jit_ctx(a, b), "ab"),
-    "getri_jit_ctx": (lambda a, b: jaxmg.getri_jit_ctx(a), "a"),
+    "potri_shardmap_ctx": (lambda a, b: jaxmg.potri_shardmap_ctx(a), "a"),
+    "gesv_shardmap_ctx": (lambda a, b: jaxmg.gesv_shardmap_ctx(a, b), "ab"),
+    "getri_shardmap_ctx": (lambda a, b: jaxmg.getri_shardmap_ctx(a), "a"),
     "potri_symmetrize": (lambda a, b: jaxmg.potri_symmetrize(a), "a"),
     "syevd_jit_ctx": (lambda a, b: jaxmg.syevd_jit_ctx(a), "a"),
     "sygvd(b)": (lambda a, b: jaxmg.sygvd(_A, a), "a"),
-    "sygvd_jit_ctx": (lambda a, b: jaxmg.sygvd_jit_ctx(_A, a), "a"),
+    "sygvd_shardmap_ctx": (lambda a, b: jaxmg.sygvd_shardmap_ctx(_A, a), "a"),
     "eigh(all)": (lambda a, b: jaxmg.eigh(a), "a"),
     "eigh(b)": (lambda a, b: jaxmg.eigh(_A, a), "a"),
     "cho_factor(refine=)": (lambda a, b: jaxmg.cho_factor(a, refine="float32"), "a"),

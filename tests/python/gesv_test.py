@@ -158,10 +158,11 @@ def test_work_is_given_back():
     n, mesh = 8, cases.line(2)
     matrix, b = cases.general("well", n, "float64"), np.ones(8)
     a = cases.shard_rows(matrix, mesh)
-    work, x, status = jax.jit(lambda a: jaxmg.gesv_jit_ctx(a, b, 2, mesh))(a)
-    assert work.shape == (n, n) and status == 0
+    work, x, status = jax.jit(lambda a: jaxmg.gesv_shardmap_ctx(a, b, 2, mesh))(a)
+    assert work.shape == (n, n) and status.shape == (1,) and status[0] == 0
     np.testing.assert_allclose(x, np.linalg.solve(matrix, b), rtol=1e-10)
-    inverse, status = jax.jit(lambda a: jaxmg.getri_jit_ctx(a, 2, mesh))(a)
+    inverse, status = jax.jit(lambda a: jaxmg.getri_shardmap_ctx(a, 2, mesh))(a)
+    assert status.shape == (1,) and status[0] == 0
     np.testing.assert_allclose(inverse, np.linalg.inv(matrix), atol=1e-12)
 
 

@@ -201,9 +201,8 @@ def test_every_way_to_call(routine):
     arrays = (there, b) if routine == "potrs" else (there,)
     expected = jaxmg.potrs(there, b, _TILE) if routine == "potrs" else jaxmg.potri(there, _TILE)
     options = dict(T_A=_TILE, matrix_specs=P("r", None), precision="tf32")
-    jitted = jax.jit(functools.partial(getattr(jaxmg, routine + "_jit_ctx"), mesh=mesh, **options))(
-        *arrays
-    )[-2]
+    form = getattr(jaxmg, "potrs_jit_ctx" if routine == "potrs" else "potri_shardmap_ctx")
+    jitted = jax.jit(functools.partial(form, mesh=mesh, **options))(*arrays)[-2]
     local = jax.shard_map(
         functools.partial(getattr(jaxmg, routine + "_shardmap_ctx"), **options),
         mesh=mesh,

@@ -42,7 +42,6 @@ OVERLOADED = {
     "jaxmg.eigvalsh": "return_status",
     "jaxmg.potrs_jit_ctx": "return_logdet",
     "jaxmg.syevd_jit_ctx": "return_eigenvectors",
-    "jaxmg.sygvd_jit_ctx": "return_eigenvectors",
     "jaxmg.cho_factor": "refine",
     "jaxmg.RefinedFactor.solve": "return_status",
     "jaxmg.linalg.eigh": "eigvals_only",

@@ -72,7 +72,7 @@ def _potri(a: Array, mesh: Mesh, flag: bool) -> None:
     assert_type(jaxmg.potri(a, return_status=True), tuple[Array, Array])
     assert_type(jaxmg.potri(a, None, mesh, None, True), tuple[Array, Array])
     assert_type(jaxmg.potri(a, return_status=flag), Array | tuple[Array, Array])
-    assert_type(jaxmg.potri_jit_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
+    assert_type(jaxmg.potri_shardmap_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
     assert_type(jaxmg.potri_symmetrize(a), Array)
 
 
@@ -83,11 +83,10 @@ def _gesv(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     assert_type(
         jaxmg.gesv(a, b, return_status=True, return_logdet=True), tuple[Array, Array, Array, Array]
     )
-    assert_type(jaxmg.gesv_jit_ctx(a, b, 2, mesh), tuple[Array, Array, Array])
     assert_type(jaxmg.getri(a), Array)
     assert_type(jaxmg.getri(a, return_status=True), tuple[Array, Array])
     assert_type(jaxmg.getri(a, return_status=flag), Array | tuple[Array, Array])
-    assert_type(jaxmg.getri_jit_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
+    assert_type(jaxmg.getri_shardmap_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
 
 
 def _lu(a: Array, b: Array, mesh: Mesh) -> None:
@@ -163,10 +162,6 @@ def _contexts(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     )
     assert_type(jaxmg.syevd_jit_ctx(a), tuple[Array, Array, Array, Array])
     assert_type(jaxmg.syevd_jit_ctx(a, return_eigenvectors=False), tuple[Array, Array, Array])
-    assert_type(jaxmg.sygvd_jit_ctx(a, a), tuple[Array, Array, Array, Array, Array])
-    assert_type(
-        jaxmg.sygvd_jit_ctx(a, a, return_eigenvectors=False), tuple[Array, Array, Array, Array]
-    )
     # How many there are depends on whether a shard_map is around the call.
     _, x, _ = jaxmg.potrs_shardmap_ctx(a, b)
     assert_type(x, Array)

@@ -24,7 +24,7 @@ using Real = typename RealOf<T>::type;
 template <typename T>
 inline constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
 
-// The tuple of X of each dtype. std::get<X<T>> returns one of them.
+// A tuple of X<T> for each dtype T. std::get<X<T>> returns one of them.
 template <template <typename> class X>
 using PerDtype = std::tuple<X<float>, X<double>, X<std::complex<float>>, X<std::complex<double>>>;
 

@@ -31,7 +31,7 @@ class Communicator {
   // Synchronizes the hosts, as Agree does.
   virtual Status Share(int64_t mine, std::vector<int64_t>* all) = 0;
 
-  // Enqueues a send of `block` to `peer` behind the stream's work so far. Never blocks. The block
+  // Enqueues a send of `block` to `peer` after the stream's work so far. Never blocks. The block
   // must not change until WaitSent.
   virtual Status Send(Stream stream, int peer, const Bytes2D& block) = 0;
   // Sends the block to every other rank.
@@ -52,7 +52,7 @@ class Communicator {
   // Receives by reference, on devices whose ranks share memory (the host): sets `block` to the
   // peer's own block, which may be read until Return. Blocks the host as Recv does.
   virtual Status Borrow(Stream stream, int peer, Bytes2D* block) = 0;
-  // Releases the block last borrowed from `peer`, behind the stream's work so far.
+  // Releases the block last borrowed from `peer`, after the stream's work so far.
   virtual Status Return(Stream stream, int peer) = 0;
 
   // Fails the call: from now on every call of every rank returns this error.

@@ -47,7 +47,7 @@ class InProcessGroup {
   virtual bool IsHere(int /*rank*/) const { return true; }
   // Returns how a block reaches the rank.
   virtual LinkKind LinkKindTo(int /*rank*/) const { return LinkKind::kInProcess; }
-  // Completes a message that has its block: records the event behind the stream's work so far, and
+  // Completes a message that has its block: records the event after the stream's work so far, and
   // stages a copy if the link needs one. A message prepared for a rank of this process is valid for
   // all of them; a copy staged for one kind of link is valid for all ranks of that kind.
   virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);

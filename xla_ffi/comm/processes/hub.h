@@ -38,7 +38,7 @@ struct ConnectionInfo {
   int process;
   std::string host;
   int64_t pid;
-  std::string transport;  // empty if there is none
+  std::string transport;  // empty if not connected
   std::string state;      // "connected", "connecting" or "lost: ..."
 };
 

@@ -16,7 +16,7 @@ class Link {
  public:
   virtual ~Link() = default;
   virtual LinkKind kind() const = 0;
-  // Records an event behind the work so far of a stream of this process's rank.
+  // Records an event after the work so far of a stream of this process's rank.
   virtual Status Record(Device& device, Stream stream, int /*rank*/,
                         std::shared_ptr<Event>* event) {
     JAXMG_RETURN_IF_ERROR(device.NewEvent(event));

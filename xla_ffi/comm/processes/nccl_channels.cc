@@ -252,7 +252,7 @@ Status NcclChannels::Receive(NcclChannel& channel, int64_t number, void* data, s
     auto lock = monitor_.Lock();
     channel.accepted = 0;
   }
-  // Waits on the host: nothing may be enqueued behind an incomplete receive (README.md).
+  // Waits on the host: nothing may be enqueued after an incomplete receive (README.md).
   if (done != nullptr) status = Guarded([&] { return AwaitEvent(channel, *done); });
   // After a failure the state of the other side is unknown.
   if (!status.ok()) peer.connection_->Break();

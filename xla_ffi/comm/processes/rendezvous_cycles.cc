@@ -168,7 +168,7 @@ Clock::time_point RendezvousRegistry::SearchCycles() {
   return suspect ? std::min(now + kLastAnswers, searched_ + kRound) : searched_ + kRound;
 }
 
-// At the lead: asks each process that has not arrived where it waits, once per search.
+// At the lead: asks each process that has not arrived for its waits, once per search.
 void RendezvousRegistry::AskMissing(PendingRendezvous& pending, const WaitChain& chain) {
   if (!pending.searches.insert(chain.Search()).second) return;
   std::set<int> missing(pending.processes.begin(), pending.processes.end());

@@ -143,7 +143,7 @@ class Segments {
   std::map<int, std::shared_ptr<MemoryPeer>> peers_;
 };
 
-// Creates the host device of a call with ranks in other processes. Its workspace lies in segments,
+// Creates the host device of a call with ranks in other processes. Its workspace is in segments,
 // unless JAXMG_TRANSPORT selects sockets.
 std::unique_ptr<Device> NewSharingHostDevice();
 

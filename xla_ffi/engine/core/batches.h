@@ -47,7 +47,7 @@ class Batches {
     return tiles_.slots_before(rank_, batch.last + 2);
   }
   int64_t EndTrailing() const { return end_; }
-  // The end of those of these slots that are factored with the next batch.
+  // The end of the slots from FirstTrailing on that are factored with the next batch.
   int64_t EndOfWindow(const Batch& batch) const {
     const size_t next = batch.index + 1;
     return next < all_.size() ? FirstTrailing(all_[next]) : EndTrailing();

@@ -1,5 +1,6 @@
 // The first stage of a Hermitian eigensolver: M = Q1 B Q1^H, where B is a band matrix, and products
 // with Q1.
+//
 //   tile column k:   ┌──┐          P = M[below the diagonal tile] = Q R, Q = I - V T V^H
 //                    │ D│ R ...
 //                    ├──┤          then M := Q^H M Q for the columns right of the tile column:

@@ -23,7 +23,6 @@
 // Padding rows are not read, and are zero in C. C must not overlap X or Y. Every rank calls each
 // function with the same sizes. Work is enqueued on all streams, kMain last. Work that follows on
 // kMain starts after the last read of this rank's blocks by another rank.
-// gets there no other rank reads this one's blocks.
 #ifndef JAXMG_XLA_FFI_ENGINE_PRODUCTS_PRODUCTS_H_
 #define JAXMG_XLA_FFI_ENGINE_PRODUCTS_PRODUCTS_H_
 

@@ -9,7 +9,7 @@
 
 namespace jaxmg {
 
-// What determines the workspace.
+// The sizes that determine the workspace.
 struct TallSizes {
   int64_t n;        // columns of A
   int64_t block;    // rows of A on each rank; padding rows are zero

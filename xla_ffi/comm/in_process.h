@@ -54,7 +54,7 @@ class InProcessGroup {
   virtual void Post(int from, int to, Message message);
   virtual Status TakeMessage(Device& device, int from, int to, const WaitPolicy& policy,
                              Message* message);
-  // Records the event that is posted to `from` when its message has been taken, behind the stream's
+  // Records the event that is posted to `from` when its message has been taken, after the stream's
   // work so far.
   virtual Status RecordTaken(Device& device, Stream stream, int from, int to,
                              std::shared_ptr<Event>* done);

@@ -1,6 +1,6 @@
-// Connection: sends and receives frames over one socket. Any thread may send, without waiting: the
-// hub's thread queues and later writes the data that the socket doesn't take at once. Only the
-// hub's thread reads.
+// Connection: sends and receives frames over one socket. Any thread may send, without waiting: data
+// that the socket doesn't take at once is queued, and the hub's thread writes it. Only the hub's
+// thread reads.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_CONNECTION_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_CONNECTION_H_
 

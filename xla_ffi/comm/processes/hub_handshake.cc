@@ -124,9 +124,9 @@ Status Hub::NewHandshake(Fd fd, std::string transport, int process) {
   return watched;
 }
 
-// Uses only one kind of route if it reaches the process: the Unix socket, or the loopback
-// interface. Skips loopback addresses of other hosts, because here they lead to processes of this
-// host.
+// Returns the routes to a process. If its Unix socket is reachable, uses only that or, for TCP,
+// loopback addresses. Otherwise uses its other addresses: its loopback addresses would lead to
+// processes of this host.
 std::vector<std::string> Hub::Routes(const Peer& peer) const {
   const bool near = peer.address.local == self_.local;
   const std::string tcp = TcpBetween(self_, peer.address);

@@ -194,7 +194,7 @@ Status ProcessGroup::AwaitTaken(int from, int to, const WaitPolicy& policy,
   return Status::Ok();
 }
 
-// Finds the message that was taken last. It isn't the youngest one if others arrived while the
+// Finds the message that was taken last. It isn't the last received one if others arrived while the
 // block was borrowed.
 std::deque<ProcessGroup::ReceivedBlock>::iterator ProcessGroup::FindLastTaken(int from, int to) {
   std::deque<ReceivedBlock>& received = received_[from * size() + to];

@@ -57,7 +57,7 @@ class Room {
 
 class Flow {
  public:
-  // `precision` applies to Step::Gemm and Step::Herk.
+  // `precision` applies to Gemm, Herk, Split and GemmOfParts of Step.
   explicit Flow(const RankContext& context, Precision precision = Precision::kHighest)
       : device_(context.device),
         comm_(context.comm),

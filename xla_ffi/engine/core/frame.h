@@ -29,7 +29,7 @@ struct Operand {
   int32_t* status;  // LAPACK's info, the same on every rank; may be null
   Precision precision = Precision::kHighest;  // of matrix products
   const T* source = nullptr;                  // copied to `a` first, unless null
-  T* overflow = nullptr;  // the overflow tile of a Cholesky factor, if it has one
+  T* overflow = nullptr;                      // the overflow tile of a kept factor, if it has one
   int64_t grid_rows = 0;  // rows of the grid of ranks of a vendor's solver; 0: choose
 
   Sizes sizes() const { return {m, n, block, tile, precision}; }

@@ -1,4 +1,4 @@
-// Copies to the host of values that determine the host's next steps.
+// Copies values that determine the host's next steps to the host.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_HOST_COPY_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_HOST_COPY_H_
 

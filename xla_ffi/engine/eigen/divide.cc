@@ -49,8 +49,8 @@ class Divide {
   }
 
  private:
-  // Both ranks solve a leaf in the rows of two ranks. If the whole matrix is a leaf, all ranks
-  // solve it.
+  // If a leaf has rows of two ranks, both solve it. If the whole matrix is a leaf, all ranks solve
+  // it.
   Status SolveLeaves(const std::vector<Span>& leaves, bool whole) {
     const EigenvectorRows<R>* vectors = problem_.vectors;
     if (vectors != nullptr && !whole && problem_.rows.begin < problem_.rows.end) {

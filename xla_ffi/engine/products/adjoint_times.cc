@@ -321,7 +321,7 @@ Status Gram(const RankContext& context, const ProductTerms<T>& terms, const RowB
   flow.Join();
   for (int rank = 0; rank < ranks.size; ++rank) {
     for (const Rectangle& r : stripes[rank]) {
-      // A block on the diagonal is smaller than a stripe, so it was not divided.
+      // A block on the diagonal is no higher than a stripe, so it was not divided.
       if (r.row != r.column) mirrored[rank].push_back(r);
     }
   }

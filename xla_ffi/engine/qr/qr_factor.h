@@ -19,7 +19,8 @@ namespace jaxmg {
 // rows as columns.
 using System = Op;
 
-// Returns the tiles of a matrix to factor: as in Tuning::qr_tile if the caller sets no width.
+// Returns the tiles of a matrix to factor. Their width follows Tuning::qr_tile if the caller sets
+// none.
 Tiles QrTiles(const Sizes& sizes, const Ranks& ranks);
 
 // Resolves the requested precision of QR's products, as for LU.

@@ -95,7 +95,7 @@ class StackProgram {
     return elements().Combine(kStream, count_, size_, n_, terms, out);
   }
 
-  // Waits for copies from host memory that another call may get after this one. A Read also waits
+  // Waits for copies from host memory, because a later call may get this memory. A Read also waits
   // for them.
   Status AwaitCopies() const {
     std::shared_ptr<Event> copied;

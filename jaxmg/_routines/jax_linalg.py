@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -142,7 +143,10 @@ def _lay(lie, name, results, mesh, spec, arrays, found):
         return found
     kinds: Any = results
     if callable(kinds):
-        kinds = kinds(layouts.infer(f"linalg.{name}", arrays, mesh, spec))
+        layout, batch = layouts.infer(f"linalg.{name}", arrays, mesh, spec), arrays[0]
+        if whole.holds(layout, batch, math.prod(batch.shape[:-2])):
+            layout = layouts.alone(layout.mesh)
+        kinds = kinds(layout)
     return lie.put(kinds, found)
 
 

@@ -227,6 +227,21 @@ def times_all(x, *powers):
     return functools.reduce(times, powers, x)
 
 
+def linear_in_columns(solve):
+    """Computes ``solve(a, b)``, linear in the columns of b, (..., m) or (..., m, k), of columns
+    that CPU devices scale: products with small entries are denormal."""
+
+    @functools.wraps(solve)
+    def scaled_solve(a, b, power=None):
+        """The solution, times ``power`` (...) if it is given."""
+        down, up = _scale_of_columns(b, -1 if b.ndim < a.ndim else -2)
+        x = solve(a, times_scale(b, down))
+        power = jnp.ones_like(up) if power is None else over(power, x.ndim - a.ndim + 2)
+        return _times_both(x, power, up)
+
+    return scaled_solve
+
+
 def _scale_of_columns(b, axis):
     """Returns `scale_of` each column on CPU devices, else ones."""
 
@@ -287,6 +302,8 @@ def _times_scale_on_cpu(x, power):
     """Corrects products that are 0 because XLA's CPU code takes denormals for 0."""
     if _is_complex(x):
         return jax.lax.complex(*(_times_scale_on_cpu(part, power) for part in (x.real, x.imag)))
+    # XLA may merge the power with a constant factor of x, into a denormal.
+    x = jax.lax.optimization_barrier(x)
     small = denormals_over_tiny(x) * (power * jnp.finfo(x.dtype).tiny)
     return jnp.where(x == 0, small, x * power)
 

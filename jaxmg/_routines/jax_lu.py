@@ -247,14 +247,15 @@ def _solve_factored_stacks(platform, options, lu, b, pivots):
     trans = "NTC".index(options[0])
     one = jax.scipy.linalg.lu_solve
     each = jax.vmap(lambda lu, b, pivots: one((lu, pivots), b, trans))
-    return (_with_scaled(each, lu, b, pivots),)
+    solve = scaling.linear_in_columns(lambda lu, b: each(lu, b, pivots))
+    lu, down = _with_scaled_upper(lu)
+    return (solve(lu, b, down),)
 
 
-def _with_scaled(solve, lu, b, pivots):
-    """Solves with factors whose U is scaled by a power of two, and scales the solution."""
+def _with_scaled_upper(lu):
+    """Returns factors of which U is scaled, and the power of two that scales it and solutions."""
     down, _ = scaling.scale_of(scaling.upper(lu), (-2, -1))
-    x = solve(scaling.with_upper_times(lu, down), b, pivots)
-    return scaling.times(x, scaling.over(down, x.ndim - lu.ndim + 2))
+    return scaling.with_upper_times(lu, down), down
 
 
 @jax_linalg.program(of_stacks=_solve_factored_stacks)
@@ -270,7 +271,8 @@ def solve_factored(call, lu, b, pivots):
             return factor.solve(b.conj()).conj()
         return factor.solve(b, "T" if how == "N" else "N")
 
-    return (_with_scaled(solve, lu, b, pivots),)
+    lu, down = _with_scaled_upper(lu)
+    return (scaling.times(solve(lu, b, pivots), down),)
 
 
 def _decompose_stacks(platform, options, a):
@@ -312,6 +314,8 @@ def _solve_triangle_stacks(platform, options, a, b):
             unit_diagonal=unit_diagonal,
         )  # fmt: skip
 
+    if unit_diagonal:
+        solve = scaling.linear_in_columns(solve)
     x = _of_triangle(solve, lower, unit_diagonal)(a, b[..., None] if b.ndim == 2 else b)
     return (x.reshape(b.shape),)
 

@@ -4,6 +4,7 @@ so is one of huge numbers.
 XLA's CPU code takes denormals for 0, and the native code would inherit that.
 """
 
+import functools
 import itertools
 
 import cases
@@ -11,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 import jaxmg
-from jaxmg import _compat
+from jaxmg import _compat, linalg
 from jaxmg._call import plugins
 from jaxmg._factors import scaling
 from jaxmg._stacks import native
@@ -129,6 +131,76 @@ def test_small_matrices_and_right_hand_sides(dtype, ranks, name, n, batch):
     found = np.asarray(_ONE_OR_MORE[name](*arrays, mesh=cases.line(ranks)))
     for x in found if batch else [found]:
         cases.check_potrs(matrix, x, b)
+
+
+def _with_unit_diagonal(factors, b, **where):
+    return linalg.solve_triangular(*factors, b, unit_diagonal=True, **where)
+
+
+_WITH_FACTORS = {"unit_diagonal": _with_unit_diagonal, "lu_solve": linalg.lu_solve}
+
+
+@pytest.mark.extended
+@cases.needs_transformations
+@pytest.mark.parametrize(
+    "dtype, ranks, name, vector",
+    cases.broad(
+        itertools.product(cases.DTYPES, (1, 4), _WITH_FACTORS, (False, True)),
+        lambda dtype, ranks, name, vector: (dtype, ranks, vector) in (
+            ("float32", 1, False), ("complex128", 4, True),
+        ),
+    ),
+)  # fmt: skip
+def test_small_right_hand_sides_of_batches(dtype, ranks, name, vector):
+    """Products with entries of the matrix, of which the largest is near 1, are denormal."""
+    exponent = np.finfo(dtype).minexp + 3
+    matrix = 2 * cases.positive_definite("well", _N, dtype)
+    b = cases.normal(cases.rng(1), (3, _N, 2), dtype)
+    b = b[:, :, 0] if vector else b
+    if name == "unit_diagonal":
+        matrix = np.triu(matrix, 1) / 8 + np.eye(_N, dtype=dtype)
+        factors = (matrix,)
+    else:
+        factors = scipy.linalg.lu_factor(matrix)
+    stacked = tuple(np.stack([x] * 3) for x in factors)
+    solve = functools.partial(_WITH_FACTORS[name], mesh=cases.line(ranks))
+    found = jax.vmap(solve)(stacked, _times_power(b, exponent))
+    for x, of_one in zip(np.asarray(found), b, strict=True):
+        cases.check_potrs(matrix, _times_power(x, -exponent), of_one)
+
+
+_SCALED = {
+    "svdvals": linalg.svdvals,
+    "eigvalsh": linalg.eigvalsh,
+    "norm": functools.partial(linalg.norm, axis=(-2, -1)),
+    "r": lambda a, **where: jnp.abs(linalg.qr(a, "r", **where)),
+    "slogdet": lambda a, **where: linalg.slogdet(a, **where)[1],
+}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "name, dtype, ranks, batch, factor",
+    cases.broad(
+        itertools.product(_SCALED, ("float32", "float64"), (1, 4), (False, True), (0.5, 2**-20)),
+        lambda name, dtype, ranks, batch, factor: (
+            (dtype, ranks, batch, factor) == ("float64", 1, False, 0.5)
+        ),
+    ),
+)
+def test_the_largest_numbers_times_a_constant(name, dtype, ranks, batch, factor):
+    """XLA of JAX 0.11 merged our scale with the constant of the same program, into a denormal."""
+    mesh, limits = cases.line(ranks), np.finfo(dtype)
+    matrix = np.diag(np.ldexp(np.array([1.75, 1.5, 1, 1.25], dtype), limits.maxexp - 1))
+    if batch:
+        if not _compat.TRANSFORMS:
+            pytest.skip("batches need JAX 0.10")
+        matrix = np.stack(4 * [matrix])
+    function = functools.partial(_SCALED[name], mesh=mesh)
+    found = jax.jit(lambda a: function(a * factor))(matrix)
+    expected = function(matrix * np.array(factor, dtype))
+    np.testing.assert_array_equal(found, expected)
+    assert np.isfinite(expected).all() and np.min(expected, initial=1, where=expected > 0) >= 1
 
 
 # One real dtype and one complex, of both precisions.

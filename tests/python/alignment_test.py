@@ -1,6 +1,6 @@
-"""Orders whose rows begin off 16 bytes: a larger matrix, whose other rows are the identity's, gives
-the same results. That is for large orders on GPUs; these tests have it for small ones, and on CPU
-devices too."""
+"""Matrices whose rows don't begin at multiples of 16 bytes: a larger matrix, extended by rows of
+the identity, gives the same results. jaxmg extends only large orders on GPUs; these tests extend
+small ones, and on CPU devices too."""
 
 import itertools
 
@@ -15,13 +15,13 @@ from jax.sharding import AxisType
 import jaxmg
 from jaxmg._call import alignment
 
-# Rows of results are looked at whole.
+# The tests compare the whole results in one process.
 pytestmark = cases.one_process("rows of processes are extended as those of devices")
 
 
 @pytest.fixture
 def orders(monkeypatch):
-    """The larger orders that calls work on, a list that grows."""
+    """Returns a list of the (order, larger order) pairs of the calls so far."""
     found = []
 
     def extend(call, arrays):
@@ -32,7 +32,7 @@ def orders(monkeypatch):
     monkeypatch.setattr(alignment, "extend", extend)
     monkeypatch.setattr(alignment, "_PLATFORMS", ("cpu", "gpu"))
     monkeypatch.setattr(alignment, "_LEAST", 1)
-    cases.forget_plans()  # those of other tests, which don't know of this one
+    cases.forget_plans()  # plans of other tests ignore the patch
     yield found
     cases.forget_plans()
 
@@ -76,7 +76,7 @@ def test_results_are_those_of_the_matrix(orders, n, dtype, ranks):
         assert x.shape == b.shape and x.dtype == b.dtype and status == 0
         np.testing.assert_allclose(a @ np.asarray(x), b, atol=500 * eps * np.abs(b).max())
         np.testing.assert_allclose(logdet, np.linalg.slogdet(a)[1], rtol=1e3 * eps, atol=1e3 * eps)
-    for matrix_somewhere in (on_mesh, a):  # NumPy's comes to the mesh with rows of zeros below
+    for matrix_somewhere in (on_mesh, a):  # NumPy's lies on the mesh with rows of zeros below
         inverse = jaxmg.potri(matrix_somewhere, mesh=mesh)
         assert inverse.shape == (n, n)
         np.testing.assert_allclose(a @ np.asarray(inverse), np.eye(n), atol=500 * eps)
@@ -195,7 +195,7 @@ def test_cholesky_factors_on_one_rank(orders, dtype, n):
 def test_lu_factors_on_one_rank(orders, dtype, n):
     a, b = jnp.asarray(general(n, dtype)), jnp.arange(2 * n).reshape(n, 2).astype(dtype)
     eps = np.finfo(dtype).eps
-    lu, pivots = scipy.linalg.lu_factor(a.T)  # a factor is that of the transpose
+    lu, pivots = scipy.linalg.lu_factor(a.T)  # the factor is of the transpose
     for make in eager_and_jitted(jaxmg.lu_factor):
         factor = make(a)
         assert factor.tiles.shape == (n, n) and factor.pivots.shape == (n,) and factor.status == 0
@@ -265,7 +265,7 @@ def test_a_donated_matrix_of_a_factor_is_gone(orders):
     assert a.is_deleted() and orders
 
 
-# Of Hermitian matrices whose eigenvectors might mix with those of the larger matrix's zeros.
+# Hermitian matrices; some have eigenvectors that might mix with those of the added zeros.
 _HERMITIAN = {
     "random": lambda g: g + g.conj().T,
     "rank 5": lambda g: g[:, :5] @ g[:, :5].conj().T,
@@ -281,7 +281,7 @@ _HERMITIAN = {
 
 @pytest.fixture
 def by_all_ranks(monkeypatch):
-    """The eigensolver of large orders, which all ranks share, for small ones."""
+    """Makes all ranks share the eigenproblems of small orders, as they share large ones."""
     from jaxmg._call import plugins
     from jaxmg._routines import syevd
 

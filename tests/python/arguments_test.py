@@ -1,5 +1,5 @@
-"""Arguments that are refused, or taken, before anything is compiled: arrays without memory, masked
-arrays, scalars, integers of other types; and which function an error names."""
+"""Arguments that are refused, or accepted, before anything is compiled: arrays without memory,
+masked arrays, scalars, integers of other types. Also the function that an error names."""
 
 import functools
 import inspect
@@ -35,7 +35,8 @@ def _b():
 
 
 def _call_row(routine):
-    """A call of a routine of the table, and the arguments it takes; a factor is one of _A."""
+    """Returns a call of a routine of the table, and the arguments that it takes. If the routine
+    takes a factor, the call takes none for the matrix and uses a factor of _A."""
 
     def call(a, b):
         matrix = _A if routine.on_factor else a
@@ -45,8 +46,8 @@ def _call_row(routine):
     return call, "".join({"g": "a"}.get(kind, kind) for kind in routine.takes if kind in "gab")
 
 
-# Calls by their names, as functions of a matrix and right-hand sides, and the arguments they take:
-# the rows of the table, by their functions, and others.
+# Name -> (function of a matrix and right-hand sides, the arguments that it takes). These are the
+# rows of the table, by their functions, and others.
 _CALLS = {
     routine.function if name == routine.function else f"{routine.function}({name})": _call_row(
         routine
@@ -132,7 +133,7 @@ _ARGUMENTS = [
 ]
 
 
-# Those whose calls the core makes before: it takes a while to compile all.
+# The core runs only these also after a warm-up call, since compiling all calls takes long.
 _WARM = ("potrs-a", "eigh(all)-a", "linalg.solve-b", "linalg.qr-a", "tree.eigh-a", "lu_factor-a")
 
 
@@ -166,7 +167,7 @@ def test_every_public_function_that_takes_an_array_is_called():
 
 @_both
 def test_a_deleted_array_is_refused(call, argument, warm):
-    """In a warm call JAX 0.10.2 would end the process."""
+    """The call raises an error; JAX 0.10.2 would end the process in a warm call."""
     arrays = {"a": _a(), "b": _b()}
     if warm:
         jax.block_until_ready(call(*arrays.values()))
@@ -222,7 +223,7 @@ def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
 @pytest.mark.core("potrs", "syevd", "gesv", "linalg.solve", "least_squares")
 @_both
 def test_a_masked_array_is_refused(call, argument, warm):
-    """Also where the same call with a plain array came before."""
+    """A masked array is refused also after the same call with a plain array."""
     arrays = {"a": _A.copy(), "b": _B.copy()}
     if warm:
         jax.block_until_ready(call(*arrays.values()))
@@ -290,7 +291,7 @@ _JITTED = {
 
 @pytest.mark.parametrize("name", _JITTED)
 def test_the_name_of_the_argument_that_is_missing(name):
-    cases.devices(2)  # a single one needs no mesh
+    cases.devices(2)  # a single device needs no mesh
     call, argument = _JITTED[name]
     with pytest.raises(ValueError, match=f"^{name}: inside jit .*pass mesh= and {argument}=, or"):
         jax.jit(call)(_A)
@@ -326,7 +327,7 @@ _WRONG = {
 @pytest.mark.parametrize("name", _WRONG)
 def test_errors_name_the_function_that_was_called(name):
     if name == "potrs under jit":
-        cases.devices(2)  # a single one needs no mesh
+        cases.devices(2)  # a single device needs no mesh
     with pytest.raises((TypeError, ValueError, NotImplementedError), match=f"^{name.split()[0]}: "):
         _WRONG[name]()
 
@@ -345,7 +346,7 @@ def test_errors_name_the_function_that_was_called(name):
     ids=["potrs", "potrs_refine", "potri", "eigvalsh", "eigh", "eigh_two"],
 )
 def test_errors_of_derivatives_name_the_function_that_was_called(request, function):
-    cases.devices(2)  # a single one needs no mesh
+    cases.devices(2)  # a single device needs no mesh
     name = request.node.callspec.id.split("_")[0]
     with pytest.raises(ValueError, match=f"^{name}: inside jit the mesh of a can't be seen"):
         jax.jit(jax.grad(function))(_A)
@@ -385,7 +386,7 @@ _RAISING = {
 
 
 def _files(call):
-    """Those of the frames that an error of the call shows."""
+    """Returns the folders of the frames in the traceback of the call's error."""
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     found = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
@@ -406,7 +407,8 @@ def test_an_error_shows_the_frames_of_the_caller_alone(name):
 
 
 def test_functions_are_what_their_modules_have():
-    """For pickle, and with signatures that tools can read."""
+    """A function is the attribute of its module, so that pickle works, and has a signature that
+    tools can read."""
     for name in jaxmg.__all__:
         value = getattr(jaxmg, name)
         if inspect.isfunction(value):

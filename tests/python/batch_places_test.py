@@ -1,5 +1,5 @@
-"""Where results of jaxmg.linalg lie on automatic axes: those of a batch where its operands lie, and
-what of it moves between devices."""
+"""Where results of jaxmg.linalg lie on automatic axes: the results of a batch lie where its
+operands do. Also the data that move between devices."""
 
 import itertools
 import re
@@ -28,9 +28,9 @@ def _solve_factored(a, how):
     return solve(make(a), _B)
 
 
-# Name -> function of a batch of Hermitian positive definite matrices, which gives a tuple of what
-# depends on no signs of vectors. Then whether each of these is "sharded" like the matrices or
-# "small": no dimension of it is sharded but those in front.
+# Name -> (function of a batch of Hermitian positive definite matrices, kinds of its results). The
+# function returns a tuple of results that don't depend on signs of vectors. A "sharded" result is
+# sharded like the matrices; in a "small" one only the batch dimensions are sharded.
 _FUNCTIONS = {
     "cholesky": (lambda a: (linalg.cholesky(a),), "sharded"),
     "cho_solve": (lambda a: (_solve_factored(a, "cholesky"),), "small"),
@@ -69,7 +69,7 @@ _FUNCTIONS = {
     "sqrtm": (lambda a: (linalg.sqrtm(a),), "sharded"),
     "logm": (lambda a: (linalg.logm(a),), "sharded"),
 }
-# The spec of a batch on a mesh of two axes, and whether the batch alone is sharded.
+# Specs of a batch on a mesh of two axes.
 _LIE = {
     "replicated": P(),
     "matrices": P(("r", "c")),
@@ -92,7 +92,7 @@ def _matrices(count, n=_N, dtype="float64", *leading):
 
 
 def _each(function, matrices):
-    """By one device, of one matrix after the other."""
+    """Returns the results of one device, computed for one matrix after the other."""
     n = matrices.shape[-1]
     each = [function(jnp.asarray(a)) for a in matrices.reshape(-1, n, n)]
     leaves = zip(*each, strict=True)
@@ -106,7 +106,7 @@ def _close(found, expected, dtype="float64"):
 
 
 def _expected_spec(kind, spec, shape, mesh):
-    """That of a result with a batch of one dimension."""
+    """Returns the spec of a result with one batch dimension."""
     front, *rest = (*spec, *(None,) * (3 - len(spec)))
     rest = rest if kind == "sharded" else (None,) * (len(shape) - 1)
     sizes = zip(rest, shape[1:], strict=True)
@@ -161,7 +161,7 @@ def _gathers(compiled):
     ),
 )
 def test_a_batch_by_matrices_stays_where_it_is(name, ranks, dtype):
-    """Inside jit, where no type says how it lies: no matrix moves."""
+    """No matrix moves, also inside jit, where no type carries the sharding."""
     function, _ = _FUNCTIONS[name]
     mesh = cases.line(ranks)
     matrices = _matrices(2 * ranks, dtype=dtype)
@@ -202,7 +202,8 @@ _SIZES = [(3, 8), (5, 4), (8, 1), (1, 4), (0, 2), (9, 2)]
     ),
 )
 def test_sizes_that_do_not_divide(name, count, ranks):
-    """JAX shards no such batch: it is replicated, or NumPy's."""
+    """Results are right for batches that the ranks don't divide. JAX can't shard them, so they are
+    replicated or NumPy arrays."""
     function, _ = _FUNCTIONS[name]
     mesh = cases.line(ranks)
     matrices = _matrices(count)
@@ -310,7 +311,8 @@ def test_derivatives_stay_where_the_batch_is(name):
 
 @pytest.mark.extended
 def test_matrices_that_are_not_small(monkeypatch):
-    """By the polar decomposition, and by the QR of matrices that aren't square."""
+    """Larger matrices aren't gathered either; they take the polar decomposition, and QR if they
+    aren't square."""
     monkeypatch.setattr(svd, "SMALL", 4)
     mesh = cases.line(4)
     random = cases.rng(9)

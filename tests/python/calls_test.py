@@ -1,4 +1,5 @@
-"""What a call does beside its result: compile once, keep or consume its inputs."""
+"""What calls do besides computing their results: they compile once, and keep or consume their
+inputs."""
 
 import contextlib
 import gc
@@ -27,7 +28,7 @@ _N = 16
 
 @contextlib.contextmanager
 def _nothing_is_compiled():
-    """Fails where JAX traces, lowers or compiles anything."""
+    """Fails if JAX traces, lowers or compiles anything."""
     events = []
 
     def listen(event, *_, **__):
@@ -43,13 +44,13 @@ def _nothing_is_compiled():
 
 
 def _call_of(name, a, b):
-    """A function that calls a routine of the table with these arrays."""
+    """Returns a function that calls a routine of the table with these arrays."""
     routine = ROUTINES[name]
     operands = routine.make_operands(jaxmg, {"a": a, "m": a, "g": a, "b": b}.get, 3)
     return lambda: routine.call(jaxmg, operands, 3)
 
 
-# Other calls, of a matrix and right-hand sides.
+# Other calls: functions of a matrix and right-hand sides that return the call.
 _OTHERS = {
     "cho_factor(refine=)": lambda a, b: lambda: jaxmg.cho_factor(a, 3, refine="float32"),
     "linalg.eigh": lambda a, b: lambda: jaxmg.linalg.eigh(a),
@@ -61,14 +62,14 @@ _OTHERS = {
 
 
 def _call_on(mesh, name):
-    """A call of a routine or of another name, with arrays on a mesh."""
+    """Returns a call of a routine of the table, or of _OTHERS, with arrays on a mesh."""
     matrix = cases.positive_definite("well", _N, "float64")
     a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones(_N), mesh)
     return _OTHERS[name](a, b) if name in _OTHERS else _call_of(name, a, b)
 
 
 def _is_quick(name):
-    """Refinement takes long to compile."""
+    """Returns whether the call compiles quickly; refinement compiles slowly."""
     return name not in ("refine", "refined", "cho_factor(refine=)")
 
 
@@ -87,7 +88,7 @@ def test_second_call_compiles_nothing(name):
 
 @contextlib.contextmanager
 def _nothing_is_planned(monkeypatch):
-    """Fails where a call is checked and laid out anew."""
+    """Fails if a call is checked or laid out again."""
 
     def prepare(*_):
         raise AssertionError("planned again")
@@ -98,7 +99,7 @@ def _nothing_is_planned(monkeypatch):
         yield
 
 
-# from_upper and from_packed lay a factor that was saved out anew in each call.
+# from_upper and from_packed lay out a saved factor in each call.
 _PLANNED = [name for name in ROUTINES if name not in ("from_upper", "from_packed")]
 
 
@@ -114,7 +115,7 @@ def test_second_call_is_not_planned_again(monkeypatch, name):
 
 @contextlib.contextmanager
 def _nothing_is_moved():
-    """Fails where JAX brings an array to a device, or from one to another."""
+    """Fails if JAX copies an array to a device, or from one device to another."""
     moves = []
 
     def watch(frame, event, _):
@@ -131,7 +132,7 @@ def _nothing_is_moved():
 
 
 def _on_one_device(kind):
-    """A function that has an array on the first local device, in one of the ways that JAX has."""
+    """Returns a function that puts an array on the first local device, in one of JAX's ways."""
     device = jax.local_devices()[0]
     return {
         "uncommitted": jnp.asarray,
@@ -153,12 +154,12 @@ _KINDS = ["uncommitted", "committed", "mesh"]
         itertools.product(
             [*_PLANNED, "cho_factor(refine=)", "linalg.eigh", "linalg.solve"], _KINDS
         ),
-        # In the core each name with one of the kinds.
+        # The core has each name with one of the kinds.
         lambda name, kind: _is_quick(name) and kind == _KINDS[sum(map(ord, name)) % len(_KINDS)],
     ),
 )
 def test_arrays_on_the_device_are_not_moved(monkeypatch, name, kind):
-    """A second eager call hands the arrays to the compiled program and does nothing else."""
+    """A second eager call only hands the arrays to the compiled program."""
     on_device = _on_one_device(kind)
     a = on_device(cases.positive_definite("well", _N, "float64"))
     b = on_device(np.ones(_N))
@@ -180,7 +181,7 @@ def test_arrays_on_the_mesh_are_not_moved():
 
 
 def test_arrays_on_the_only_device_of_a_mesh_are_not_moved():
-    """Of explicit axes too, which are part of an array's type."""
+    """No array is moved for explicit axes either, which are part of an array's type."""
     mesh = cases.line(1, kind=AxisType.Explicit)
     a, b = map(jax.numpy.asarray, (cases.positive_definite("well", _N, "float64"), np.ones(_N)))
     first = jax.block_until_ready(jaxmg.potrs(a, b, mesh=mesh))
@@ -193,7 +194,7 @@ def test_arrays_on_the_only_device_of_a_mesh_are_not_moved():
 
 
 def test_one_program_serves_all_arrays_on_a_device():
-    """However their shardings say that they are there; NumPy arrays too."""
+    """Arrays on a device share a program whatever their shardings are; NumPy arrays do too."""
     matrix = cases.positive_definite("well", _N, "float64")
     mesh = Mesh(jax.local_devices()[:1], ("x",))
     kinds = [np.asarray, *map(_on_one_device, _KINDS)]
@@ -208,7 +209,7 @@ def test_one_program_serves_all_arrays_on_a_device():
 
 @pytest.mark.parametrize("kind", [*_KINDS, "other device", "two devices"])
 def test_arrays_are_where_the_mesh_says(kind):
-    """On the one device of a mesh, wherever they come from."""
+    """Results are on the single device of the mesh, wherever the arrays come from."""
     first, last = jax.local_devices()[0], jax.local_devices()[-1]
     on_device = {
         "other device": lambda x: jax.device_put(x, last),
@@ -225,7 +226,7 @@ def test_arrays_are_where_the_mesh_says(kind):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_donated_on_one_device(kind):
-    """The buffer is the work space, and the array that the caller has is deleted."""
+    """The call uses the buffer as workspace and deletes the caller's array."""
     matrix = cases.positive_definite("well", _N, "float64")
     for _ in range(2):
         a = _on_one_device(kind)(matrix.copy())
@@ -234,7 +235,7 @@ def test_donated_on_one_device(kind):
 
 
 def test_a_plan_is_for_calls_that_are_alike():
-    """The same shapes in other circumstances, between calls that are alike."""
+    """Calls with the same shapes but other arguments, meshes or contexts don't reuse a plan."""
     matrix, b = cases.positive_definite("well", _N, "float64"), np.ones(_N)
     two, four = cases.line(2), cases.line(4)
     a = cases.shard(matrix, two, "r", None)
@@ -275,7 +276,7 @@ def test_a_plan_is_for_calls_that_are_alike():
 
 
 def test_an_abstract_mesh_is_planned_for_the_devices_of_its_context():
-    """Two meshes that are one in the abstract."""
+    """Two meshes with equal abstract meshes have plans of their own."""
     matrix, b = cases.positive_definite("well", _N, "float64"), np.ones(_N)
     for order in ([0, 2], [1, 3], [0, 2]):
         part = cases.pick(order)
@@ -298,7 +299,7 @@ def test_plans_keep_no_arrays_alive():
 
 
 def test_unhashable_tile_width():
-    """An array of no dimensions is an integer too, if no key."""
+    """A zero-dimensional array is accepted as an integer, although it isn't hashable."""
     matrix = cases.positive_definite("well", _N, "float64")
     for _ in range(2):
         cases.check_potrs(matrix, jaxmg.potrs(matrix, np.ones(_N), np.array(3)), np.ones(_N))
@@ -330,7 +331,7 @@ _SWAPPED = cases.one_process("the program has the processes of its ranks")
 
 @pytest.mark.parametrize("order", [[0, 1], pytest.param([1, 0], marks=_SWAPPED)])
 def test_exported_program_runs_on_devices_in_another_order(order):
-    """Nothing about the devices of the trace is in the program."""
+    """The program contains nothing about the devices of the trace."""
     matrix, b = cases.positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
     traced, mesh = cases.line(2), Mesh(np.array(cases.devices(2))[order], ("r",))
 
@@ -366,7 +367,7 @@ def test_equal_meshes_share_a_program():
 
 
 def test_calls_that_say_the_same_share_a_program():
-    """What is given and what is inferred, when it is the same."""
+    """A passed mesh and spec that equal the inferred ones don't cause another compilation."""
     mesh = cases.line(2)
     matrix = cases.positive_definite("well", _N, "float64")
     a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones(_N), mesh)
@@ -400,7 +401,7 @@ def test_inputs_are_kept(source):
 
 @pytest.mark.parametrize("nrhs", [None, 0])
 def test_donated_again_and_again(nrhs):
-    """The plan for a donated matrix, and that for a matrix that is kept."""
+    """The plan for donated matrices differs from the plan for kept ones."""
     mesh, b = cases.line(2), np.ones(_N if nrhs is None else (_N, nrhs))
     matrix = cases.positive_definite("well", _N, "float64")
     for donate in (True, True, False, True):
@@ -436,7 +437,7 @@ def test_donate(ranks, n, routine):
 
 
 def test_donated_buffer_is_the_work_space():
-    """XLA aliases A's buffer to a result, and holds no second matrix."""
+    """XLA aliases A's buffer to a result, and allocates no second matrix."""
     n, mesh = 64, cases.line(2)
     a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
     b = cases.shard(np.ones(n), mesh)
@@ -478,7 +479,7 @@ def test_donate_under_jit_is_ignored():
 
 
 def test_donation_to_the_outer_jit():
-    """The work array takes the place of A."""
+    """The work array takes the memory of A."""
     mesh = cases.line(2)
     matrix = cases.positive_definite("well", _N, "float64")
     a = cases.shard(matrix, mesh, "r", None)

@@ -22,9 +22,9 @@ RANKS = (1, 2, 3, 4, 5, 8)
 TILES = (None, 1, 3, 32, 200)
 KINDS = ("well", "cond", "graded", "clustered", "diagonal", "identity")
 
-# Every size on every number of ranks, with dtypes and tile widths dealt out over them: each pair of
-# values occurs in some case, at a fraction of the compilations of the full product; and each value
-# in one that is not extended.
+# Each size on each number of ranks; dtypes and tile widths are distributed over these cases. Each
+# pair of values occurs in some case, at a fraction of the full product's compilations. Each value
+# occurs in a case that isn't extended.
 TABLE = [
     pytest.param(
         *(n, ranks, DTYPES[(i + j) % 4], TILES[(i + 2 * j) % 5]),
@@ -36,9 +36,9 @@ TABLE = [
 
 
 def broad(cases, core, alone=False, slow=None):
-    """Parameters of a test, of which those without ``core(*values)`` are marked as its breadth, and
-    of its core those with ``slow(*values)`` as slow; ``alone`` leaves the breadth to jobs of one
-    process, where it takes long enough."""
+    """Returns the parameters of a test. Cases without ``core(*values)`` are marked as breadth, and
+    core cases with ``slow(*values)`` as slow. ``alone`` skips the breadth in jobs of several
+    processes, for tests that take long."""
     breadth = (pytest.mark.breadth, *((one_process("the core of it is run"),) if alone else ()))
     found = []
     for case in cases:
@@ -53,12 +53,13 @@ def broad(cases, core, alone=False, slow=None):
 
 
 def breadth(*values):
-    """One parameter of a test, or several, that its core leaves out."""
+    """Returns one parameter, or several, that the core of a test leaves out."""
     return pytest.param(*values, marks=pytest.mark.breadth)
 
 
 def devices(count):
-    """``count`` devices, of all processes alike; skips the test where there are fewer."""
+    """Returns ``count`` devices, spread evenly over the processes; skips the test if there are
+    fewer."""
     found = jax.devices()
     if len(found) < count:
         pytest.skip(f"needs {count} devices, there are {len(found)}")
@@ -73,7 +74,7 @@ def devices(count):
 
 
 def pick(order):
-    """The devices at these indices; skips the test where a process has none of them."""
+    """Returns the devices at these indices; skips the test if a process has none of them."""
     found = np.array(devices(max(order) + 1))[order]
     if len({device.process_index for device in found}) < jax.process_count():
         pytest.skip(f"a process has none of the devices {order}")
@@ -81,17 +82,17 @@ def pick(order):
 
 
 def line(count, axis="r", kind=AxisType.Auto):
-    """A mesh with one axis."""
+    """Returns a mesh with one axis."""
     return Mesh(np.array(devices(count)), (axis,), axis_types=(kind,))
 
 
 def grid(kind=AxisType.Auto):
-    """A mesh with two axes, ("r", "c"), on as many devices as there are."""
+    """Returns a mesh with two axes, ("r", "c"), on 8 devices, or on 4 if there are fewer than 8."""
     count = 8 if len(jax.devices()) >= 8 else 4
     return Mesh(np.array(devices(count)).reshape(-1, 2), ("r", "c"), axis_types=(kind,) * 2)
 
 
-# Of tests that run on meshes of automatic and of explicit axes; the latter is their breadth.
+# Marks tests that run on meshes of automatic and of explicit axes; explicit axes are breadth.
 kinds = pytest.mark.parametrize(
     "kind",
     [
@@ -102,8 +103,8 @@ kinds = pytest.mark.parametrize(
 
 
 def on(mesh, function):
-    """``function``, called in the context of a mesh of explicit axes, without which JAX can't
-    transpose eagerly what is on one."""
+    """Returns ``function``, called in the context of a mesh of explicit axes. Without this context
+    JAX can't transpose eager operations on arrays of such a mesh."""
 
     @functools.wraps(function)
     def called(*arguments):
@@ -116,7 +117,7 @@ def on(mesh, function):
 
 
 def like(array, other):
-    """``array`` lying as ``other`` does, where explicit axes say how."""
+    """Returns ``array`` with the sharding of ``other``, if the mesh has explicit axes."""
     sharding = jax.typeof(other).sharding
     explicit = AxisType.Explicit in sharding.mesh.axis_types
     return jax.sharding.reshard(array, sharding) if explicit else array
@@ -126,18 +127,19 @@ def shard(array, mesh, *entries):
     sharding = NamedSharding(mesh, P(*entries))
     if isinstance(array, jax.Array) or sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
-    # device_put would compare the arrays of the processes, to which NaN isn't NaN.
+    # device_put would compare the arrays of the processes, and NaN differs from NaN.
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def shard_rows(array, mesh):
-    """By rows over the mesh where they divide, else replicated, as JAX can have it."""
+    """Shards the rows over the mesh if the devices divide them; replicates the array otherwise, as
+    JAX requires."""
     divides = array.shape[0] % mesh.devices.size == 0
     return shard(array, mesh, *((mesh.axis_names, None) if divides else ()))
 
 
 def forget_plans():
-    """Forgets how calls are run: after a test has changed what that depends on."""
+    """Clears the caches of plans, after a test has changed something that plans depend on."""
     kept = programs._slots, programs._compiled, jax_linalg._jit_run, jax_linalg._jit_batch
     for cache in kept:
         cache.cache_clear()
@@ -145,7 +147,7 @@ def forget_plans():
 
 @contextlib.contextmanager
 def by_all_ranks():
-    """In which all CPU devices work on what one rank does for all by LAPACK otherwise."""
+    """In this context all CPU devices share the work that one rank otherwise does by LAPACK."""
     plugin = plugins.load(jax.default_backend())
     plugin.set_whole_matrices(False)
     forget_plans()
@@ -157,13 +159,13 @@ def by_all_ranks():
 
 
 def context(mesh):
-    """A context in which ``mesh`` is the context mesh."""
+    """Returns a context in which ``mesh`` is the context mesh."""
     return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
 
 
 @contextlib.contextmanager
 def without_64_bits():
-    """A context in which JAX computes with 32 bits, as it does by default."""
+    """In this context JAX computes with 32 bits, as it does by default."""
     jax.config.update("jax_enable_x64", False)
     try:
         yield
@@ -172,7 +174,7 @@ def without_64_bits():
 
 
 def watch_programs(monkeypatch):
-    """The programs that are compiled for eager calls from here on: a list that grows."""
+    """Returns a list of the programs that eager calls compile from here on."""
     found, compiled = [], programs._compiled
 
     def watched(*key):
@@ -192,7 +194,7 @@ needs_transformations = pytest.mark.skipif(
 
 
 def one_process(reason):
-    """Marks a test that says nothing of a job of several processes."""
+    """Marks a test that needs no run in jobs of several processes."""
     return pytest.mark.skipif(jax.process_count() > 1, reason=f"in one process: {reason}")
 
 
@@ -212,8 +214,8 @@ def normal(random, shape, dtype):
 
 
 def spectrum(kind, n, dtype):
-    """Eigenvalues of the matrices that have chosen ones."""
-    if kind == "cond":  # 1e12 in double precision, as close to singular in single
+    """Returns the eigenvalues of matrices of a kind with a chosen spectrum."""
+    if kind == "cond":  # 1e12 in double precision; in single precision, as close to singular
         worst = 1e12 if eps(dtype) < 1e-10 else 1e4
         return np.logspace(0, -np.log10(worst), n)
     if kind == "clustered":
@@ -223,7 +225,7 @@ def spectrum(kind, n, dtype):
 
 
 def positive_definite(kind, n, dtype):
-    """A Hermitian positive definite matrix; its lower triangle is right too."""
+    """Returns a Hermitian positive definite matrix, stored in full."""
     random = rng(n)
     if kind == "identity":
         return np.eye(n, dtype=dtype)
@@ -240,7 +242,7 @@ def positive_definite(kind, n, dtype):
 
 
 def general(kind, n, dtype):
-    """A matrix that is not Hermitian, whose LU decomposition needs its pivots."""
+    """Returns a matrix that isn't Hermitian and whose LU decomposition needs pivoting."""
     random = rng(n, 5)
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     left, right = (np.linalg.qr(normal(random, (n, n), wide))[0] for _ in range(2))
@@ -248,7 +250,7 @@ def general(kind, n, dtype):
 
 
 def of_condition(condition, n, dtype="float64"):
-    """Of a given one, which no diagonal gives away."""
+    """Returns a matrix with this condition number, which the diagonal doesn't reveal."""
     q, _ = np.linalg.qr(
         normal(rng(n), (n, n), np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
     )
@@ -262,12 +264,12 @@ def hermitian(n, dtype):
 
 
 def hermitian_part(a):
-    """A Hermitian matrix has Hermitian tangents: there all conventions of derivatives agree."""
+    """Returns the Hermitian part. All conventions of derivatives agree for Hermitian tangents."""
     return (a + like(a.conj().T, a)) / 2
 
 
 def precisely(function):
-    """The same with JAX's own products in full precision, which GPUs don't take by themselves."""
+    """Returns the function with JAX's own products in full precision, which isn't GPUs' default."""
 
     @functools.wraps(function)
     def called(*arguments):
@@ -278,20 +280,20 @@ def precisely(function):
 
 
 def upper_only(matrix):
-    """The matrix with NaN below the diagonal, where no routine may look."""
+    """Returns the matrix with NaN below the diagonal, which no routine may read."""
     spoilt = matrix.copy()
     spoilt[np.tril_indices(len(matrix), -1)] = np.nan
     return spoilt
 
 
 def wide(array):
-    """In double precision, to measure errors in."""
+    """Returns the array in double precision, to measure errors."""
     array = np.asarray(array)
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def backward_error(matrix, x, b):
-    """|A x - b| / (|A| |x|), the largest over the right-hand sides."""
+    """Returns the largest |A x - b| / (|A| |x|) over the right-hand sides."""
     matrix, x, b = wide(matrix), wide(x), wide(b)
     x, b = x.reshape(len(x), -1), b.reshape(len(b), -1)
     scale = np.linalg.norm(matrix, 2) * np.linalg.norm(x, axis=0)
@@ -303,7 +305,7 @@ def inverse_error(matrix, inverse):
 
 
 def eigen_errors(matrix, w, v):
-    """(residual |A V - V W| / |A|, departure from orthogonality |V^H V - I|)."""
+    """Returns (residual |A V - V W| / |A|, departure from orthogonality |V^H V - I|)."""
     matrix, w, v = wide(matrix), wide(w), wide(v)
     residual = np.linalg.norm(matrix @ v - v * w, 2) / np.linalg.norm(matrix, 2)
     return residual, np.linalg.norm(v.conj().T @ v - np.eye(len(v)), 2)
@@ -317,7 +319,7 @@ def check_potrs(matrix, x, b):
 
 
 def check_as_good_as_plain(matrix, a, b, mesh, x):
-    """A solution beside that of potrs, column by column: residuals relative to each one's own."""
+    """Checks each column's backward error against the error of potrs's solution."""
     __tracebackhide__ = True
     plain = np.asarray(jaxmg.potrs(a, b, None, mesh)).reshape(len(b), -1)
     x, b = np.asarray(x).reshape(plain.shape), b.reshape(plain.shape)
@@ -334,7 +336,7 @@ def check_as_good_as_plain(matrix, a, b, mesh, x):
 
 
 def check_potri(matrix, inverse):
-    """Against the error of LAPACK's own inverse of the same matrix."""
+    """Checks the inverse against the error of LAPACK's inverse of the same matrix."""
     __tracebackhide__ = True
     assert inverse.shape == matrix.shape
     assert inverse.dtype == matrix.dtype
@@ -353,7 +355,7 @@ def lapack_inverse(matrix):
 
 
 def check_syevd(matrix, w, v):
-    """Against the errors of LAPACK's own eigenvectors of the same matrix."""
+    """Checks the eigenpairs against the errors of LAPACK's eigenvectors of the same matrix."""
     __tracebackhide__ = True
     reference_w, reference_v = np.linalg.eigh(matrix)
     n, unit = len(matrix), eps(matrix.dtype)
@@ -370,7 +372,8 @@ def check_syevd(matrix, w, v):
 
 
 def check_diagonalises(n, ranks, dtype, tile):
-    """A matrix of which nobody may look below the diagonal; the rows and the eigenvalues found."""
+    """Checks syevd of a matrix with NaN below the diagonal; returns the sharded matrix and the
+    eigenvalues."""
     __tracebackhide__ = True
     mesh = line(ranks)
     matrix = hermitian(n, dtype)
@@ -384,7 +387,7 @@ def check_diagonalises(n, ranks, dtype, tile):
 
 
 def check_subset(matrix, first, last, w, v):
-    """Eigenvalues [first, last) and their eigenvectors."""
+    """Checks the eigenvalues [first, last) and their eigenvectors."""
     __tracebackhide__ = True
     n, unit = len(matrix), eps(matrix.dtype)
     expected = np.linalg.eigvalsh(matrix)

@@ -1,4 +1,4 @@
-"""``check=True``: matrices of which one triangle is read have to be Hermitian."""
+"""``check=True``: matrices of which one triangle is read must be Hermitian."""
 
 import cases
 import jax
@@ -17,7 +17,7 @@ def _b(a):
     return jnp.ones(_N, a.dtype)
 
 
-# Calls by name: functions of a matrix and options, which give (result, status) with return_status.
+# Name -> function of a matrix and options, which returns (result, status) with return_status.
 _CALLS = {
     "potrs": lambda a, **o: jaxmg.potrs(a, _b(a), return_status=True, **o),
     "potrs_refine": lambda a, **o: jaxmg.potrs(a, _b(a), refine="tf32", return_status=True, **o),
@@ -38,7 +38,7 @@ _CALLS = {
 
 
 def _cases(*others):
-    """Each call with each of the ``others``; every other call with one of them in the core."""
+    """Returns each call with each of ``others``; the core has every other call with one of them."""
     names = list(_CALLS)
     return cases.broad(
         [(name, *other) for name in names for other in others],
@@ -167,7 +167,7 @@ def test_shapes():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("row", [0, 5])
 def test_not_finite_on_the_diagonal(row, value):
-    """Whichever device has the entry."""
+    """The error is raised whichever device has the entry."""
     a = np.eye(8, dtype=np.float32)
     a[row, row] = value
     with pytest.raises(ValueError, match="NaN or infinity"):

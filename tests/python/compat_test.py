@@ -1,4 +1,4 @@
-"""The calls that existing code makes, as it makes them."""
+"""Calls of existing code, in its own form."""
 
 import importlib
 import inspect
@@ -20,13 +20,14 @@ _B = np.linspace(1, 2, _N)
 
 
 def _modes(function, *arguments):
-    """The function's results eagerly and under jit."""
+    """Yields the function's results, eager and under jit."""
     yield function(*arguments)
     yield jax.jit(function)(*arguments)
 
 
 def test_no_version_attribute():
-    """NetKet reads it to tell the generations apart, and skips its check where there is none."""
+    """NetKet reads the attribute to tell the generations apart, and skips its check if it is
+    missing."""
     assert not hasattr(jaxmg, "__version__")
     with pytest.raises(AttributeError, match=r"importlib.metadata.version\('jaxmg'\) has the"):
         jaxmg.__version__  # noqa: B018
@@ -128,7 +129,7 @@ def test_0_0_9_local_positional():
 
 @pytest.mark.parametrize("suffix", ["shardmap_ctx", "jit_ctx"])
 def test_1_4_1_global_contract(suffix):
-    """Outside a shard_map one name takes global arrays and gives the work array back first."""
+    """Outside a shard_map, the same name takes global arrays and returns the work array first."""
     mesh = cases.line(2)
     a, specs = cases.shard(_MATRIX, mesh, "r", None), P("r", None)
     potrs, syevd = (getattr(jaxmg, f"{name}_{suffix}") for name in ("potrs", "syevd"))
@@ -144,7 +145,7 @@ def test_1_4_1_global_contract(suffix):
     for both in _modes(run, a, _B):
         (work, x, _), (_, x2, logdet, _), (_, w, v, _), (_, alone, _) = both
         assert work.shape == a.shape and work.dtype == a.dtype
-        for each in both:  # as JAXMg 1.4.1 has it, under the names that it has
+        for each in both:  # as JAXMg 1.4.1 returns it under these names
             assert each[-1].dtype == np.int32
             assert (each[-1][0] if suffix == "shardmap_ctx" else each[-1]) == 0
         cases.check_potrs(_MATRIX, x, _B)
@@ -191,10 +192,10 @@ def test_positional_arguments(name):
 
 
 def test_no_public_name_hides_a_module():
-    """``import jaxmg.potrs`` would else be a module or a function, by who came first."""
+    """If names clashed, ``import jaxmg.potrs`` would be a module or a function, by import order."""
     names = [module.name for module in pkgutil.iter_modules(jaxmg.__path__)]
     assert "_routines" in names and not set(names) & set(jaxmg.__all__)
-    for name in set(names) - {"__main__", "lineax"}:  # an extra, of a package that isn't here
+    for name in set(names) - {"__main__", "lineax"}:  # an extra; its package isn't installed here
         assert importlib.import_module(f"jaxmg.{name}") is getattr(jaxmg, name)
 
 
@@ -284,7 +285,7 @@ def test_1_4_1_global_contract_of_other_routines():
 
 
 class _Driver:
-    """A stand-in for CUDA's driver: a GPU 0 that has virtual memory management."""
+    """Replaces CUDA's driver: GPU 0 supports virtual memory management."""
 
     def cuInit(self, flags):
         return 0

@@ -1,4 +1,4 @@
-"""Condition numbers and ranks by an LU factor, beside LAPACK's."""
+"""Condition numbers and ranks by an LU factor, against LAPACK's."""
 
 import cases
 import jax
@@ -16,7 +16,7 @@ _NAMES = {1: "1", np.inf: "I"}
 
 
 def _gecon(matrix, p):
-    """LAPACK's estimate of the reciprocal."""
+    """Returns LAPACK's estimate of the reciprocal condition number."""
     gecon = scipy.linalg.get_lapack_funcs("gecon", (matrix,))
     return gecon(scipy.linalg.lu_factor(matrix)[0], np.linalg.norm(matrix, p), norm=_NAMES[p])[0]
 
@@ -43,7 +43,8 @@ def _gecon(matrix, p):
     ),
 )
 def test_the_estimate_is_that_of_lapack(n, ranks, dtype, p, kind):
-    """Of `cond` and of a factor; never above the condition number, but for rounding."""
+    """`cond` and a factor return LAPACK's estimate. It never exceeds the condition number, up to
+    rounding."""
     matrix, mesh = cases.normal(cases.rng(n), (n, n), dtype), cases.line(ranks, kind=kind)
     matrix[:, -1] = matrix[:, 0] / 2 + matrix[:, -1] / 100
     a = cases.shard_rows(matrix, mesh)
@@ -59,7 +60,7 @@ def test_the_estimate_is_that_of_lapack(n, ranks, dtype, p, kind):
 
 @pytest.mark.extended
 def test_cancellation_does_not_hide_the_norm():
-    """I + 1000 v v^T takes the first two vectors of the iteration to themselves."""
+    """The inverse I + 1000 v v^T maps the iteration's first two vectors to themselves."""
     v = np.array([0, 1, -1, 1, -1, 1, -1, 0])
     inverse = np.eye(8) + 1000 * np.outer(v, v)
     estimate = condition._largest_column(lambda x: inverse @ x, lambda x: inverse @ x, 8, "float64")
@@ -88,7 +89,7 @@ def test_singular_and_not_finite():
         assert np.isnan(jaxmg.lu_factor(singular, None, mesh).rcond(norm))
     factor = jaxmg.lu_factor(matrix, None, mesh)
     assert factor.rcond(0) == 0 and np.isnan(factor.rcond(np.nan))
-    # A solution that overflows.
+    # Here a solution overflows.
     tiny = np.triu(np.full((6, 6), -1e200)) + np.diag([1e200] * 5 + [1e-300])
     assert linalg.cond(tiny / 1e10, 1, mesh=mesh) > 1e300
 
@@ -112,7 +113,7 @@ def test_matrix_rank(dtype):
 @pytest.mark.slow
 @cases.needs_transformations
 def test_in_transformations():
-    """Traced and batched; a derivative is an error that says so."""
+    """`cond` and `rcond` can be traced and batched; differentiating them raises an error."""
     mesh = cases.line(2)
     stack = np.stack([cases.general("well", 5, "float64") + i * np.eye(5) for i in range(3)])
     expected = [1 / _gecon(matrix, 1) for matrix in stack]
@@ -169,7 +170,7 @@ def test_cond_of_infinity_is_that_of_numpy(ranks, batch):
             found = linalg.cond(stack, p, mesh=cases.line(ranks))
             try:
                 expected = np.linalg.cond(stack, p)
-            except np.linalg.LinAlgError:  # some LAPACKs don't get through an SVD of infinity
+            except np.linalg.LinAlgError:  # some LAPACKs fail in an SVD of infinities
                 of_a = np.nan if np.isnan(a).any() else np.inf
                 expected = [of_a, np.linalg.cond(np.eye(2), p)] if batch else of_a
             np.testing.assert_array_equal(found, expected, err_msg=f"{a}, {p}")

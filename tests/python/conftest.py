@@ -1,11 +1,11 @@
-"""Eight CPU devices, or the GPUs that JAXMG_TEST_PLATFORM=cuda names, in 64-bit mode."""
+"""Sets up the tests: eight CPU devices, or GPUs with JAXMG_TEST_PLATFORM=cuda, in 64-bit mode."""
 
 import collections
 import os
 
 _PLATFORM = os.environ.get("JAXMG_TEST_PLATFORM")
 
-# All of this has to be set before JAX starts; BLAS would otherwise start threads for each rank.
+# These must be set before JAX starts. By default, BLAS would start threads for each rank.
 if _PLATFORM:
     os.environ["JAX_PLATFORMS"] = f"{_PLATFORM},cpu"  # callbacks of tests run on a CPU device
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -17,7 +17,7 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
-if os.environ.get("JAXMG_TEST_STRICT"):  # as JAX's own tests run, and lineax's
+if os.environ.get("JAXMG_TEST_STRICT"):  # the settings of JAX's and lineax's own tests
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_check_tracer_leaks", True)
@@ -27,7 +27,7 @@ from hypothesis import settings  # noqa: E402
 
 from jaxmg._call import plugins  # noqa: E402
 
-# The same examples every time, and no database of them.
+# Examples are the same in every run, and no database stores them.
 settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)
 settings.load_profile("jaxmg")
 
@@ -69,14 +69,14 @@ def pytest_itemcollected(item):
         item.add_marker("extended")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
     functions = collections.defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, ("extended", "breadth", "slow"))):
             functions[item.nodeid.partition("[")[0]].append(item)
     for cases in functions.values():
-        # The last ones have more ranks, as a rule.
+        # Later cases usually have more ranks; the last of each three isn't marked.
         for i, item in enumerate(reversed(cases)):
             if i % 3:
                 item.add_marker("repeated")
@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def plugin():
-    """The plugin of the platform, loaded, for tests of functions that don't load it themselves."""
+    """Returns the plugin of the platform, loaded, for tests of functions that don't load it."""
     return plugins.load(jax.default_backend())
 
 

@@ -1,4 +1,4 @@
-"""What a compiled program says to the native code: nothing of the process that traced it, and
+"""What a compiled program passes to the native code: nothing about the process that traced it, and
 nothing that the handlers don't know."""
 
 import cases
@@ -12,7 +12,7 @@ from jaxmg._call import plugins
 from jaxmg._routines import table
 from jaxmg._stacks import native
 
-# Prints what a program is made of; what was traced before differs from process to process.
+# Prints the contents of a program. The computations traced before it differ between processes.
 _PROGRAM = """
 import hashlib, sys
 import jax, numpy as np
@@ -44,7 +44,7 @@ print(np.asarray(x).sum(), sum(event == "/jax/compilation_cache/cache_hits" for 
 _CPU = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-    # Programs of less than a second are kept too.
+    # Also caches programs that compile in less than a second.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
@@ -93,7 +93,7 @@ else:
 
 
 def test_exported_program_runs_in_a_new_process(tmp_path):
-    pytest.importorskip("flatbuffers")  # with which JAX serializes; CI's installed wheels have it
+    pytest.importorskip("flatbuffers")  # JAX serializes with it; CI's installed wheels have it
     for mode in ("write", "read"):
         result = run("-c", _EXPORTED, str(tmp_path / "program"), mode, **_CPU)
         assert result.returncode == 0, result.stderr
@@ -117,12 +117,12 @@ _RIGHT = {
 
 
 def _number(value):
-    """As an attribute: a 64-bit integer, unless it is a boolean."""
+    """Returns the value as an attribute: integers become 64-bit, booleans stay."""
     return np.int64(value) if type(value) is int else value
 
 
 def _call(backend="native", **attributes):
-    """The handler of potrs, on one device."""
+    """Calls the handler of potrs on one device."""
     plugins.load("cpu")
     a, b = np.eye(4), np.ones((4, 1))
     results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (a, b)]
@@ -170,7 +170,7 @@ _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 _PIVOTS = jax.ShapeDtypeStruct((4,), np.int32)
 _T = (4, 64)
-# Handler -> (operands after the coordinates, results, attributes that not every handler has).
+# Handler -> (operands after the coordinates, results, attributes that only some handlers have).
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
     "jaxmg_gesv": (
@@ -355,7 +355,7 @@ def test_lower_precision_is_for_single_precision(products):
 
 
 def test_equal_calls_of_one_program_do_not_meet():
-    """Without a number of their own: calls of the same shapes, in whatever order they run."""
+    """Equal calls of one program need no number to tell them apart, in whatever order they run."""
     mesh = cases.line(4)
     matrix = cases.positive_definite("well", 24, "float64")
     a = cases.shard(matrix, mesh, "r", None)
@@ -375,7 +375,7 @@ def test_equal_calls_of_one_program_do_not_meet():
     [(2, 1, r"the overflow tile must be \(0, 4\)"), (3, 0, "tiles of 3 columns are not what")],
 )
 def test_a_factor_that_does_not_fit_itself_is_refused(tile, rows, message):
-    """An overflow tile, or a width, that is not that of the layout."""
+    """A factor is refused if its overflow tile or its width doesn't fit the layout."""
     plugins.load(jax.devices()[0].platform)
     attributes = {
         name: np.int64(value)

@@ -1,4 +1,4 @@
-"""`rtol` of pinv and `rcond` of lstsq as arrays: traced, and of pinv one for each matrix."""
+"""`rtol` of pinv and `rcond` of lstsq as traced arrays; `rtol` also as one value per matrix."""
 
 import cases
 import jax
@@ -20,7 +20,7 @@ _SINGULAR = (4.0, 2.0, 1e-3)
 
 
 def _matrices(leading, m, n, dtype="float64"):
-    """Of these singular values."""
+    """Returns matrices with the singular values _SINGULAR."""
     a = cases.normal(cases.rng(m, n, *leading), (*leading, m, n), dtype)
     u, _, vh = np.linalg.svd(a, full_matrices=False)
     return ((u * _SINGULAR) @ vh).astype(dtype)
@@ -69,12 +69,12 @@ def test_pinv_with_an_rtol_for_each_matrix(ranks, kind):
 @pytest.mark.parametrize("leading", [(), cases.breadth(1)])
 @pytest.mark.parametrize("shape", [(2, 200000), cases.breadth((200000, 2))])
 def test_gradient_of_pinv_is_of_no_larger_products(shape, leading):
-    """A square matrix of the larger dimension has 160 GB."""
+    """The gradient forms no square matrix of the larger dimension, which would take 160 GB."""
     leading = (leading,) if leading else ()
     a = jnp.asarray(cases.normal(cases.rng(1), (*leading, *shape), "float32"))
     slope = jax.grad(lambda a: jnp.sum(jnp.square(linalg.pinv(a, mesh=cases.line(2)))))(a)
     p = np.linalg.pinv(np.asarray(a, "float64"))
-    turned = np.swapaxes(p, -1, -2)  # the sum is trace((A^T A)^+), or of A A^T
+    turned = np.swapaxes(p, -1, -2)  # the sum is trace((A^T A)^+), or trace((A A^T)^+)
     wide = shape[0] < shape[1]
     expected = -2 * ((turned @ p) @ turned if wide else turned @ (p @ turned))
     np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-4 * abs(expected).max())

@@ -13,7 +13,8 @@ _RANKS = st.integers(1, 16)
 
 
 def _block_cyclic(matrix, tile, ranks):
-    """Written out tile by tile: rank r holds the tiles r, r + P, r + 2 P, ..."""
+    """Returns the block-cyclic matrix, tile by tile: rank r holds the tiles r, r + P, r + 2 P,
+    ..."""
     tiles = np.split(matrix, len(matrix) // tile)
     return np.concatenate([part for rank in range(ranks) for part in tiles[rank::ranks]])
 
@@ -38,7 +39,7 @@ def test_layout(ranks, tile, tiles):
 @settings(max_examples=6, deadline=None)
 @given(rows=st.integers(1, 70), tile=st.integers(1, 9), ranks=st.sampled_from([1, 2, 3, 5, 8]))
 def test_round_trip_of_any_size(rows, tile, ranks):
-    """Bit for bit, with rows of zeros appended where the tiles don't divide."""
+    """The round trip is exact, with rows of zeros appended if the tiles don't divide the rows."""
     ranks = min(ranks, len(jax.devices()))
     mesh = cases.line(ranks)
     matrix = cases.normal(cases.rng(rows, tile), (rows, 3), "complex64")

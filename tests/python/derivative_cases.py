@@ -14,12 +14,12 @@ def _lower(a):
 
 
 def _pair(a, b):
-    """Another matrix to be the metric of ``a``."""
+    """Returns (a positive definite metric for ``a``, ``b``)."""
     return a + len(a) * jnp.eye(len(a), dtype=a.dtype), b
 
 
 def _magnitudes(v):
-    """What eigenvectors have whatever their phases."""
+    """Returns the squared magnitudes of eigenvectors, which don't depend on phases."""
     return jnp.abs(v) ** 2
 
 
@@ -37,7 +37,7 @@ def _by_index(w, v, indices):
     return w[indices], _magnitudes(v[:, indices])
 
 
-# Function of (a, b, where) -> the same of (a, b) by JAX alone.
+# Name -> (function of (a, b, options of placement), the same function of (a, b) by JAX only).
 FUNCTIONS = {
     "potrs": (lambda a, b, **w: jaxmg.potrs(a, b, 3, **w), jnp.linalg.solve),
     "potrs of a vector": (
@@ -105,7 +105,7 @@ FUNCTIONS = {
 
 
 def make_arguments(n, dtype):
-    """A matrix, right-hand sides, and directions to go from there."""
+    """Returns ((matrix, right-hand sides), (directions of their derivatives))."""
     random = cases.rng(n, 5)
     matrix = cases.positive_definite("well", n, dtype) + np.diag(np.arange(n)).astype(dtype)
     b = cases.normal(random, (n, 2), dtype)

@@ -1,4 +1,4 @@
-"""Programs of derivatives: how often they factor, which arrays they have, and JAX's loops."""
+"""Programs of derivatives: the number of factorizations, the arrays, and JAX's loops."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ pytestmark = cases.needs_transformations
     ),
 )
 def test_mesh_and_sharding_are_as_without_a_derivative(kind):
-    """Nothing is passed; the gradient lies as the matrix does."""
+    """No mesh is passed; the gradient has the sharding of the matrix."""
     mesh = cases.line(len(jax.devices()), kind=kind)
     n = 2 * mesh.size
     a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
@@ -37,7 +37,7 @@ def test_mesh_and_sharding_are_as_without_a_derivative(kind):
         x, logdet = jaxmg.potrs(a, b, return_logdet=True)
         return x @ b + logdet
 
-    # JAX wants a mesh of explicit axes to be the context's where it transposes what is eager.
+    # For eager transposition JAX requires a mesh of explicit axes to be the context mesh.
     with cases.context(mesh) if kind == AxisType.Explicit else contextlib.nullcontext():
         values = likelihood(a, b), jax.value_and_grad(likelihood)(a, b)
     np.testing.assert_allclose(values[0], values[1][0], rtol=1e-12)
@@ -54,7 +54,8 @@ def test_mesh_and_sharding_are_as_without_a_derivative(kind):
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", [AxisType.Explicit, cases.breadth(AxisType.Auto)])
 def test_some_eigenvectors_of_a_matrix_with_sharded_columns(kind):
-    """Their number is none that the devices divide; the primal lies as without a derivative."""
+    """The devices don't divide the number of eigenvectors. The primal has the sharding that it has
+    without a derivative."""
     n, mesh = 12, cases.line(4, kind=kind)
     a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, None, "r")
 
@@ -117,7 +118,7 @@ def test_one_factorization_a_gradient():
 
     text = _compiled(jax.value_and_grad(refined, (0, 1)), a, np.arange(24.0))
     calls = re.findall(r'custom_call_target="jaxmg_(\w+)"', text)
-    # Those of potrs are what either solve falls back to.
+    # The calls of potrs are the fallbacks of the two solves.
     assert calls.count("potrf") == 1 and calls.count("potrs") == 2
 
 
@@ -157,7 +158,7 @@ def test_inside(around, kind):
     x = jnp.linspace(0.1, 1, 6)
     for transform in (jax.jacfwd, jax.jacrev):
         if (around, transform) in (("while", jax.jacrev), ("custom_vjp", jax.jacfwd)):
-            continue  # which JAX itself refuses
+            continue  # JAX itself refuses these
         derivative_cases.assert_close(jax.jit(transform(ours))(x), transform(theirs)(x), float)
 
 
@@ -165,7 +166,7 @@ def test_inside(around, kind):
 @pytest.mark.breadth
 @cases.one_process("it takes long")
 def test_a_factor_in_a_loop_is_differentiated(kind):
-    """It is carried, chosen by cond, and solved with in each step."""
+    """A loop carries a factor, chooses it by cond, and solves with it in each step."""
     mesh = cases.line(2, kind=kind)
     (a, b), _ = derivative_cases.make_arguments(6, "float64")
 

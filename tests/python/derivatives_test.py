@@ -123,7 +123,8 @@ def test_linearize_and_jacobians(kind):
     ),
 )
 def test_what_is_not_read_has_no_derivative(function):
-    """The lower triangle, and the imaginary part of the diagonal; what is above it counts twice."""
+    """The derivative ignores the lower triangle and the diagonal's imaginary part. Elements above
+    the diagonal count twice."""
     a = cases.upper_only(cases.positive_definite("well", 6, "complex128"))
     a_dot = cases.normal(cases.rng(1), (6, 6), "complex128")
     whole = np.triu(a_dot, 1)
@@ -144,8 +145,8 @@ def test_what_is_not_read_has_no_derivative(function):
 @pytest.mark.breadth
 @cases.one_process("it takes long")
 def test_equal_eigenvalues():
-    """Of their sum, and of what belongs to others, the derivative is right; of an eigenvector of
-    theirs there is none."""
+    """Derivatives of the sum of equal eigenvalues, and of the vectors of other eigenvalues, are
+    right. The derivative of an eigenvector of an equal eigenvalue isn't finite."""
     a, mesh = jnp.diag(jnp.array([1.0, 1, 2, 4])), cases.line(2)
     direction = cases.hermitian_part(cases.normal(cases.rng(2), (4, 4), "float64"))
 

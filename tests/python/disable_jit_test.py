@@ -1,7 +1,8 @@
-"""Where the caller has switched JAX's compilation off, and where JAX evaluates a trace eagerly, the
-results are those of compiled programs.
+"""If the caller has disabled JAX's compilation, or JAX evaluates a trace eagerly, the results are
+those of compiled programs.
 
-In a process of its own: what isn't compiled as a whole can end the process.
+The tests run in a process of their own: a program that isn't compiled as a whole can end the
+process.
 """
 
 import cases
@@ -95,7 +96,7 @@ for function in (jaxmg.tree.inv, jaxmg.tree.orthogonalize, jaxmg.tree.eigh):
 def _run(program):
     if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
-    cases.devices(2)  # or it is left out
+    cases.devices(2)  # skips the test if there are fewer
     result = run("-X", "faulthandler", "-c", _PROGRAM + program, JAX_ENABLE_X64="1")
     assert result.returncode == 0, result.stdout + result.stderr
 

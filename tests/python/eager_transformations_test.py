@@ -1,5 +1,5 @@
-"""Transformations of eager calls without ``mesh=``: the arrays below the tracers say where they
-are."""
+"""Transformations of eager calls without ``mesh=``: the arrays below the tracers carry the
+placement."""
 
 import cases
 import jax
@@ -33,7 +33,8 @@ _FUNCTIONS = {
 
 
 def _number(function):
-    """A number of a symmetric matrix's result, so that a derivative is symmetric too."""
+    """Returns a function that reduces a symmetric matrix's result to a number, so that its
+    derivative is symmetric too."""
     return lambda a, b: jnp.sum(jnp.sin(function((a + a.T) / 2, b)))
 
 
@@ -112,7 +113,8 @@ _OF_TWO = {
 )
 @cases.one_process("arrays are those of one process")
 def test_a_derivative_in_a_batch_of_one_of_two_arguments(name, argument, transformation, shared):
-    """The other is in the batch, and isn't differentiated; or the matrix is one for all."""
+    """The other argument is in the batch but isn't differentiated; or all elements share the
+    matrix."""
     a, b = _placed("device")
     a, axes = (a[0], (None, 0)) if shared else (a, 0)
 
@@ -142,7 +144,8 @@ def test_a_batch_by_leading_dimensions_with_refine():
 
 @pytest.mark.parametrize("function", [jaxmg.linalg.inv, jaxmg.potri, jaxmg.linalg.expm])
 def test_a_jit_hides_where_arrays_are(function):
-    """Also those of a constant, which the jit may compute with on other devices."""
+    """The placement is hidden also for a constant, since the jit may compute with it on other
+    devices."""
     cases.line(2)
     constant = jnp.asarray(_A)
     error = "inside jit the mesh of [aA] can't be seen"

@@ -1,4 +1,4 @@
-"""jaxmg._stacks: eigenproblems of a stack of matrices by stages, and what is computed with them."""
+"""jaxmg._stacks: eigenproblems of a stack of matrices by stages, and functions that use them."""
 
 import cases
 import jax
@@ -25,7 +25,7 @@ _TRIDIAGONAL = ("random", "zero", "identity", "wilkinson", "graded", "low rank",
 
 
 def _tridiagonal(kind, n, dtype):
-    """Diagonals, and what is beside them, of three matrices."""
+    """Returns the diagonals and off-diagonals of three matrices."""
     rng = cases.rng(0, n)
     d, e = rng.standard_normal((3, n)), rng.standard_normal((3, n - 1))
     huge, tiny = (1e30, 1e-25) if np.finfo(dtype).bits == 32 else (1e300, 1e-290)
@@ -44,7 +44,7 @@ def _tridiagonal(kind, n, dtype):
 
 
 def _check_eigenpairs(a, w, v, dtype):
-    """To rounding, also of eigenvalues that are close to each other or equal."""
+    """Checks eigenpairs up to rounding, also if eigenvalues are equal or close to each other."""
     __tracebackhide__ = True
     a, w, v = (np.asarray(x, np.float64) for x in (a, w, v))
     bound = 8 * cases.eps(dtype) * a.shape[-1] ** 0.5
@@ -104,7 +104,7 @@ def _symmetric(count, n, dtype):
 def test_reduction_to_tridiagonal_form(dtype, n):
     a = _symmetric(2, n, dtype) / n
     if n > 3:
-        a[1, 2:, :2] = a[1, :2, 2:] = 0  # nothing to reduce in columns 0 and 1
+        a[1, 2:, :2] = a[1, :2, 2:] = 0  # columns 0 and 1 need no reduction
     reflectors, d, e, tau = native.reduce_to_tridiagonal(jnp.asarray(a))
     q = householder.multiply(reflectors, tau, jnp.broadcast_to(jnp.eye(n, dtype=dtype), a.shape))
     q = np.asarray(q, np.float64)
@@ -141,7 +141,7 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages():
 
 @pytest.fixture
 def by_stages(monkeypatch):
-    """This platform takes that way for order 22; the list of what it took it for."""
+    """Selects stages for order 22 on this platform; returns a list of the shapes that took them."""
     taken, original = [], eigh.decompose
     row = choice.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
     monkeypatch.setattr(choice, "TABLE", (row,))
@@ -155,7 +155,7 @@ def test_batches_by_stages(by_stages, dtype):
     mesh = cases.line(1)
     a = _symmetric(3, 22, dtype)
     b = np.asarray(stack_cases.definite(3, 22, dtype))
-    upper = np.triu(a) + np.tril(np.full_like(a, 7), -1)  # below the diagonal nothing is read
+    upper = np.triu(a) + np.tril(np.full_like(a, 7), -1)  # nothing below the diagonal is read
     w, v = jax.vmap(lambda a: jaxmg.syevd(a, mesh=mesh))(jnp.asarray(upper))
     assert by_stages == [a.shape]
     _check_eigenpairs(a, w, v, dtype)
@@ -179,7 +179,7 @@ def test_trees_by_stages(by_stages):
         found = jaxmg.tree.eigh({"a": one}, UPLO=uplo, symmetrize_input=False, mesh=mesh)["a"]
         _check_eigenpairs(a, found.eigenvalues, found.eigenvectors, "float32")
     found = jaxmg.tree.eigh(tree, mesh=mesh)
-    assert by_stages == 3 * [a.shape]  # the other leaf has JAX's way
+    assert by_stages == 3 * [a.shape]  # the other leaf takes JAX's own way
     for name, leaf in tree.items():
         _check_eigenpairs(leaf, *found[name], "float32")
         assert type(found[name]) is type(jnp.linalg.eigh(leaf))
@@ -204,7 +204,7 @@ def test_svd_by_stages(shape):
 @pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_few_matrices_in_turn(dtype, monkeypatch):
-    """As where a library is faster for one after the other."""
+    """Small batches are solved one after the other where a library is faster that way."""
     platform = jax.default_backend()
     rows = (choice.Row(platform, "eigh", "turns", (9, 9), most=3),)
     monkeypatch.setattr(choice, "TABLE", rows)

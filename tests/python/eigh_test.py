@@ -1,4 +1,4 @@
-"""Eigenproblems that all ranks share, and some of the eigenvalues of others."""
+"""Eigenproblems that all ranks share, and subsets of eigenvalues."""
 
 import cases
 import jax
@@ -10,13 +10,13 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg._call import plugins
 
-# Orders that all ranks share, on CPU devices, and one that a single one solves.
+# On CPU devices all ranks share the first order, and a single rank solves the second.
 _SHARED, _ALONE = 300, 40
 
 
 @pytest.fixture(params=["all"], autouse=True)
 def _eigensolver(request):
-    """Matrices as small as these are left to one device."""
+    """Sets the eigensolver, since one device solves matrices as small as these by default."""
     plugin = plugins.load(jax.default_backend())
     plugin.set_eigensolver(request.param)
     yield

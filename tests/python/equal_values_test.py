@@ -1,5 +1,5 @@
-"""Derivatives of singular vectors and of functions of matrices where singular values or eigenvalues
-are equal, nearly equal, zero or of any scale: right, or infinite or NaN."""
+"""Derivatives of singular vectors and of matrix functions if singular values or eigenvalues are
+equal, nearly equal, zero or of any scale. They must be right, or infinite or NaN."""
 
 import cases
 import jax
@@ -17,7 +17,7 @@ def _unitary(n, dtype, seed):
 
 
 def _equal(kind, dtype):
-    """Matrices with equal singular values, exactly or but for rounding."""
+    """Returns a matrix with equal singular values, exactly or up to rounding."""
     return {
         "identity": np.eye(3),
         "tall": np.eye(5, 3),
@@ -72,7 +72,8 @@ def test_vectors_of_equal_singular_values_have_no_derivative(kind, dtype, name, 
 @pytest.mark.extended
 @pytest.mark.parametrize("batch", [False, True])
 def test_vectors_of_other_singular_values_have_derivatives(batch):
-    """That of the largest one, where the others are equal."""
+    """Vectors of the largest singular value have derivatives although the other values are
+    equal."""
     a, along = np.diag([3.0, 1, 1]), cases.normal(cases.rng(4), (3, 3), "float64")
 
     def function(a):
@@ -89,7 +90,7 @@ def test_vectors_of_other_singular_values_have_derivatives(batch):
 @pytest.mark.extended
 @pytest.mark.parametrize("batch", [False, True])
 def test_nearly_equal_singular_values_take_no_digits_of_the_unitary_factor(batch):
-    """A e^(tK) with a skew K has the factor U V^H e^(tK)."""
+    """A e^(tK) with a skew K has the unitary factor U V^H e^(tK)."""
     left, right = _unitary(3, "float64", 5), _unitary(3, "float64", 6)
     a = (left * [1, 1 + 1e-9, 2]) @ right
     skew = cases.normal(cases.rng(7), (3, 3), "float64")
@@ -101,7 +102,7 @@ def test_nearly_equal_singular_values_take_no_digits_of_the_unitary_factor(batch
 
     point, along = (np.stack([x] * 2) if batch else x for x in (a, a @ skew))
     found = jax.jit(lambda a, d: jax.jvp(function, (a,), (d,))[1])(point, along)
-    # The rounding of A K has a Hermitian part, which is divided by 1e-9 and cancels to 1e-16.
+    # The rounding of A K has a Hermitian part. Its quotient by 1e-9 cancels to 1e-16.
     np.testing.assert_allclose(found, np.broadcast_to(left @ right @ skew, found.shape), atol=1e-13)
     gradient = jax.jit(jax.grad(lambda a: jnp.sum(function(a) * np.eye(3))))(point)
     inner = left.T @ np.reshape(gradient, (-1, 3, 3))[0] @ right.T
@@ -115,8 +116,8 @@ def test_nearly_equal_singular_values_take_no_digits_of_the_unitary_factor(batch
 )
 @pytest.mark.parametrize("batch", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_derivatives_of_any_scale(dtype, batch):
-    """Where squares of singular values under- and overflow: those of U, S and V^H, and of a
-    gradient by S, bit for bit."""
+    """Derivatives of U, S, V^H and of a gradient by S scale exactly, also if squares of singular
+    values underflow or overflow."""
     a, along = (cases.normal(cases.rng(i), (2, 4, 4) if batch else (4, 4), dtype) for i in (8, 9))
 
     @jax.jit
@@ -163,7 +164,8 @@ def test_roots_of_singular_matrices_have_infinite_derivatives(kind, name, dtype)
     of_root, a = _SINGULAR[kind]
     root = _ROOTS[name]
     gradient = jax.grad(lambda a: of_root(root(a, mesh=cases.line(2))).real)(a.astype(dtype))
-    # Rounding may leave an eigenvalue that isn't 0; a gap taken for 1 gives entries of order 1.
+    # Rounding may leave a nonzero eigenvalue. If a gap were replaced by 1, entries would be of
+    # order 1.
     largest = 0.01 / cases.eps(dtype) ** 0.5
     assert not np.isfinite(gradient).all() or np.abs(gradient).max() > largest
 
@@ -222,7 +224,8 @@ def test_log_determinants_of_order_two_do_not_overflow():
     ),
 )
 def test_gradients_by_equal_eigenvalues_have_derivatives(dtype, batch):
-    """Those of a sum of logarithms, where eigenvalues are equal exactly or up to rounding."""
+    """The gradient of a sum of logarithms has a derivative, whether eigenvalues are equal exactly
+    or up to rounding."""
     vectors = _unitary(4, dtype, 12)
     a = np.stack([3 * np.eye(4), (vectors * [2, 2, 2, 5]) @ vectors.conj().T]).astype(dtype)
     along = cases.normal(cases.rng(13), a.shape, dtype)
@@ -248,7 +251,7 @@ def test_gradients_by_equal_eigenvalues_have_derivatives(dtype, batch):
 )
 @pytest.mark.extended
 def test_eigenvalues_have_third_derivatives(dtype, reverse):
-    """Along a line, on which they are roots of a polynomial of order 2."""
+    """Along a line, the eigenvalues are roots of a polynomial of degree 2."""
     a, along = (cases.normal(cases.rng(i), (2, 2), dtype) for i in (14, 15))
     a, along = (x + x.conj().T for x in (a, along))
 

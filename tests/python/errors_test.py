@@ -1,4 +1,4 @@
-"""Calls that can't be right raise before anything runs, and say what to do."""
+"""Invalid calls raise before any computation starts, and their errors say what to do."""
 
 import itertools
 import re
@@ -265,7 +265,7 @@ _TRANSFORMATIONS = {
 
 
 def _local(f):
-    """``f`` of a matrix that every device has, as a caller's shard_map has it."""
+    """Returns ``f`` of a matrix that every device has, called as in a caller's shard_map."""
     return jax.shard_map(f, mesh=cases.line(1), in_specs=P(), out_specs=P(), check_vma=False)
 
 

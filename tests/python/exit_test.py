@@ -1,8 +1,8 @@
 """A process that ends while calls are under way ends as it would without them.
 
-Ranks on CPU devices run on threads of their own, which nothing joins: what keeps them from running
-into what the end of the process takes down (BLAS, the allocator, static objects) is that JAX waits
-for its programs. JAXMG_TEST_EXITS is how many processes are tried.
+Ranks on CPU devices run on threads of their own, which nothing joins. The end of the process
+destroys objects that they use (BLAS, the allocator, static objects); they are safe because JAX
+waits for its programs. JAXMG_TEST_EXITS is the number of processes to try.
 """
 
 import itertools
@@ -50,11 +50,11 @@ _CASES = [
     *itertools.product(_ENDS, ("potrs", "potri", "syevd"), ("eager", "jit"), (500, 800, 1200))
 ]
 random.Random(0).shuffle(_CASES)
-_CASES.sort(key=lambda case: case[-1] != 500)  # the first few are to be quick
+_CASES.sort(key=lambda case: case[-1] != 500)  # the first cases must be quick
 _COUNT = int(os.environ.get("JAXMG_TEST_EXITS", 4))
 
 
-# Of processes on CPU devices, wherever the tests run.
+# The processes run on CPU devices, whichever devices the other tests use.
 _needs_cpu_plugin = pytest.mark.skipif(
     "cpu" not in plugins.entry_points(), reason="needs the plugin for CPU devices"
 )
@@ -102,7 +102,7 @@ def test_the_end_waits_for_results_up_to_a_limit(limit, ready):
 
 
 class _Never:
-    """An array of a call whose peer is gone."""
+    """An array of a call whose peer is gone: it never becomes ready."""
 
     def is_deleted(self):
         return False

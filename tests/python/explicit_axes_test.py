@@ -18,20 +18,20 @@ from jaxmg import linalg
 pytestmark = cases.needs_transformations
 
 _RANKS = (1, 2, 4, 8)
-# Name -> (leading dimensions, spec) on so many ranks.
+# Name -> function of the number of ranks that returns (leading dimensions, spec).
 _LAYOUTS = {
     "single": lambda ranks: ((), ("r", None)),
     "batch": lambda ranks: ((ranks,), ("r", None, None)),
     "batches": lambda ranks: ((ranks, 2), ("r", None, None, None)),
     "inner": lambda ranks: ((2, ranks), (None, "r", None, None)),
 }
-# Each function on each number of ranks, and in each layout.
+# Each function on each number of ranks, in alternating layouts.
 _CASES = [
     (name, ranks, tuple(_LAYOUTS)[(i + j) % 4])
     for i, name in enumerate(TABLE)
     for j, ranks in enumerate(_RANKS)
 ]
-# Of these the core; what earlier versions had wrong is extended.
+# The core of these cases, and the extended ones, which earlier versions failed.
 _CORE = [("cond-1", 4, "batch"), ("norm-None", 2, "batches"), ("solve_triangular", 2, "batch")]
 _EXTENDED = [
     ("eigh", 4, "inner"),
@@ -53,18 +53,18 @@ def test_the_table_has_all_functions():
 
 
 def _placed(name, ranks, layout):
-    """(the matrices, these on a mesh, the mesh)."""
+    """Returns (the matrices, the matrices on a mesh, the mesh)."""
     mesh = cases.line(ranks, kind=AxisType.Explicit)
     leading, spec = _LAYOUTS[layout](ranks)
     matrices = linalg_cases.matrices(TABLE[name].kind, leading)
     if layout == "single" and len(matrices) % ranks:
-        spec = spec[::-1]  # JAX takes no shards of different sizes
+        spec = spec[::-1]  # JAX requires shards of equal sizes
     return matrices, cases.shard(matrices, mesh, *spec), mesh
 
 
 @functools.cache
 def _alone(name, derivative):
-    """The call, or its gradient, on one device."""
+    """Returns the call, or its gradient, on one device."""
     call = TABLE[name].call
     run = jax.jit(jax.grad(linalg_cases.total(call)) if derivative else call)
 
@@ -76,14 +76,15 @@ def _alone(name, derivative):
 
 
 def _of_each(name, derivative, matrices):
-    """The results of each matrix of a batch, as a batch."""
+    """Returns the results of each matrix of a batch, as a batch."""
     leading = matrices.shape[:-2]
     each = [_alone(name, derivative)(x) for x in matrices.reshape(-1, *matrices.shape[-2:])]
     return jax.tree.map(lambda *leaves: np.reshape(leaves, (*leading, *leaves[0].shape)), *each)
 
 
 def _selected(first, others, derivatives=False):
-    """Cases of the table, and more: ``first`` is the core, ``others`` are extended."""
+    """Returns cases of the table and further ones: ``first`` is the core, ``others`` are
+    extended."""
     there = [case for case in _CASES if TABLE[case[0]].derivative or not derivatives]
     more = [case for case in (*first, *others) if case not in there]
     return cases.broad(
@@ -129,7 +130,7 @@ def test_derivatives(name, ranks, layout):
     wanted = _of_each(name, True, matrices)
     np.testing.assert_allclose(tangent, np.vdot(wanted, moved), rtol=1e-7, atol=1e-7)
     gradient = np.asarray(gradient)
-    if TABLE[name].kind == "definite":  # has Hermitian tangents alone
+    if TABLE[name].kind == "definite":  # has only Hermitian tangents
         gradient, wanted = (x + np.swapaxes(x, -1, -2) for x in (gradient, wanted))
     np.testing.assert_allclose(gradient, wanted, rtol=1e-7, atol=1e-7)
 

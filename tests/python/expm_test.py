@@ -1,4 +1,4 @@
-"""The exponential of any square matrix, beside SciPy's."""
+"""The exponential of any square matrix, against SciPy's."""
 
 import functools
 
@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 
 from jaxmg import linalg
 
-# 1-norms, of which each takes another order of the approximant, and squarings at last.
+# 1-norms: each but the last takes another order of the approximant, and the last also squarings.
 _NORMS = (1e-3, 0.2, 0.5, 1.5, 4.0, 40.0)
 
 
@@ -72,7 +72,7 @@ def test_too_many_squarings():
 
 
 def _second(function):
-    """The gradient of a gradient along a direction."""
+    """Returns the gradient of a directional derivative."""
 
     def gradient(a, along):
         slope = jax.grad(lambda a: jnp.sum(jnp.sin(function(a))).real)(a)
@@ -120,7 +120,7 @@ def test_derivatives(of, norm, kind):
 @pytest.mark.slow
 @cases.needs_transformations
 def test_gradient():
-    """That of the Fréchet derivative's adjoint, which SciPy has too."""
+    """The gradient is the adjoint of the Fréchet derivative, which SciPy has too."""
     n, mesh = 7, cases.line(2)
     matrix, weights = _matrix(n, "float64", 3.0), cases.normal(cases.rng(4), (n, n), "float64")
 
@@ -155,7 +155,8 @@ def test_derivatives_where_the_exponential_is_nan(ranks):
 @cases.kinds
 @cases.needs_transformations
 def test_a_batch(kind):
-    """Of matrices that need not the same order, nor as many squarings; and its gradient."""
+    """Matrices of a batch may need different orders and numbers of squarings; the batch has a
+    gradient."""
     stack = np.stack([_matrix(5, "float64", norm) for norm in _NORMS[1:]])
     mesh = cases.line(2, kind=kind)
     for found, matrix in zip(linalg.expm(stack, mesh=mesh), stack, strict=True):
@@ -187,7 +188,7 @@ def test_derivatives_where_nothing_is_promoted(kind):
 
 @pytest.mark.breadth
 def test_of_a_hermitian_matrix():
-    """By eigenvalues where that is asked for, however many squarings it would take."""
+    """``assume_a="her"`` takes eigenvalues, whatever number of squarings the default would take."""
     mesh, matrix = cases.line(2), cases.hermitian(6, "complex128")
     expected = scipy.linalg.expm(matrix)
     for assumed in (None, "gen", "general", "her", "hermitian"):
@@ -205,7 +206,8 @@ def test_of_a_hermitian_matrix():
 @pytest.mark.extended
 @pytest.mark.parametrize("dtype", [cases.breadth("float32"), "complex128"])
 def test_of_triangular_matrices(dtype):
-    """Found to be triangular or said to be: each entry is right where they differ in size."""
+    """Each entry of a triangular matrix's exponential is right although entries differ in size,
+    whether the matrix is detected or declared to be triangular."""
     mesh, n = cases.line(3), 5
     matrix = np.triu(cases.normal(cases.rng(5), (n, n), dtype)) * 10.0 ** np.tri(n, k=-1).T
     for scale in (1, 1e5):
@@ -231,7 +233,7 @@ def test_of_triangular_matrices(dtype):
 @cases.needs_transformations
 @pytest.mark.parametrize("lower", [cases.breadth(False), True])
 def test_derivatives_at_a_triangular_matrix(lower):
-    """In a direction that isn't triangular."""
+    """Derivatives at a triangular matrix are right in directions that aren't triangular."""
     a, along = np.triu(_matrix(5, "float64", 9.0)), _matrix(5, "float64", 1.0)
     a = a.T.copy() if lower else a
     mesh = cases.line(2)
@@ -246,12 +248,12 @@ def test_derivatives_at_a_triangular_matrix(lower):
 
 @pytest.mark.extended
 def test_of_badly_scaled_matrices():
-    """Powers of the first are small although it is large; the second isn't triangular but for the
-    order of its rows."""
+    """The first matrix is large, but its powers are small. The second one is triangular up to a
+    permutation of rows and columns."""
     mesh, matrix = cases.line(2), np.zeros((4, 4))
     matrix[0] = -6e-2, -1.37e9, -1.17e19, 1e-12
     matrix[1, 0] = matrix[2, 1] = 1e-12
-    # By mpmath with 120 digits.
+    # Computed by mpmath with 120 digits.
     row = [0.9411045099874178, -1335139667.3814385, -1.1353317781704958e19, 9.703690411713645e-13]
     np.testing.assert_allclose(linalg.expm(matrix, mesh=mesh)[0], row, rtol=1e-13)
     single = linalg.expm(matrix.astype(np.float32), mesh=mesh)

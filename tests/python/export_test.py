@@ -1,4 +1,4 @@
-"""Programs that `jax.export` serializes, and a new process calls."""
+"""Programs that `jax.export` serializes and a new process calls."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ for name in names:
 
 
 def _goes_the_whole_way(folder, *names):
-    pytest.importorskip("flatbuffers")  # with which JAX serializes
+    pytest.importorskip("flatbuffers")  # JAX serializes with it
     if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices, on which the new processes run")
     for mode in ("write", "read"):

@@ -1,4 +1,4 @@
-"""Calls of kept factors that are refused: what can't be right, vmap, grad and shard_map."""
+"""Invalid calls with factors, and calls under vmap, grad and shard_map, are refused."""
 
 import re
 
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-_N = 13  # divides by no number of devices but one
+_N = 13  # only 1 of the numbers of devices divides it
 _B = np.ones(_N)
 _METHODS = {
     "cho_solve": lambda factor, b: jaxmg.cho_solve(factor, b),

@@ -1,4 +1,4 @@
-"""Cholesky factors that are kept: what is computed with them, and where they can go."""
+"""Cholesky factors that are kept: the functions that use them, and how they pass through JAX."""
 
 import itertools
 import warnings
@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-_N = 13  # divides by no number of devices but one
+_N = 13  # only 1 of the numbers of devices divides it
 _TRANS = {
     "N": lambda lower: lower,
     "T": lambda lower: lower.T,
@@ -29,7 +29,7 @@ def _problem(n=_N, dtype="float64", nrhs=2):
 
 
 def _close(actual, expected, scale, dtype):
-    """To rounding errors, where ``scale`` bounds the sum of what was added up."""
+    """Compares up to rounding errors; ``scale`` bounds the sum of the terms' magnitudes."""
     __tracebackhide__ = True
     assert np.shape(actual) == np.shape(expected)
     error = np.abs(cases.wide(actual) - cases.wide(expected)).max(initial=0)
@@ -37,7 +37,7 @@ def _close(actual, expected, scale, dtype):
 
 
 def _compute(factor, b):
-    """All that there is to compute with a factor."""
+    """Returns the results of all methods of a factor."""
     return {
         "upper": factor.upper(),
         "diagonal": factor.diagonal(),
@@ -50,7 +50,8 @@ def _compute(factor, b):
 
 
 def _check(matrix, b, factor, compute=None):
-    """All that a factor is and does; in one program, unless ``compute`` says otherwise."""
+    """Checks all attributes and methods of a factor; in one program, unless ``compute`` is
+    passed."""
     __tracebackhide__ = True
     dtype, n = matrix.dtype, len(matrix)
     real = np.finfo(dtype).dtype
@@ -81,7 +82,8 @@ def _check(matrix, b, factor, compute=None):
 
 
 def _is_dealt(n, ranks, *_):
-    """A third of the table, in which every size, number of ranks, dtype and tile width occurs."""
+    """Returns whether a case is in the third of the table in which every size, number of ranks,
+    dtype and tile width occurs."""
     return cases.SIZES.index(n) % 3 == cases.RANKS.index(ranks) % 3
 
 
@@ -202,7 +204,7 @@ def test_closed_over():
 
 @pytest.mark.extended
 def test_in_a_loop():
-    """A factor that a scan closes over, and one that it carries and replaces."""
+    """A scan may close over a factor, and may carry and replace one."""
     mesh = cases.line(4)
     matrix, b, factor = _factorize_on(mesh)
 
@@ -241,7 +243,7 @@ def test_in_a_branch(first):
 
 @pytest.mark.parametrize("method", ["inv", "upper"])
 def test_donated_factor(method):
-    """The result takes the place of the factor, which is gone."""
+    """The result takes the memory of the donated factor, which is deleted."""
     matrix = cases.positive_definite("well", 16, "float64")
     factor = jaxmg.cho_factor(cases.shard(matrix, cases.line(2), "r", None), 4)
     expected = np.asarray(getattr(factor, method)())
@@ -290,7 +292,7 @@ def test_the_factor_is_made_in_the_place_of_a():
 
 
 def _inputs(mesh_kind):
-    """Meshes, and specs of A on them."""
+    """Yields meshes and specs of A."""
     yield Mesh(cases.pick([1, 3]), ("r",)), P("r", None)
     yield Mesh(cases.pick([2, 0, 3, 1]), ("r",)), P("r", None)
     for entries in (("r", None), (None, "c"), ("r", "c"), (("r", "c"), None), ()):
@@ -303,8 +305,8 @@ def _inputs(mesh_kind):
     cases.broad(itertools.product(range(7), [16, _N]), lambda case, n: n == 16 or case in (1, 4)),
 )
 def test_meshes_and_specs(case, n):
-    """Some of the devices, in any order, with replicas, and of rows and columns; automatic axes and
-    explicit ones by turns."""
+    """Factors work on some of the devices, in any order, with replicas, and with sharded rows and
+    columns; cases alternate between automatic and explicit axes."""
     kind = (AxisType.Auto, AxisType.Explicit)[(case + (n == 16)) % 2]
     mesh, spec = list(_inputs(kind))[case]
     matrix, b = _problem(n)
@@ -328,7 +330,7 @@ def test_context_mesh(kind):
         factor = jax.jit(lambda a: jaxmg.cho_factor(a, 3))(a)
         _check(matrix, b, factor)
         cases.check_potrs(matrix, jax.jit(jaxmg.cho_solve)(factor, b), b)
-    _check(matrix, b, factor)  # its arrays know the devices
+    _check(matrix, b, factor)  # its arrays carry the devices
 
 
 def test_padded_by_the_caller():
@@ -391,8 +393,8 @@ def test_restored_failure_has_a_status():
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_lower_factor_is_refused(jitted, ranks):
-    """It would be taken for its diagonal. One that is both is right, and so is one with anything
-    below the diagonal."""
+    """A lower factor is refused, since only its diagonal would be read. A diagonal factor is
+    accepted, and so is an upper factor with anything below the diagonal."""
     mesh, matrix = cases.line(ranks), _problem()[0]
 
     def status(u):
@@ -410,7 +412,7 @@ def test_a_lower_factor_is_refused(jitted, ranks):
 
 
 def test_leaves_are_all_there_is():
-    """Saved and restored leaf by leaf, as checkpoints do, onto the same mesh."""
+    """Leaves can be saved and restored one by one onto the same mesh, as checkpoints do."""
     matrix, b, factor = _factorize_on(cases.line(4))
     leaves, structure = jax.tree.flatten(factor)
     assert all(isinstance(leaf, jax.Array) for leaf in leaves)

@@ -1,5 +1,5 @@
-"""Matrices (m, n) that are not square, through all that lies between a caller's array and the
-native code. The routine here copies its matrix."""
+"""Matrices (m, n) that aren't square, through all layers between a caller's array and the native
+code. The routine here copies its matrix."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ _SHAPES_ON_RANKS = pytest.mark.parametrize(
 )
 _COPY = record.Routine(
     name="copy",
-    native="getrf",  # of matrices of any shape, with a plan
+    native="getrf",  # its matrices have any shape, and a plan
     results=(results.Matrix("copy"), results.Status()),
     outputs=("copy",),
     local_outputs=("copy",),

@@ -17,8 +17,8 @@ _GPU = jax.default_backend() == "gpu"
 _N, _TILE = 96, 12
 _DTYPES = ("float32", "complex64")
 _ROUTINES = ("gesv", "lu_factor", "getri", "geqrf", "gels")
-# Exponents of two of the first and the last row, and of the first and the last column: far beyond
-# the range of float16.
+# Exponents of two of the first and the last row, and of the first and the last column. They are far
+# beyond the range of float16.
 _SCALES = {
     "plain": (0, 0, 0, 0),
     "graded rows": (-40, 40, 0, 0),
@@ -47,13 +47,13 @@ def _options(ranks, precision):
 
 
 def _error(a, x, b):
-    """The backward error, of the matrix whose rows and columns are not scaled."""
+    """Returns the backward error for the matrix without the scaling of rows and columns."""
     a, x, b = (np.asarray(v).astype(np.complex128) for v in (a, x, b))
     return np.linalg.norm(a @ x - b) / (np.linalg.norm(a) * np.linalg.norm(x))
 
 
 def _found(routine, dtype, scales, ranks, precision):
-    """The error of a routine's result."""
+    """Returns the error of a routine's result."""
     options = _options(ranks, precision)
     columns = _N // 2 if routine == "gels" else _N
     a, b, rows, width = _problem(dtype, scales, columns)
@@ -91,18 +91,18 @@ def _found(routine, dtype, scales, ranks, precision):
     ),
 )
 def test_as_accurate_as_plain_products(routine, dtype, ranks):
-    """Products of three float16 parts and of six bfloat16 parts are; of three bfloat16 parts not,
-    so these are products of parts."""
+    """Products of three float16 parts and of six bfloat16 parts are as accurate as plain products.
+    Products of three bfloat16 parts aren't, which shows that the parts are used."""
     found = {
         precision: _found(routine, dtype, "plain", ranks, precision)
         for precision in ("highest", _X6, _F16, _X3)
     }
-    # Tensor cores truncate each sum, and so narrow tiles have many.
+    # Tensor cores truncate each sum, and narrow tiles have more sums.
     assert max(found[_X6], found[_F16]) < (6 if _GPU else 3) * found["highest"]
     if routine == "lu_factor" and ranks == 1 and not _GPU:
         assert len(set(found.values())) == 1  # LAPACK factors the whole matrix
         return
-    if not _GPU:  # one GPU solves a matrix of this order by plain products (tests/gpu/check.py)
+    if not _GPU:  # one GPU solves this order by plain products (tests/gpu/check.py)
         assert 3 * found["highest"] < found[_X3] < 10 * _X3_EPS
         assert found[_F16] != found["highest"]
 
@@ -116,8 +116,8 @@ def test_as_accurate_as_plain_products(routine, dtype, ranks):
     ),
 )
 def test_rows_and_columns_of_any_size(routine, dtype, scales):
-    """Each product scales its factors by powers of two, so float16's range is no limit. Sums of few
-    large terms show that float16 parts have 22 bits."""
+    """Each product scales its factors by powers of two, so the range of float16 is no limit. Sums
+    of a few large terms show that float16 parts have 22 bits."""
     plain = _found(routine, dtype, scales, 2, "highest")
     found = _found(routine, dtype, scales, 2, _F16)
     assert found < 6 * max(plain, 3 * cases.eps(dtype))

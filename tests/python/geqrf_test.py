@@ -1,5 +1,5 @@
 """geqrf and its factor, least_squares and qr of any shape, qr_multiply and householder_product,
-beside LAPACK's."""
+against LAPACK's."""
 
 import copy
 import itertools
@@ -94,7 +94,7 @@ def test_solutions(shape, ranks, dtype, kind):
         _close(factor.solve(c, trans), np.linalg.lstsq(matrix, cases.wide(c))[0], dtype, scale)
 
 
-# Matrices of order n, or (m, n), that are hard for a QR.
+# Matrices of shape (m, n) that are hard for QR.
 def _graded(m, n):
     return _normal(m, n) * np.logspace(0, -14, n)
 
@@ -111,7 +111,7 @@ def _zero_columns(m, n):
     return _normal(m, n) * (np.arange(n) % 3 > 0)
 
 
-# By name: the processes of a job look for the same tests.
+# The names are test ids, which must be the same in all processes of a job.
 _MAKERS = {
     "graded": _graded, "scaled": _scaled, "of rank 2": _of_rank_2, "zero columns": _zero_columns
 }  # fmt: skip
@@ -146,7 +146,7 @@ def test_hard_matrices_that_are_not_tall(shape, ranks, dtype, kind):
 
 
 def _check_hard(a, mesh):
-    """Orthogonal to rounding, and a small residual in each column."""
+    """Checks that Q is orthogonal up to rounding, and that each column has a small residual."""
     __tracebackhide__ = True
     q, r = (np.asarray(x) for x in linalg.qr(a, mesh=mesh))
     k = min(a.shape)
@@ -301,7 +301,8 @@ _LEADING = (((3,), (3,)), ((2, 1), (3,)), ((3,), ()), ((), (3,)), ((2, 3), None)
     ),
 )
 def test_qr_multiply_of_a_batch(of_a, of_c, shape, mode, kind):
-    """c of its own leading dimensions, or a vector for all matrices."""
+    """qr_multiply of a batch accepts c with other leading dimensions, or a vector for all
+    matrices."""
     random, mesh = cases.rng(1), cases.line(2, kind=kind)
     a = cases.normal(random, (*of_a, *shape), "complex128")
     rows = min(shape) if mode == "left" else shape[0]
@@ -380,7 +381,7 @@ def test_errors():
 
 
 def _solutions_by_jax(a, b, c):
-    """A^+ b, A^+H c and A^+T c of a tall A."""
+    """Returns A^+ b, A^+H c and A^+T c of a tall A."""
     gram = a.conj().T @ a
     solved = jnp.linalg.solve(gram, c)
     return (
@@ -391,7 +392,7 @@ def _solutions_by_jax(a, b, c):
 
 
 def _of_solutions(dtype, ranks, kind):
-    """(a function of A, b and c by a factor, such arrays, and tangents)."""
+    """Returns (a function of A, b and c that uses a factor, arrays to call it with, tangents)."""
     mesh = cases.line(ranks, kind=kind)
     shapes = (7, 4), (7, 2), (4, 2)
     arrays, moved = (tuple(_normal(*shape, dtype, i) for shape in shapes) for i in (2, 3))
@@ -421,7 +422,7 @@ def _check_derivative(function, reference, arrays, moved, dtype, factor):
     ),
 )
 def test_derivatives_of_solutions(dtype, ranks, kind):
-    """Those of the normal equations."""
+    """Derivatives of solutions agree with derivatives of the normal equations."""
     ours, arrays, moved = _of_solutions(dtype, ranks, kind)
     _check_derivative(ours, _solutions_by_jax, arrays, moved, dtype, 1e5)
 

@@ -1,4 +1,4 @@
-"""`gesv` and `getri` beyond what the table says: failures, arguments. lu_accuracy_test.py has hard
+"""`gesv` and `getri` beyond the table: failures and arguments. lu_accuracy_test.py has hard
 matrices."""
 
 import itertools
@@ -43,7 +43,7 @@ def test_all_orders(n, ranks, dtype, kind):
 @pytest.mark.core("complex64")
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_singular(dtype):
-    """The status is LAPACK's info, and no error is raised."""
+    """The status of a singular matrix is LAPACK's info, and no error is raised."""
     n, mesh = 9, cases.line(2)
     matrix = cases.general("well", n, dtype)
     matrix[4] = 0
@@ -58,7 +58,7 @@ def test_singular(dtype):
     assert status == info and not np.isfinite(inverse).all()
     factor = jaxmg.lu_factor(a, 2, mesh)
     assert factor.status == info and factor.det() == 0
-    # By LAPACK, whose trtri leaves a singular triangle as it is.
+    # On one rank LAPACK inverts; its trtri leaves a singular triangle unchanged.
     alone = jaxmg.getri(matrix, mesh=cases.line(1))
     assert not np.isfinite(alone).all()
 
@@ -170,7 +170,8 @@ def test_work_is_given_back():
 @cases.needs_transformations
 @pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_gradients_are_those_of_jax(dtype):
-    """Of first and second order, of x and of the determinant, in one program each."""
+    """First and second derivatives of x and of the determinant agree with JAX's, in one program
+    each."""
     n, mesh = 6, cases.line(2)
     a, b = cases.general("well", n, dtype), cases.normal(cases.rng(5), (n, 2), dtype)
     weight = cases.normal(cases.rng(6), (), dtype)
@@ -220,7 +221,7 @@ def test_gradient_in_a_shard_map(check_vma):
 
 @cases.needs_transformations
 def test_in_a_shard_map_right_hand_sides_that_differ_are_a_status():
-    """Of the call, and of its derivative."""
+    """Different right-hand sides set the status of the call, and of its derivative."""
     n, mesh = 8, cases.line(4)
     a, b = cases.general("well", n, "float64"), np.ones(n)
 
@@ -241,7 +242,8 @@ def test_in_a_shard_map_right_hand_sides_that_differ_are_a_status():
 @cases.needs_transformations
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_batch_has_each_ones_status(ranks):
-    """On one device all at once, where what fails is computed again for its status."""
+    """Each matrix of a batch has its own status. One device solves all at once, and recomputes the
+    failed ones for their status."""
     n, mesh = 5, cases.line(ranks)
     a = np.stack([cases.general("well", n, "float64")] * 4) * np.arange(1, 5)[:, None, None]
     a[1, 2] = 0

@@ -1,5 +1,5 @@
-"""Canaries: one test for each function of jaxmg/_internals.py. A failure says which version of JAX
-broke which internal; the functions of the package that need it fail in other ways."""
+"""One canary test for each function of jaxmg/_internals.py. A failure names the version of JAX and
+the internal that it broke; functions that need the internal fail in other ways."""
 
 import contextlib
 import inspect
@@ -254,11 +254,11 @@ def test_raise_signals_before_errors():
         x = jax.jit(lambda x: jax.pure_callback(fail, x, x))
         with pytest.raises(error, match="expected"):
             jax.block_until_ready(x(jnp.ones(2)))
-        assert error.__init__ is before  # it was called, which removes it
+        assert error.__init__ is before  # the call removes it
 
 
 def test_launch_finds_its_cluster():
-    """Of jaxmg/_processes/child.py, which imports neither JAX nor this package."""
+    """jaxmg/_processes/child.py relies on this, and imports neither JAX nor this package."""
     with canary("jax._src.clusters.ClusterEnv._cluster_types"):
         from jax._src.clusters import ClusterEnv
 

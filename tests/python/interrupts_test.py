@@ -1,5 +1,5 @@
-"""Ctrl-C ends the calls that are under way, reaches the caller as KeyboardInterrupt, and leaves the
-next call and the caller's own handlers of SIGINT alone."""
+"""Ctrl-C ends the calls that are under way and reaches the caller as KeyboardInterrupt. It affects
+neither the next call nor the caller's own handlers of SIGINT."""
 
 import os
 import signal
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_what_one_device_does_for_all(n, call):
 @pytest.mark.extended
 @pytest.mark.parametrize("call", ["potrs", "eigenvalues"])
 def test_ctrl_c_ends_one_call(call):
-    """Within the engine's steps."""
+    """Ctrl-C ends a call between the engine's steps."""
     n = (
         {"potrs": 80000, "eigenvalues": 20000}
         if _ON_GPUS
@@ -164,7 +164,7 @@ signal_after(0.2)
 jax.block_until_ready(many(a, b))
 """)
     assert result.returncode == -signal.SIGINT
-    assert "\nKeyboardInterrupt" in result.stderr  # JAX 0.6: with a note on the error below
+    assert "\nKeyboardInterrupt" in result.stderr  # JAX 0.6 adds a note about the error below
 
 
 @pytest.mark.extended
@@ -250,7 +250,7 @@ def test_a_process_without_a_handler_of_its_own_is_not_watched(monkeypatch):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
     interrupts.watch(plugin)
     assert watched == [interrupts._wanted]
-    interrupts.watch(types.SimpleNamespace())  # a plugin that was built before
+    interrupts.watch(types.SimpleNamespace())  # a plugin of an earlier version
 
 
 def test_errors_are_constructed_as_ever_without_a_signal():

@@ -1,7 +1,7 @@
 """The interface of JAXMg 0.0.x, function by function: code written for it runs unchanged.
 
-What is different on purpose: a right-hand side that is a vector gives a vector (there (N, 1)), and
-of global arrays the eigenvectors come sharded like A (there by columns).
+Two results differ on purpose. A right-hand side that is a vector yields a vector (in 0.0.x, (N,
+1)). Eigenvectors of global arrays are sharded like A (in 0.0.x, by columns).
 """
 
 import itertools
@@ -19,7 +19,7 @@ import jaxmg
 _N, _RANKS, _T_A = 24, 4, 4
 _ROWS = P("x", None)
 
-# Spellings of in_specs: one spec, a list or tuple of it, and the pair of versions up to 0.0.5.
+# Forms of in_specs: one spec, a list or tuple of it, and the pair of versions up to 0.0.5.
 _SPECS = {
     "spec": _ROWS,
     "tuple": (_ROWS,),
@@ -29,7 +29,7 @@ _SPECS = {
 
 
 def _problem(dtype="float64", n=_N, nrhs=2):
-    """A mesh, A by rows over it with its values, and replicated right-hand sides."""
+    """Returns (mesh, A's values, A sharded by rows, right-hand sides, the same replicated)."""
     mesh = cases.line(_RANKS, "x")
     matrix, rhs = (
         cases.positive_definite("well", n, dtype),
@@ -51,13 +51,13 @@ def _by_rows(array, mesh):
 
 
 def _modes(function, *arguments):
-    """The function's results eagerly and under jit."""
+    """Yields the function's results, eager and under jit."""
     yield function(*arguments)
     yield jax.jit(function)(*arguments)
 
 
 def _sharded(function, mesh, out_specs, in_specs):
-    """``function`` in the caller's own shard_map, which is what *_shardmap_ctx are for."""
+    """Returns ``function`` in the caller's own shard_map, the place to call *_shardmap_ctx."""
     mapped = jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
@@ -143,7 +143,8 @@ def test_tile_that_does_not_fit_the_shards(T_A):
 
 
 def test_status_where_it_fails():
-    """LAPACK's info in place of 0.0.9's own number: not 0 in either, and NaN with it."""
+    """The status is LAPACK's info, where 0.0.9 has a number of its own. Both are nonzero for a
+    failure, and results are NaN."""
     mesh, a, b = _indefinite()
     for x, status in _modes(lambda a, b: jaxmg.potrs(a, b, _T_A, mesh, _ROWS, True), a, b):
         assert status == 11 and np.isnan(x).all()
@@ -155,7 +156,7 @@ def test_status_where_it_fails():
 
 
 def _padded(matrix, rows):
-    """As pad_rows in a shard_map does it: below each rank's rows, to ``rows`` in all."""
+    """Pads as pad_rows does in a shard_map: below each rank's rows, to ``rows`` in total."""
     n = len(matrix)
     block = -(-n // _RANKS)
     blocks = [matrix[start : start + block] for start in range(0, n, block)]
@@ -170,7 +171,7 @@ def _padded(matrix, rows):
 @pytest.mark.slow
 @pytest.mark.parametrize("n, rows", [(22, 24), (24, 24), (24, 32)])
 def test_matrix_that_the_caller_padded(n, rows):
-    """pad=False: (rows, n), where the padding has whatever value."""
+    """With pad=False a matrix is (rows, n), and the values of the padding don't matter."""
     mesh, matrix, _, rhs, b = _problem(n=n)
     a = cases.shard(_padded(matrix, rows), mesh, *_ROWS)
     for x in _modes(lambda a, b: jaxmg.potrs(a, b, 3, mesh, _ROWS, pad=False), a, b):
@@ -207,7 +208,7 @@ def test_potrs_shardmap_ctx(dtype):
         assert status.shape == (1,) and status.dtype == np.int32 and status[0] == 0
 
 
-# A dtype is not spelt: one of them has all spellings.
+# The dtype doesn't affect the form of a call, so only one dtype takes all forms.
 _SPELT = pytest.mark.parametrize(
     "dtype, spelling",
     cases.broad(
@@ -220,7 +221,8 @@ _SPELT = pytest.mark.parametrize(
 @pytest.mark.slow
 @_SPELT
 def test_potri_shardmap_ctx(dtype, spelling):
-    """The upper triangle of the inverse, which potri_symmetrize completes."""
+    """potri_shardmap_ctx returns the upper triangle of the inverse; potri_symmetrize completes
+    it."""
     mesh, matrix, a, *_ = _problem(dtype)
     calls = {
         "positional": lambda a: jaxmg.potri_shardmap_ctx(a, _T_A, True),
@@ -236,7 +238,7 @@ def test_potri_shardmap_ctx(dtype, spelling):
 @pytest.mark.slow
 @_SPELT
 def test_syevd_shardmap_ctx(dtype, spelling):
-    """Each rank gets its columns of V, (N, N / P): callers put them together along axis 1."""
+    """Each rank gets its columns of V, (N, N / P); callers concatenate them along axis 1."""
     mesh, matrix, a, *_ = _problem(dtype)
     shapes = []
 
@@ -281,7 +283,8 @@ def test_status_inside_shard_map():
 
 
 def test_padding_inside_shard_map():
-    """pad_rows and unpad_rows on local blocks, with what calculate_padding says."""
+    """pad_rows and unpad_rows pad local blocks by the number of rows that calculate_padding
+    returns."""
     mesh, matrix, a, *_ = _problem()
     padding = jaxmg.calculate_padding(_N // _RANKS, 4)
     assert padding == 2
@@ -321,7 +324,7 @@ def test_cyclic_1d(dtype):
 
 
 def test_get_cols_cyclic():
-    """(column, device before, device after), the columns in order."""
+    """Returns (column, device before, device after) for each column, in order."""
     columns = jaxmg.get_cols_cyclic(N=12, N_batch=4, T_A=2, num_devices=3)
     assert columns == [(c, c // 4, c // 2 % 3) for c in range(12)]
 
@@ -335,7 +338,7 @@ def test_plot_block_to_cyclic():
 
 
 def test_loop_over_steps_under_one_jit():
-    """An optimiser's step: what comes out goes in again."""
+    """The results of an optimiser's step are the arguments of the next one."""
     mesh, matrix, a, rhs, b = _problem()
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""jaxmg.linalg.lstsq and least_squares beside NumPy's."""
+"""jaxmg.linalg.lstsq and least_squares against NumPy's."""
 
 import functools
 import itertools
@@ -18,7 +18,8 @@ from jaxmg._stacks import choice
 
 
 def _of_rank(m, n, rank, dtype):
-    """A matrix of this rank, and what it is multiplied with from both sides as it moves."""
+    """Returns a matrix of this rank, and the left and right factors of its tangent (see
+    `_moved`)."""
     a = cases.normal(cases.rng(m, n), (m, n), dtype)
     if rank < min(m, n):
         left = cases.normal(cases.rng(1), (m, rank), dtype)
@@ -31,7 +32,7 @@ def _b(m, dtype, columns=2):
 
 
 def _numpys(a, b, damp=None, rcond=None):
-    """NumPy's (x, resid, rank, s) in double precision, with residuals always."""
+    """Returns NumPy's (x, resid, rank, s) in double precision, with residuals in all cases."""
     rcond = cases.eps(a.dtype) * max(a.shape) if rcond is None else rcond
     a, b = cases.wide(a), cases.wide(b)
     whole, right = a, b
@@ -70,7 +71,8 @@ _SHAPES = (((12, 3), 4), ((13, 5), 2), ((5, 5), 1), ((5, 13), 2), ((3, 7), 4))
     ),
 )
 def test_as_numpy(shape, ranks, rank, dtype, kind):
-    """Of full rank where it is 3, and of low rank; vectors, and several columns."""
+    """Results agree with NumPy's for full rank (rank 3) and low rank, for vectors and several
+    columns."""
     rank = min(shape) if rank == 3 else rank
     mesh, (a, *_) = cases.line(ranks, kind=kind), _of_rank(*shape, rank, dtype)
     b, rcond = _b(shape[0], dtype), 50 * cases.eps(dtype)
@@ -93,7 +95,7 @@ def test_as_numpy(shape, ranks, rank, dtype, kind):
     ),
 )
 def test_ridge(shape, ranks, dtype):
-    """As with damp times I below A."""
+    """Ridge is least squares of A with damp times I below it."""
     mesh, (a, *_) = cases.line(ranks), _of_rank(*shape, min(shape), dtype)
     b = _b(shape[0], dtype)
     x, resid, *_ = linalg.lstsq(cases.shard_rows(a, mesh), b, damp=0.3, mesh=mesh)
@@ -106,7 +108,8 @@ def test_ridge(shape, ranks, dtype):
 
 
 def _check_normal_equations(a, b, found, rcond=None):
-    """The residual of the normal equations beside that of LAPACK's gelsd; its rank and values."""
+    """Checks the residual of the normal equations against LAPACK's gelsd, the rank and the
+    values."""
     __tracebackhide__ = True
     x, _, rank, s = map(np.asarray, found)
     unit, scale = cases.eps(a.dtype), np.abs(a).max(initial=0) or 1
@@ -129,7 +132,7 @@ def _check_normal_equations(a, b, found, rcond=None):
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("ranks", (1, 2, 4))
 def test_conditions(ranks, dtype):
-    """The residual of the normal equations beside LAPACK's, and its rank."""
+    """Rank and residual of the normal equations agree with LAPACK's for all condition numbers."""
     mesh, n, unit = cases.line(ranks), 6, cases.eps(dtype)
     wide = "complex128" if np.dtype(dtype).kind == "c" else "float64"
     left, right = (np.linalg.qr(cases.normal(cases.rng(m), (m, n), wide))[0] for m in (48, n))
@@ -153,18 +156,19 @@ def test_conditions(ranks, dtype):
     ],
 )
 def test_hard_matrices(shape, ranks, dtype):
-    """Rank and singular values are LAPACK's, and no residual is larger than its, whatever A is."""
+    """Rank and singular values are LAPACK's, and no residual is much larger than its, for hard
+    A."""
     mesh, b = cases.line(ranks), _b(shape[0], dtype)
     for kind in HARD:
         m, n = max(shape), min(shape)
         a = hard(kind, m, n, dtype) if shape[0] >= shape[1] else hard(kind, m, n, dtype).T
-        # Clear of singular values that are rounding errors.
+        # The cutoff is well away from singular values that are rounding errors.
         rcond = 1e-3 if kind == "nearly of rank 1" else 100 * max(shape) * cases.eps(dtype)
         _check_normal_equations(a, b, linalg.lstsq(a, b, rcond, mesh=mesh), rcond)
 
 
 def _scaled_lapacks(a, b):
-    """x by LAPACK, which is less exact where columns have different lengths."""
+    """Returns LAPACK's x of scaled columns. Unscaled, LAPACK is less accurate if lengths differ."""
     lengths = np.linalg.norm(a, axis=0)
     return np.linalg.lstsq(a / lengths, b)[0] / lengths[:, None]
 
@@ -173,9 +177,10 @@ def _scaled_lapacks(a, b):
 @pytest.mark.parametrize("condition", (2, 1e3, 1e6))
 @pytest.mark.parametrize("damp", (None, 1e-4))
 def test_each_way_of_least_squares(condition, damp):
-    """By the seminormal equations where A is well conditioned, and as exact by Q where it isn't."""
+    """least_squares takes the seminormal equations for a well-conditioned A, and Q otherwise; both
+    are equally accurate."""
     a = _of_condition(40, 8, condition)
-    a = a * np.logspace(-3, 3, 8)  # which doesn't count: columns are scaled
+    a = a * np.logspace(-3, 3, 8)  # has no effect: columns are scaled
     b, mesh = _b(40, "float64"), cases.line(2)
     found = linalg.least_squares(jnp.asarray(a), b, damp=damp, mesh=mesh)
     whole = a if damp is None else np.concatenate([a, damp * np.eye(8)])
@@ -239,7 +244,7 @@ def test_numbers_that_are_not_finite(shape, bad, dtype):
 
 
 def _moved(a, b, left, right, b_dot, h):
-    """A problem of the same rank."""
+    """Returns a nearby problem of the same rank."""
     return (np.eye(len(a)) + h * left) @ a @ (np.eye(len(right)) + h * right), b + h * b_dot
 
 
@@ -259,7 +264,7 @@ def _moved(a, b, left, right, b_dot, h):
     ),
 )
 def test_derivatives(shape, ranks, rank, dtype, kind):
-    """As by differences, along which the rank stays."""
+    """Derivatives agree with differences along a direction that preserves the rank."""
     mesh, (a, left, right) = cases.line(ranks, kind=kind), _of_rank(*shape, rank, dtype)
     b, b_dot = _b(shape[0], dtype), _b(shape[0], dtype)[::-1].copy()
     a_dot, cutoff, h = left @ a + a @ right, 1e-9, 1e-6
@@ -284,7 +289,7 @@ def test_derivatives(shape, ranks, rank, dtype, kind):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("shape", [(12, 3), (5, 5), (3, 8)], ids=str)
 def test_gradients(shape, dtype, rank):
-    """Those of a pseudo-inverse that JAX differentiates, of full and of low rank."""
+    """Gradients agree with those of JAX's pseudo-inverse, for full and low rank."""
     mesh, (a, *_) = cases.line(2), _of_rank(*shape, rank, dtype)
     b = _b(shape[0], dtype)
 
@@ -307,7 +312,7 @@ def test_gradients(shape, dtype, rank):
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", ((12, 3), (3, 8)))
 def test_gradients_and_second_derivatives_of_ridge(shape):
-    """Those of the normal equations, of A, b and damp."""
+    """Derivatives by A, b and damp agree with those of the normal equations."""
     mesh, (a, *_) = cases.line(2), _of_rank(*shape, 3, "float64")
     b = _b(shape[0], "float64", 1)[:, 0]
 
@@ -339,7 +344,7 @@ def test_batches(dtype):
     same = linalg.lstsq(a, b[0], mesh=mesh)
     columns = jax.vmap(lambda b: linalg.lstsq(a[0], b, mesh=mesh)[0])(b)
     for i in range(3):
-        # [A; 0.1 I] has the condition 50 where A is singular, and errors grow by its square.
+        # If A is singular, [A; 0.1 I] has condition 50, and errors grow with its square.
         _compare([x[i] for x in found], _numpys(a[i], b[i], 0.1), dtype, factor=3000)
         _compare([x[i] for x in same], _numpys(a[i], b[0]), dtype)
         expected = _numpys(a[0], b[i])[0]
@@ -376,7 +381,7 @@ def test_large_matrices_that_are_neither_tall_nor_wide(
         found = linalg.lstsq(a, right, rcond, damp=damp, mesh=mesh)
         if columns is not None:
             _compare(found, columns, dtype)
-        else:  # ridge of a wide matrix by its normal equations
+        else:  # ridge of a wide matrix, by its normal equations
             x = np.linalg.pinv(cases.wide(a), rcond) @ cases.wide(right)
             if damp is not None:
                 adjoint = cases.wide(a).conj().T

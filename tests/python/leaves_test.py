@@ -1,4 +1,4 @@
-"""Leaves of factors on other trees: on another number of ranks, or with another tile width."""
+"""Leaves of a factor in the tree of another: for another number of ranks or another tile width."""
 
 import itertools
 import pickle
@@ -23,7 +23,7 @@ _MAKERS = {
     "RefinedFactor": lambda a, T, mesh: jaxmg.cho_factor(a, T, mesh, refine="float32"),
     "RefinedLUFactor": lambda a, T, mesh: jaxmg.lu_factor(a, T, mesh, refine="float32"),
 }
-# (ranks, tile width) of two factors whose leaves have the same shapes.
+# Pairs of (ranks, tile width) whose factors have leaves of the same shapes.
 _PAIRS = [((2, 1), (4, 1)), ((4, 2), (2, 2)), ((1, 2), (8, 1)), ((2, 2), (2, 4)), ((1, 8), (1, 3))]
 
 
@@ -34,14 +34,14 @@ def _factor(kind, ranks, tile):
 
 
 def _onto(target, factor):
-    """The leaves of one factor in the tree of another, as a restored checkpoint has them."""
+    """Returns the leaves of one factor in the tree of another, as if restored from a checkpoint."""
     pairs = zip(jax.tree.leaves(factor), jax.tree.leaves(target), strict=True)
     moved = [jax.device_put(np.asarray(x), y.sharding) for x, y in pairs]
     return jax.tree.unflatten(jax.tree.structure(target), moved)
 
 
 def _methods(factor):
-    """Functions that use all leaves of a factor."""
+    """Returns functions that use all leaves of a factor."""
     found = [lambda f: f.solve(_B), lambda f: f.portable(), pickle.dumps]
     names = ("logdet", "diagonal", "inv", "upper", "packed", "slogdet", "q")
     for name in names:
@@ -74,7 +74,8 @@ def test_leaves_of_another_mesh_or_tile_width(kind, pair):
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", _MAKERS)
 def test_leaves_on_as_many_ranks(kind):
-    """Also on other devices, and in a tree of tiles that are cut off in the same way."""
+    """Leaves fit a tree for as many ranks, also on other devices, and for a tile width that yields
+    the same tiles."""
     devices = cases.line(4).devices
     mesh = jax.sharding.Mesh(devices[::-1], ("other",))
     a = cases.shard(cases.positive_definite("well", _N, "float64"), mesh)
@@ -86,7 +87,8 @@ def test_leaves_on_as_many_ranks(kind):
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", _MAKERS)
 def test_arithmetic_on_leaves(kind):
-    """Optimizers average, scale and reset leaves; zeros are those of no matrix."""
+    """Optimizers may average, scale and reset leaves. Zero leaves are valid, although no matrix has
+    this factor."""
     factor = _factor(kind, 2, 2)
     x = np.asarray(factor.solve(_B))
     scaled = jax.tree.map(lambda leaf: (leaf * 0.5 + leaf * 0.5).astype(leaf.dtype), factor)
@@ -102,7 +104,8 @@ def test_arithmetic_on_leaves(kind):
 @pytest.mark.core("CholeskyFactor")
 @pytest.mark.parametrize("kind", _MAKERS)
 def test_a_checkpoint_finds_another_tree(kind):
-    """By the paths of its leaves, whatever becomes of their shapes."""
+    """The paths of the leaves tell a checkpoint that the tree differs, whatever shapes they
+    have."""
     for each in _PAIRS:
         old, new = (
             {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(factor)}
@@ -115,7 +118,8 @@ def test_a_checkpoint_finds_another_tree(kind):
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", _MAKERS)
 def test_a_batch_on_explicit_axes(kind):
-    """Of one matrix on each device the leaf of zeros is a stack of square matrices, of order 1."""
+    """With one matrix on each device, the leaf of zeros is a stack of square matrices of order
+    1."""
     mesh = cases.line(2, kind=AxisType.Explicit)
     a = np.stack([cases.positive_definite("well", _N, "float64") * k for k in (1, 2)])
     with cases.context(mesh):

@@ -1,8 +1,8 @@
-"""A matrix that isn't finite never reaches JAX's own linear algebra, that is a LAPACK that may not
-return: its results are NaN.
+"""A matrix that isn't finite never reaches JAX's own linear algebra, since its LAPACK may not
+return. The results are NaN.
 
-In the place of JAX's functions are stand-ins, which record whether what they get is finite, and
-call the function with zeros where it is not.
+Stand-ins replace JAX's functions. They record whether their argument is finite, and replace its
+other values by zeros.
 """
 
 import pathlib
@@ -19,14 +19,14 @@ import jaxmg
 from jaxmg import linalg, tree
 from jaxmg._stacks import library, lu
 
-# No other test takes these shapes: programs with stand-ins are not theirs.
+# No other test uses these shapes, so no other test reuses programs with stand-ins.
 _M, _N = 11, 9
 _NAMES = ("svd", "eigh", "eigvalsh", "qr", "inv", "solve", "slogdet", "det")
 
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What the library was given: a list of whether it was finite."""
+    """Returns a list that records whether each argument of the library was finite."""
     record: list[bool] = []
 
     def stand_in(function):
@@ -44,14 +44,14 @@ def seen(monkeypatch):
 
 
 def _floats(results):
-    """The results that are not integers, as arrays."""
+    """Returns the results that aren't integers, as arrays."""
     arrays = [np.asarray(x) for x in jax.tree.leaves(results)]
     return [x for x in arrays if x.dtype.kind in "fc"]
 
 
 def _is_nan(name, x):
-    """All of it, or one triangle of factors that have zeros in the other one; the condition of
-    infinity is infinite."""
+    """Returns whether a result is NaN, or one triangle of a factor with zeros in the other one. The
+    condition number of infinity is infinite instead."""
     if name == "cond":
         return not np.isfinite(x).any()
     factors = name.removeprefix("tree.")[:2] in ("qr", "lu")
@@ -111,7 +111,7 @@ _BATCHES = {
     "solve": lambda a, **o: linalg.solve(a[:, :_N], a[0, :_N, 0] * 0 + 1, **o),
     "slogdet": lambda a, **o: linalg.slogdet(a[:, :_N], **o),
     "det": lambda a, **o: linalg.det(a[:, :_N], **o),
-    "lu": lambda a, **o: linalg.lu(a, **o)[1:],  # P is of integers
+    "lu": lambda a, **o: linalg.lu(a, **o)[1:],  # P has integers
     "lu_factor": lambda a, **o: linalg.lu_factor(a[:, :_N], **o),
     "expm": lambda a, **o: linalg.expm(a[:, :_N], **o),
     "tree.svd": tree.svd,
@@ -149,7 +149,7 @@ def test_a_matrix_of_a_batch(name, ranks, seen):
         assert _is_nan(name, x[1]) and np.isfinite(x[::2]).all()
 
 
-_TRIANGLES = {  # with what lies below the diagonal of each, or else above
+_TRIANGLES = {  # (function, whether the triangle of zeros lies below the diagonal)
     "qr": (lambda a, **o: linalg.qr(a, **o)[1], True),
     "r": (lambda a, **o: linalg.qr(a, "r", **o), True),
     "complete": (lambda a, **o: linalg.qr(a, "complete", **o)[1], True),
@@ -194,7 +194,7 @@ def test_beside_a_triangle_that_is_not_finite_are_zeros(name, ranks, dtype):
 @pytest.mark.extended
 @pytest.mark.parametrize("ranks", [2, cases.breadth(1)])
 def test_an_infinite_diagonal_entry_hides_nothing_of_a_factor(ranks):
-    """Columns behind it are finite, and so are solutions."""
+    """The factor's columns after the infinite entry are finite, and so the solutions would be."""
     a, mesh = np.stack([2 * np.eye(5) + 1] * 3), cases.line(ranks)
     a[1, 2, 2] = np.inf
     for lower in (False, True):
@@ -225,8 +225,8 @@ _BY_STRUCTURE = {
     ),
 )
 def test_a_triangle_with_infinity_is_not_hermitian(name, ranks, dtype):
-    """Both products with a probe are infinite, and the other triangle alone is positive definite:
-    by that results were finite."""
+    """Both products with a probe are infinite, and the other triangle is positive definite by
+    itself. Without a check, results would be finite."""
     a = (3 * np.eye(6)).astype(dtype)
     for place in ((4, 1), (1, 4), (5, 0)):
         spoilt = a.copy()
@@ -301,13 +301,14 @@ def test_gradients_end_and_are_nan(batch, kind, seen):
     loss = cases.on(mesh, jax.grad(lambda a: linalg.svdvals(a, mesh=mesh).sum()))
     found = np.asarray(loss(placed))
     jax.effects_barrier()
-    assert all(seen)  # on CPU devices the engine calls LAPACK, and the library isn't asked
+    assert all(seen)  # on CPU devices the engine calls LAPACK, not the library
     assert np.isnan(found[1] if batch else found).all()
     assert not batch or np.isfinite(found[0]).all()
 
 
 def test_no_other_file_calls_the_library():
-    """Cholesky factorization and substitution may, as library.py has it."""
+    """Only library.py calls these functions; Cholesky factorization and substitution are exempt, as
+    library.py says."""
     names = "|".join((*_NAMES, "lu", "eig", "schur", "householder_product", "geqrf", "geqp3"))
     call = re.compile(rf"\b(jnp|jax\.numpy|lax|jax\.lax|jax\.scipy)\.linalg\.({names})\(")
     folder = pathlib.Path(jaxmg.__file__).parent
@@ -320,7 +321,7 @@ def test_no_other_file_calls_the_library():
 
 @pytest.mark.parametrize("name", ["inverse_of_small", "inverse_by_plugin", "solve_small"])
 def test_an_infinite_pivot_hides_nothing(plugin, name):
-    """Elimination divides by it, and would leave finite numbers."""
+    """Elimination divides by an infinite pivot, which could leave finite numbers."""
     a = cases.normal(cases.rng(5), (3, 6, 6), "float64")
     a[1, 2, 2] = np.inf
     others = (np.ones((3, 6, 1)),) if name == "solve_small" else ()

@@ -1,4 +1,4 @@
-"""How long a rank waits for the others of its call: JAXMG_RENDEZVOUS_TIMEOUT."""
+"""JAXMG_RENDEZVOUS_TIMEOUT limits the time that a rank waits for the others of its call."""
 
 import re
 

@@ -14,13 +14,13 @@ from jaxmg import linalg
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call, whose results don't depend on signs of vectors.
+    """A call whose results don't depend on signs of vectors.
 
     Attributes:
         of: the name of the function in jaxmg.linalg.
-        call: function of a matrix, or a batch, that gives an array or a tuple of arrays.
-        kind: the matrix: "definite", "general", "tall" or "wide".
-        derivative: whether the result has one.
+        call: function of a matrix, or a batch, that returns an array or a tuple of arrays.
+        kind: the kind of matrix: "definite", "general", "tall" or "wide".
+        derivative: whether the result has a derivative.
     """
 
     of: str
@@ -66,7 +66,7 @@ def _rcond(a):
 
 
 def _mapped(function):
-    """``function``, which takes a single matrix, of a batch."""
+    """Returns a function of a batch that maps ``function``, which takes a single matrix."""
 
     def call(a):
         of_batch = function
@@ -104,13 +104,13 @@ def _table():
     for of, call in {
         "solve": lambda a: linalg.solve(a, a),
         "inv": linalg.inv,
-        "det": lambda a: linalg.det(a) / 1e7,  # near 1, so that `total` keeps its digits
+        "det": lambda a: linalg.det(a) / 1e7,  # near 1, so that `total`'s sine keeps its digits
         "slogdet": linalg.slogdet,
         "lu": linalg.lu,
         "lu_factor": _first(linalg.lu_factor),
         "lu_solve": _lu_solve,
         "matrix_power": _with(linalg.matrix_power, 3),
-        "expm": lambda a: linalg.expm(a / 8),  # an exponential whose sine has its digits
+        "expm": lambda a: linalg.expm(a / 8),  # the sine of a small exponential keeps its digits
         "solve_triangular": lambda a: linalg.solve_triangular(a, a, lower=True),
     }.items():
         yield of, Case(of, call, "general")
@@ -148,7 +148,7 @@ TABLE = dict(_table())
 
 
 def matrices(kind, leading, n=8):
-    """Matrices of this kind with these leading dimensions, whose singular values differ."""
+    """Returns matrices of this kind with these leading dimensions; their singular values differ."""
     rows, columns = {"tall": (n, n // 2), "wide": (n // 2, n)}.get(kind, (n, n))
     x = cases.rng(3).normal(size=(*leading, rows, columns))
     if kind == "definite":
@@ -157,7 +157,7 @@ def matrices(kind, leading, n=8):
 
 
 def total(call):
-    """A number of all results, for derivatives."""
+    """Returns a function that reduces all results to a number, for derivatives."""
 
     def run(a):
         leaves = [x for x in jax.tree.leaves(call(a)) if jnp.issubdtype(x.dtype, jnp.inexact)]

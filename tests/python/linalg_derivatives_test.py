@@ -1,4 +1,4 @@
-"""Derivatives and batches of jaxmg.linalg, against those of jax.numpy.linalg on one device."""
+"""Derivatives and batches of jaxmg.linalg, against jax.numpy.linalg on one device."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ def _again(a, b, **where):
     return linalg.cho_solve(linalg.cho_factor(a, True, **where), b, **where)
 
 
-# Name -> (ours of a and b, the same on one device).
+# Name -> (our function of a and b, the same on one device).
 FUNCTIONS = {
     "solve": (linalg.solve, jnp.linalg.solve),
     "cho_solve": (_again, jnp.linalg.solve),
@@ -98,7 +98,8 @@ def test_derivatives(name, n, dtype, jitted, kind):
     ),
 )
 def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks, kind):
-    """Where those of eigenvectors are infinite, or of no digit, these derivatives are not."""
+    """Derivatives of matrix functions are accurate although derivatives of eigenvectors are
+    infinite or have no correct digit."""
     n, mesh = 8, cases.line(ranks, kind=kind)
     random = cases.rng(8)
     v = np.linalg.qr(cases.normal(random, (n, n), dtype))[0]
@@ -166,11 +167,11 @@ def test_leading_dimensions(name, kind):
     matrices = np.stack([cases.positive_definite("well", 7, "float64") * i for i in range(1, 5)])
     b = cases.normal(cases.rng(5), (4, 7, 2), "float64")
     theirs = jax.vmap(theirs)
-    # On the mesh that the batch is on.
+    # The results are on the mesh of the batch.
     found = ours(cases.shard(matrices, mesh, "r", None, None), b)
     np.testing.assert_allclose(found, theirs(matrices, b), rtol=1e-10, atol=1e-10)
     assert found.sharding.mesh == mesh
-    # Of two dimensions, and differentiated.
+    # Batches of two dimensions, and derivatives.
     function = functools.partial(ours, mesh=mesh)
     found = function(matrices.reshape(2, 2, 7, 7), b.reshape(2, 2, 7, 2))
     np.testing.assert_allclose(
@@ -186,7 +187,7 @@ def test_leading_dimensions(name, kind):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
-# Leading dimensions of a, of b, which is a vector where there are none.
+# Leading dimensions of a and of b; None for b is a vector.
 _LEADING = [
     ((3,), None),
     ((), (3,)),
@@ -235,7 +236,7 @@ def test_batches_that_cannot_be():
 
 
 def _cofactors(a):
-    """The derivatives of det(A) by A's elements, one by one."""
+    """Returns the derivatives of det(A) by A's elements, one by one."""
     n, result = len(a), np.empty_like(a)
     for i, j in np.ndindex(n, n):
         minor = np.delete(np.delete(a, i, 0), j, 1)
@@ -243,7 +244,7 @@ def _cofactors(a):
     return result
 
 
-# In the engine's terms row k of A is column k, and pivot k is exactly zero.
+# Row k of A is column k for the engine, and pivot k is exactly zero.
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "n, ranks, tile, k, dtype",
@@ -278,7 +279,8 @@ def test_a_zero_determinant_has_cofactors(n, ranks, tile, k, dtype):
 
 @pytest.mark.breadth
 def test_zero_determinants():
-    """In batches; of more than one zero pivot; and what a second derivative is there."""
+    """Derivatives are right in batches and with several zero pivots; second derivatives at a zero
+    determinant are NaN."""
     where = {"mesh": cases.line(2)}
     det = functools.partial(linalg.det, **where)
     regular = cases.normal(cases.rng(1), (5, 5), "float64")

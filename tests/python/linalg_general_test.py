@@ -17,7 +17,7 @@ _N = 13
 
 
 def _matrices(dtype):
-    """(general, positive definite, Hermitian and indefinite)"""
+    """Returns (general, positive definite, Hermitian and indefinite) matrices."""
     return (
         cases.general("well", _N, dtype),
         cases.positive_definite("well", _N, dtype),
@@ -28,7 +28,7 @@ def _matrices(dtype):
 @pytest.mark.extended
 @pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_the_matrix_decides_what_solves(dtype):
-    """Cholesky where that works, LU otherwise: to the bit."""
+    """Results equal Cholesky's exactly if it succeeds, and LU's otherwise."""
     mesh, b = cases.line(2), cases.normal(cases.rng(3), (_N, 2), dtype)
     general, definite, indefinite = _matrices(dtype)
     for matrix, solve, invert in (
@@ -61,7 +61,7 @@ def test_the_matrix_decides_what_solves(dtype):
     ),
 )
 def test_what_is_assumed(assumed, lower, dtype):
-    """One triangle is read where one is named."""
+    """One triangle is read if ``assume_a`` implies symmetry."""
     mesh, b = cases.line(3), cases.normal(cases.rng(3), (_N, 2), dtype)
     general, definite, indefinite = _matrices(dtype)
     matrix = {
@@ -145,7 +145,7 @@ def test_lu_solve(dtype):
 
 def test_lu_solve_promotes_as_jax_does():
     mesh, lu, b = cases.line(2), np.array([[2, 1], [0, 4]]), np.ones(2, "complex64")
-    for _ in range(2):  # the second one finds its plan
+    for _ in range(2):  # the second call reuses the plan
         found = linalg.lu_solve((lu, np.arange(2, dtype="int32")), b, mesh=mesh)
         assert found.dtype == "complex64"
         np.testing.assert_allclose(found, np.linalg.solve(lu, b), rtol=1e-6)
@@ -176,7 +176,8 @@ def test_a_batch():
     ),
 )
 def test_gradients_are_those_of_jax(name, kind):
-    """Also at a Hermitian matrix, in directions that aren't."""
+    """Gradients agree with JAX's, also at a Hermitian matrix in directions that aren't
+    Hermitian."""
     mesh, n = cases.line(2), 6
     make = cases.general if kind == "general" else cases.positive_definite
     a, b = make("well", n, "complex128"), cases.normal(cases.rng(4), (n, 2), "complex128")

@@ -22,11 +22,12 @@ def _again(lower, a, b, **where):
 
 
 def _lengths(v):
-    """Of the entries, which alone are known of eigenvectors."""
+    """Returns the entries' absolute values; phases of eigenvectors are arbitrary."""
     return abs(v).astype(v.dtype)
 
 
-# Name -> (ours of a, b and where they are, the same by NumPy or SciPy of a, b; which a).
+# Name -> (our function of a, b and placement, NumPy's or SciPy's function of a and b, the kind of
+# a).
 FUNCTIONS = {
     "solve": (linalg.solve, np.linalg.solve, "general"),
     "inv": (lambda a, b, **o: linalg.inv(a, **o), lambda a, b: np.linalg.inv(a), "general"),
@@ -102,7 +103,8 @@ TABLE = cases.broad(
 
 
 def _each(names):
-    """Those whose code differs in what is tested, and in the breadth all ``names``."""
+    """Parametrizes by the names whose code differs in the tested property; all ``names`` are
+    breadth."""
     core = ("solve", "cholesky", "eigvalsh", "funm")
     return pytest.mark.parametrize(
         "name", cases.broad([(n,) for n in names], core=lambda n: n in core)
@@ -128,7 +130,7 @@ def _close(found, expected, dtype):
 
 
 def _all_nan(found):
-    """But for zeros on one side of the diagonal, which a factor has."""
+    """Asserts that all values are NaN, except a factor's zeros on one side of the diagonal."""
     __tracebackhide__ = True
     found = np.isnan(found)
     if found.ndim == 2 and not found.all():
@@ -197,7 +199,7 @@ def test_a_look_at_the_matrix_takes_little_memory():
     def upper_of_hermitian(a, b, **where):
         return linalg.cholesky(a, upper=True, **where)
 
-    # The matrix is scaled, into a copy of the rows; to choose between two factorizations takes one.
+    # Scaling the matrix copies the rows; choosing between two factorizations copies them once more.
     rows = 8 * n * n // 4
     assert memory(upper_of_hermitian) <= memory(upper) + rows + 8 * 64 * n
     assert memory(linalg.solve) <= memory(jaxmg.gesv) + 2 * rows + 8 * 64 * n
@@ -252,7 +254,8 @@ def test_one_triangle_is_read_where_one_is_named(lower, dtype):
 @pytest.mark.slow
 @_each(OF_HERMITIAN)
 def test_not_hermitian_is_nan(name, kind):
-    """Where no argument says which triangle is meant, and by one entry of it."""
+    """If no argument names a triangle, a matrix that differs from Hermitian in one entry yields
+    NaN."""
     ours, *_, which = FUNCTIONS[name]
     matrix = _matrix(which, 13, "float64")
     for entry in {"cho_solve": (), "cho_solve_lower": ()}.get(name, ((12, 0), (3, 4))):
@@ -303,7 +306,7 @@ def test_complex_functions_of_eigenvalues_of_both_signs(function, of_values, kin
 
 @pytest.mark.breadth
 def test_root_of_a_singular_matrix():
-    """Whose eigenvalues at 0 come out on both sides of it."""
+    """Rounding moves the eigenvalues at 0 to both sides of it."""
     x = cases.normal(cases.rng(1), (13, 4), "float64")
     root = linalg.sqrtm(x @ x.T, mesh=cases.line(4))
     assert np.linalg.norm(root @ root - x @ x.T, 2) <= 1e-12 * np.linalg.norm(x, 2) ** 2
@@ -320,7 +323,7 @@ def test_root_of_a_singular_matrix():
     ],
 )
 def test_functions_where_eigenvalues_are_small(function, dtype):
-    """Below n eps times the largest, and positive: they count."""
+    """Positive eigenvalues below n eps times the largest are kept."""
     n = 200
     w = np.logspace(0, -5, n)
     q, _ = np.linalg.qr(
@@ -331,7 +334,7 @@ def test_functions_where_eigenvalues_are_small(function, dtype):
     w, v = np.linalg.eigh(cases.wide(matrix))
     of_w = np.sqrt(w) if function is linalg.sqrtm else np.log(w)
     found, expected = cases.wide(function(matrix, mesh=cases.line(4))), (v * of_w) @ v.conj().T
-    # What rounding of eigenvalues, eps of the largest, does to the function of the smallest one.
+    # The effect on the smallest eigenvalue's function of rounding by eps times the largest.
     slope = 1 / (2 * np.sqrt(w[0])) if function is linalg.sqrtm else 1 / w[0]
     assert np.linalg.norm(found - expected, 2) <= 20 * cases.eps(dtype) * slope
     if function is linalg.sqrtm:
@@ -364,7 +367,7 @@ def test_a_negative_power_of_integers_is_not_of_integers():
 
 
 def test_mesh_of_what_is_differentiated():
-    """Eagerly, where the tracers don't show it."""
+    """The mesh is found in eager differentiation, although the tracers don't show it."""
     mesh = cases.line(2)
     matrix, tangent = (
         cases.normal(cases.rng(2), (8, 8), "float64"),
@@ -390,22 +393,23 @@ def test_names_of_the_results():
     assert linalg.SlogdetResult._fields == jnp.linalg.slogdet(np.eye(2))._fields
 
 
-@_each([name for name in FUNCTIONS if name != "logm"])  # of which SciPy's raises
+@_each([name for name in FUNCTIONS if name != "logm"])  # SciPy's raises
 def test_no_rows(name):
     (ours, theirs, _), a, b = FUNCTIONS[name], np.zeros((0, 0)), np.zeros((0, 2))
     np.testing.assert_array_equal(ours(a, b, mesh=cases.line(2)), theirs(a, b))
 
 
-# Defaults that are not JAX's: SciPy's of today, since "gen" is what there isn't; None leaves it to
-# the arguments of jax.numpy.linalg.
+# Defaults that differ from JAX's. `assume_a` has the current default of SciPy, which detects the
+# structure. For the others None leaves the choice to the arguments of jax.numpy.linalg.
 _OTHER_DEFAULTS = {
     ("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower"),
-    ("matrix_rank", "tol"), ("pinv", "rcond"),  # of JAX 0.6
+    ("matrix_rank", "tol"), ("pinv", "rcond"),  # in JAX 0.6
 }  # fmt: skip
-# Arguments of jax.scipy.linalg that are keyword-only here, where others have their positions.
+# Arguments of jax.scipy.linalg that are keyword-only here, since other arguments are in their
+# positions.
 _BY_KEYWORD = {"eigh"}
-# Functions that have the arguments of jax.numpy.linalg where jax.scipy.linalg has others, and those
-# that JAX has not in all of its versions, or in jax.lax.linalg.
+# Functions with the arguments of jax.numpy.linalg, whose arguments in jax.scipy.linalg differ. Then
+# functions that only some versions of JAX have, or that JAX has in jax.lax.linalg.
 _NUMPYS = {"qr", "svd", "pinv"}
 _OURS = {
     "least_squares", "logm", "qr_multiply", "householder_product", "orth", "null_space",
@@ -495,7 +499,7 @@ _PROMOTIONS = [
 def test_dtypes_are_promoted_as_jax_does(kind, of_a, of_b):
     kind = {"numpy": np.asarray, "jax": jnp.asarray}[kind]
     a, b = kind(np.diag([1, 2, 3]).astype(of_a)), kind(np.ones((3, 2), of_b))
-    for ours, theirs in (  # with the promotion that JAX has by default, whatever a run has
+    for ours, theirs in (  # with JAX's default promotion, whatever a run sets
         (linalg.solve, jnp.linalg.solve),
         (
             lambda a, b: linalg.cho_solve((a, False), b),

@@ -60,7 +60,7 @@ def test_gradient_of_batches(name, ranks, check_vma, dtype):
 @local_cases.TRACKED
 @pytest.mark.parametrize("how", ["vmap of grad", "vmap of jit", "vmap of vmap"])
 def test_batches_of_other_functions(how, check_vma):
-    """Without tracking JAX differentiates the sum of what all ranks return."""
+    """Without tracking, JAX differentiates the sum of all ranks' results."""
     ranks = 2
 
     def of(solve, vmap):
@@ -114,7 +114,8 @@ def test_right_hand_sides_become_columns(check_vma):
 
 @pytest.mark.breadth
 def test_failures_in_a_batch_are_of_one_matrix():
-    """One isn't positive definite; of another b differs between the ranks."""
+    """Failures are of one matrix each: one isn't positive definite, and for another one b differs
+    between the ranks."""
     a, _, b = local_cases.make_batch(8, "float64")
     a[1, 5, 5] = -1
     b = np.stack([b, b])

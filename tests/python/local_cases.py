@@ -16,7 +16,8 @@ _ROWS, _SAME = "rows", "same"
 
 
 def magnitudes(v):
-    """What eigenvectors have whatever their phases; a rank has columns of them."""
+    """Returns squared magnitudes of eigenvectors, which don't depend on phases. A rank has
+    columns."""
     return jnp.abs(v.T) ** 2
 
 
@@ -30,7 +31,8 @@ def _eigen(w, v, _):
     return w, magnitudes(v)
 
 
-# Functions of (a, metric, b): of a rank's blocks, and the same by JAX alone; how the results lie.
+# Name -> (function of a rank's blocks (a, metric, b), the same by JAX only, layouts of the
+# results).
 FUNCTIONS = {
     "potrs": (
         lambda a, m, b, **w: jaxmg.potrs_shardmap_ctx(a, b, 3, **w)[:1],
@@ -77,7 +79,7 @@ def make_mesh(kind=AxisType.Auto, **sizes):
 
 
 def make_arguments(n, dtype):
-    """(a, metric, b), and directions to go from there."""
+    """Returns ((a, metric, b), directions of their derivatives)."""
     random = cases.rng(n, 6)
     a = cases.positive_definite("well", n, dtype) + np.diag(np.arange(n)).astype(dtype)
     metric = cases.positive_definite("well", n, dtype) + np.eye(n, dtype=dtype)
@@ -88,9 +90,9 @@ def make_arguments(n, dtype):
 
 
 def make_functions(name, mesh, n, check_vma, spec=None, each=lambda function: function, lead=()):
-    """(function of global arrays by way of a shard_map, the same by JAX alone); ``each`` is around
-    the rank's, and around what is done to its arguments and results, which it gives dimensions with
-    these specs."""
+    """Returns (function of global arrays that calls a shard_map, the same by JAX only). ``each``
+    wraps the rank's function and the functions of its arguments and results; it adds leading
+    dimensions, whose specs are ``lead``."""
     ours, theirs, lie = FUNCTIONS[name]
     spec = spec or P(mesh.axis_names, None)
     ranks = mesh.size if spec[1:] in ((), (None,)) else 1  # blocks need no padding
@@ -122,7 +124,7 @@ def make_functions(name, mesh, n, check_vma, spec=None, each=lambda function: fu
 
 
 def loss_of(function):
-    """A real number of all results of a function, none of which cancels."""
+    """Returns a function that reduces all results to a real number, in which no terms cancel."""
 
     def loss(*arguments):
         return sum(
@@ -147,6 +149,6 @@ TRACKED = pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "u
 
 
 def make_batch(n, dtype, size=3):
-    """Several of (a, metric, b), no two alike."""
+    """Returns a batch of (a, metric, b), all of them different."""
     arguments, _ = make_arguments(n, dtype)
     return tuple(np.stack([x * (1 + i) for i in range(size)]) for x in arguments)

@@ -20,7 +20,7 @@ pytestmark = cases.needs_transformations
 _MESHES = [{"r": 1}, {"r": 2}, {"r": 4}]
 
 
-# The dtypes are dealt out over the rest.
+# The dtypes are distributed over the other parameters.
 _CASES = [
     (name, sizes, check_vma, jitted, cases.DTYPES[(i + i // 4) % 4])
     for i, (name, sizes, check_vma, jitted) in enumerate(
@@ -30,8 +30,8 @@ _CASES = [
 
 
 def _parameters(core):
-    """The cases, of which those without ``core(name, ranks, check_vma)`` are breadth, and so are
-    eager ones, which compile each step for itself."""
+    """Parametrizes by the cases. Cases without ``core(name, ranks, check_vma)`` are breadth, and so
+    are eager ones, which compile each step separately."""
     found = []
     for name, sizes, check_vma, jitted, dtype in _CASES:
         ranks = sizes["r"]
@@ -100,7 +100,8 @@ _SPECS = [P("r", "c"), P(("c", "r"), None), P("r", None), P(None, "c"), P(None, 
 @pytest.mark.parametrize("spec", _SPECS, ids=str)
 @pytest.mark.parametrize("name", ["logdet", "potri", "eigenvalues"])
 def test_specs(name, spec, check_vma):
-    """Blocks of rows and columns, axes in another order, one axis that all is the same along."""
+    """Derivatives are right for blocks of rows and columns, axes in another order, and an axis
+    along which all arrays are replicated."""
     arguments, _ = local_cases.make_arguments(8, "float64")
     ours, theirs = local_cases.make_functions(
         name, local_cases.make_mesh(r=2, c=2), 8, check_vma, spec
@@ -160,7 +161,7 @@ def test_right_hand_sides_of_each_group_of_replicas(check_vma):
 @local_cases.TRACKED
 @pytest.mark.parametrize("jitted", [True, False], ids=["jit", "eager"])
 def test_gradient_inside(jitted, check_vma):
-    """Without tracking JAX differentiates the sum of what all ranks return."""
+    """Without tracking, JAX differentiates the sum of all ranks' results."""
     ranks = 4
 
     def local(a, b):
@@ -214,7 +215,8 @@ def test_second_order(name, order, check_vma):
 
 @pytest.mark.breadth
 def test_as_of_global_arrays():
-    """Of a matrix that isn't taken for Hermitian: the upper triangle counts."""
+    """Derivatives equal those of global arrays, also for a matrix that isn't assumed to be
+    Hermitian: only its upper triangle counts."""
     mesh, weights = local_cases.make_mesh(r=2), np.arange(1.0, 9)
     (a, _, b), _ = local_cases.make_arguments(8, "complex128")
     a = np.triu(a)
@@ -246,7 +248,7 @@ def _solve(mesh, spec_of_b=None):
 @pytest.mark.extended
 @pytest.mark.parametrize("b", ["same", "different"])
 def test_right_hand_sides_that_differ(b):
-    """Where nothing tracks it the derivative has the status, and NaN, that the call has."""
+    """If nothing tracks the difference, the derivative has the call's status, and NaN."""
     (a, _, _), _ = local_cases.make_arguments(8, "float64")
     b = np.tile(np.arange(1.0, 9), 2) if b == "same" else np.arange(1.0, 17)
     solve = jax.jit(functools.partial(jax.jvp, _solve(local_cases.make_mesh(r=2), P("r"))))

@@ -1,4 +1,4 @@
-"""`*_shardmap_ctx` inside the caller's shard_map: which axes, which blocks, what varies."""
+"""`*_shardmap_ctx` inside the caller's shard_map: axes, blocks, and values that vary over ranks."""
 
 import functools
 import itertools
@@ -13,18 +13,18 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-# [[20, .1, .1, .1], ...]: with its rows in another order it has other eigenvalues.
+# [[20, .1, .1, .1], ...]: with rows in another order it has other eigenvalues.
 _MATRIX = np.array([[20, 0.1, 0.1, 0.1], [0.1, 5, 2, 0.1], [0.1, 2, 1, 0], [0.1, 0.1, 0, 9]])
 _TRACKED = pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
 
 
 def _deal(*rows):
-    """The cases, each with one of the dtypes, which are dealt out over them."""
+    """Returns the cases with one dtype each; the dtypes are distributed over them."""
     return [(*row, cases.DTYPES[i % len(cases.DTYPES)]) for i, row in enumerate(rows)]
 
 
 def _mesh(**sizes):
-    """A mesh of named axes of these sizes, whatever of them is 1."""
+    """Returns a mesh of named axes of these sizes, also of size 1."""
     count = int(np.prod(list(sizes.values())))
     return Mesh(np.array(cases.devices(count)).reshape(tuple(sizes.values())), tuple(sizes))
 
@@ -45,7 +45,7 @@ def _needs_newer_ffi():
 def _eigenvalues(a, mesh, spec, check_vma=False, **options):
     def local(a):
         w = jaxmg.syevd_shardmap_ctx(a, return_eigenvectors=False, **options)[0]
-        return w[None]  # one row for each device: correct on every one of them
+        return w[None]  # one row for each device: all must be correct
 
     return _map(local, mesh, spec, P(mesh.axis_names), check_vma)(a)
 
@@ -62,7 +62,8 @@ def _check_eigenvalues(found, matrix):
 @pytest.mark.parametrize("order", [("y", "x"), ("x", "y")], ids="".join)
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_order_of_several_axes_is_asked_for(n, order, check_vma):
-    """Four blocks of a row, or fewer: nothing says which rank has which."""
+    """With several axes the order must be passed, since nothing else tells which rank has which
+    block."""
     mesh, matrix = _mesh(x=2, y=2), _MATRIX[-n:, -n:]
     padded = np.zeros((4, n))
     padded[:n] = matrix
@@ -100,7 +101,7 @@ def test_small_matrices_are_right_or_refused(sizes, n, check_vma):
 
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_what_varies_decides(axis):
-    """On a square mesh the shape leaves two axes; the trace knows which."""
+    """On a square mesh the shape allows two axes; the trace knows the right one."""
     mesh = _mesh(x=2, y=2)
     _check_eigenvalues(_eigenvalues(_MATRIX, mesh, P(axis, None), True), _MATRIX)
     with pytest.raises(ValueError, match="could be sharded over any of"):
@@ -139,7 +140,7 @@ def test_spec_against_what_the_trace_knows(spec, given):
     ),
 )
 def test_axes_of_one_device_vary_over_nothing(sizes, spec):
-    """Results that are the same on all ranks are so for the trace too."""
+    """Results that are equal on all ranks are also invariant in the trace."""
     _needs_newer_ffi()
     mesh, n = _mesh(**sizes), 8
     axes = tuple(axis for axis in spec if axis in sizes)
@@ -168,7 +169,7 @@ def test_axes_of_one_device_vary_over_nothing(sizes, spec):
     "n, ranks, dtype", _deal((8, 1), (8, 2), (12, 4), (16, 8), (7, 2), (13, 4), (10, 8), (3, 4))
 )
 def test_eigenvectors_by_columns(n, ranks, dtype):
-    """out_specs=P(None, axis) puts V together, with columns of zeros where P doesn't divide n."""
+    """out_specs=P(None, axis) assembles V, with columns of zeros if P doesn't divide n."""
     mesh = _mesh(r=ranks)
     matrix = cases.normal(cases.rng(n), (n, n), dtype)
     matrix = (matrix + matrix.conj().T) / 2
@@ -199,7 +200,8 @@ def test_eigenvectors_by_columns_of_two_axes(axes):
 
 
 def _with_rows_of_padding(matrix, ranks, extra):
-    """``extra`` rows below the matrix's own in the block of each rank; nobody may read them."""
+    """Returns the matrix with ``extra`` rows of NaN below each rank's rows, which no rank may
+    read."""
     blocks = np.split(matrix, ranks)
     padding = np.full((extra, matrix.shape[1]), np.nan, matrix.dtype)
     return np.concatenate([part for block in blocks for part in (block, padding)])
@@ -264,7 +266,7 @@ def test_local_blocks_padded_by_the_caller(n, ranks, extra, dtype):
 
 
 def test_padded_to_a_multiple_of_the_ranks():
-    """Rows at the end are at the end of the last block too."""
+    """Padding rows at the end of the matrix are padding at the end of the last block."""
     mesh, matrix = _mesh(r=2), cases.positive_definite("well", 7, "float64")
     padded = np.full((8, 7), np.nan)
     padded[:7] = matrix
@@ -273,9 +275,7 @@ def test_padded_to_a_multiple_of_the_ranks():
     inverse = jaxmg.potri(padded, 3, **options)
     assert inverse.shape == (8, 7)
     cases.check_potri(matrix, inverse[:7])
-    cases.check_potri(
-        matrix, jaxmg.potri(matrix, 3, mesh)
-    )  # the same shapes on their way to the mesh
+    cases.check_potri(matrix, jaxmg.potri(matrix, 3, mesh))  # the same shapes, placed by the call
     local = _map(
         lambda a: jaxmg.potri_shardmap_ctx(a, 3, pad=False)[0], mesh, P("r", None), P("r", None)
     )
@@ -317,7 +317,7 @@ def test_padding_has_to_be_announced():
     ),
 )
 def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
-    """What a rank gets of the inverse or of V is the block that it gave."""
+    """A rank's block of the inverse or of V is the block that it passed of A."""
     if check_vma:
         _needs_newer_ffi()
     mesh = _mesh(r=2, c=2, d=2)
@@ -345,8 +345,8 @@ def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
 @pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
 @pytest.mark.parametrize("row, column", [(2, 1), (1, 2), (2, 2), (1, 1)])
 def test_blocks_over_axes_of_any_size(row, column, check_vma):
-    """V comes as the block that was given, also where the columns' axis has one device; axes have
-    names of any length."""
+    """V has the layout of the passed blocks, also if the columns' axis has one device. Axis names
+    may have any length."""
     if check_vma:
         _needs_newer_ffi()
     mesh, both = _mesh(row=row, column=column), P("row", "column")
@@ -420,7 +420,7 @@ def test_native_code_is_asked_to_compare_where_the_trace_does_not_know():
 
 
 def test_right_hand_side_that_differs_is_an_illegal_argument():
-    """LAPACK's convention: -2 is the second argument."""
+    """The status follows LAPACK's convention: -2 is the second argument."""
     mesh = _mesh(r=4)
 
     def local(a, b):
@@ -436,7 +436,7 @@ def test_right_hand_side_that_differs_is_an_illegal_argument():
 
 @pytest.mark.parametrize("definite", [True, False])
 def test_no_right_hand_sides(definite):
-    """Status and log-determinant are A's all the same."""
+    """Without right-hand sides, status and log-determinant are still A's."""
     mesh, matrix = _mesh(r=2), cases.positive_definite("well", 8, "float64")
     if not definite:
         matrix[4, 4] = -1

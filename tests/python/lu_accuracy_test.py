@@ -1,8 +1,8 @@
-"""Errors of LU's routines beside LAPACK's, for matrices that are hard on partial pivoting.
+"""Errors of LU's routines against LAPACK's, for matrices that are hard for partial pivoting.
 
     JAX_NUM_CPU_DEVICES=8 JAX_ENABLE_X64=1 python tests/python/lu_accuracy_test.py
 
-prints a table of all orders of 1 to 40 on all numbers of ranks.
+prints a table of all orders from 1 to 40 on all numbers of ranks.
 
 LAPACK factors the transpose, as the engine does: see xla_ffi/engine/README.md.
 """
@@ -32,7 +32,7 @@ def _kahan(n, angle=1.2):
 
 
 def _growth(n):
-    """Wilkinson's: elements of the factor of its transpose grow to 2^(n-1)."""
+    """Returns Wilkinson's matrix: elements of its transpose's factor grow to 2^(n-1)."""
     matrix = np.eye(n) - np.tril(np.ones((n, n)), -1)
     matrix[:, -1:] = 1
     return matrix.T
@@ -46,7 +46,8 @@ def _alternate(n, huge):
     return np.where(np.arange(n) % 2, huge, 1 / huge)
 
 
-# Matrices of order n. `huge` is a number whose square is in the dtype's range, `unit` its eps.
+# Functions that return matrices of order n. `huge` has a square in the dtype's range; `unit` is its
+# eps.
 HARD = {
     "random": lambda n, huge, unit: _random(n),
     "graded by rows": lambda n, huge, unit: _graded(n, lambda w: w[:, None]),
@@ -63,7 +64,7 @@ HARD = {
     "rows scaled": lambda n, huge, unit: _alternate(n, huge)[:, None] * _random(n),
     "columns scaled": lambda n, huge, unit: _alternate(n, huge) * _random(n),
 }
-# Those of which rounding changes no pivot: see `_clear`.
+# Kinds for which rounding changes no pivot: see `_clear`.
 ALL_CLEAR = ("random", "orthogonal", "circulant", "rows scaled", "columns scaled")
 
 
@@ -75,7 +76,7 @@ def hard(kind, n, dtype):
 
 @functools.cache
 def _program(n, ranks, dtype, tile):
-    """All that is measured, in one program."""
+    """Returns one program that computes all measured results."""
     mesh = cases.line(ranks)
 
     def run(a, b):
@@ -97,7 +98,7 @@ def _program(n, ranks, dtype, tile):
 
 
 def ours(matrix, b, ranks, tile):
-    """What `_program` gives."""
+    """Returns the results of `_program`."""
     run = _program(len(matrix), ranks, matrix.dtype.name, tile)
     return jax.tree.map(np.asarray, run(cases.shard_rows(matrix, cases.line(ranks)), b))
 
@@ -109,7 +110,7 @@ def _slogdet(packed, pivots):
 
 
 def lapacks(matrix, b):
-    """The same of LAPACK."""
+    """Returns LAPACK's results, as `ours` does."""
     getrf, getrs, getri = scipy.linalg.get_lapack_funcs(("getrf", "getrs", "getri"), (matrix,))
     packed, pivots, info = getrf(matrix.T)
     if info:
@@ -129,7 +130,8 @@ def lapacks(matrix, b):
 
 
 def _eliminate(matrix, pivots):
-    """L and U in one matrix, and the candidates for each pivot, in the precision of ``matrix``."""
+    """Returns L and U in one matrix, and the candidates for each pivot, in the precision of
+    ``matrix``."""
     m, candidates = matrix.copy(), []
     for k, pivot in enumerate(pivots):
         m[[k, pivot]] = m[[pivot, k]]
@@ -140,13 +142,14 @@ def _eliminate(matrix, pivots):
 
 
 def _split(packed):
-    """(L, U)"""
+    """Returns (L, U)."""
     return np.tril(packed, -1) + np.eye(len(packed)), np.triu(packed)
 
 
 def _clear(matrix, pivots):
-    """(L and U in extended precision, how many of LAPACK's pivots rounding can't change): those
-    before the first that isn't larger than the other candidates by some of their errors."""
+    """Returns (L and U in extended precision, the number of LAPACK's first pivots that rounding
+    can't change). Such a pivot exceeds the other candidates by more than eight times their
+    errors."""
     wider = matrix.astype("clongdouble" if matrix.dtype.kind == "c" else "longdouble")
     exact, values = _eliminate(wider, pivots)
     _, rounded = _eliminate(matrix, pivots)
@@ -161,11 +164,12 @@ def _clear(matrix, pivots):
 
 
 def _products(packed, pivots):
-    """|A| as the factors have it: |L| |U| of the transpose, its rows where they were in A^T.
+    """Returns |L| |U| of the transpose, its rows in the order of A^T: a bound on |A| by the
+    factors.
 
-    Rounding in L and U alone changes A by eps times as much, and the order of sums in a
-    substitution changes x by no more. Where partial pivoting lets elements grow it is far above
-    |A|: a solution with a small residue is luck there, of LAPACK as well.
+    Rounding in L and U by itself changes A by eps times as much, and the order of sums in a
+    substitution changes x by no more. If elements grow in partial pivoting, this is far above |A|.
+    A solution with a small residual is then luck, for LAPACK too.
     """
     lower, upper = _split(cases.wide(packed).T)
     products = abs(lower) @ abs(upper)
@@ -175,23 +179,24 @@ def _products(packed, pivots):
 
 
 def _error(matrix, x, b, products):
-    """|A x - b| / (products |x| + |b|) by components, which a scaling of the rows doesn't
-    change."""
+    """Returns the largest component of |A x - b| / (products |x| + |b|), which a scaling of the
+    rows doesn't change."""
     matrix, x, b = map(cases.wide, (matrix, x, b))
     size = products @ abs(x) + abs(b)
     return np.max(abs(matrix @ x - b) / np.where(size, size, 1), initial=0)
 
 
 def _backward(matrix, x, b, products):
-    """|A x - b| / (products |x| + |b|), in the norm that is invariant under scaling by powers."""
+    """Returns |A x - b| / (products |x| + |b|) in the maximum norm, which is invariant under
+    scaling by powers."""
     matrix, x, b = map(cases.wide, (matrix, x, b))
     size = np.max(products @ abs(x) + abs(b), initial=0)
     return np.max(abs(matrix @ x - b), initial=0) / (size or 1)
 
 
 def _sizes(exact):
-    """|V| |W| |L| |U|, where L U is the exact factorization, V = 1 / U and W = 1 / L: what bounds
-    the errors of an inverse in n eps (see engine/lu/getri.h)."""
+    """Returns |V| |W| |L| |U|, where L U is the exact factorization, V = 1 / U and W = 1 / L. Times
+    n eps, this bounds the errors of an inverse (see engine/lu/getri.h)."""
     lower, upper = map(cases.wide, _split(exact))
     trtri = scipy.linalg.get_lapack_funcs("trtri", (upper,))
     inverses = trtri(upper)[0], trtri(lower, lower=True)[0]
@@ -199,7 +204,7 @@ def _sizes(exact):
 
 
 def measure(matrix, exact, slogdet, found):
-    """{name: error of one of the routines, in n eps}, and the growth of the elements."""
+    """Returns {routine: its error in units of n eps}, and the growth of the elements."""
     n, b = len(matrix), np.ones(len(matrix), matrix.dtype)
     sizes, eps = _sizes(exact), cases.eps(matrix.dtype)
     products = _products(*found["packed"])
@@ -212,16 +217,17 @@ def measure(matrix, exact, slogdet, found):
     condition = max(np.trace(sizes), np.sum(abs(np.log(abs(np.diagonal(exact))))))
     for name in ("slogdet", "kept slogdet"):
         error = sum(abs(a - b) for a, b in zip(found[name], slogdet, strict=True)) / condition
-        errors[name] = error if n * eps * condition < 0.1 else 0  # else nothing of it is exact
+        errors[name] = error if n * eps * condition < 0.1 else 0  # if not, no digit of it is exact
     growth = abs(np.tril(found["packed"][0])).max() / abs(matrix).max()
     return {**{name: error / (n * eps) for name, error in errors.items()}, "growth": growth}
 
 
 def compare(kind, n, ranks, dtype, tile):
-    """(our errors, LAPACK's, clear pivots); asserts all but the errors' size.
+    """Returns (our errors, LAPACK's, the number of clear pivots); asserts all except the errors'
+    sizes.
 
-    A pivot that is no more than rounding is 0 by chance, ours or LAPACK's. There are no errors to
-    compare then.
+    A pivot at rounding level is 0 by chance, in our factor or LAPACK's. Then there are no errors to
+    compare.
     """
     matrix, b = hard(kind, n, dtype), np.ones(n, dtype)
     found, reference = ours(matrix, b, ranks, tile), lapacks(matrix, b)
@@ -241,7 +247,7 @@ def compare(kind, n, ranks, dtype, tile):
 
 
 def beyond(errors, usual):
-    """{name: both} of ours that are larger than LAPACK's on the same matrix allow."""
+    """Returns {name: (our error, LAPACK's)} for our errors beyond the limit that LAPACK's sets."""
     return {
         name: (error, usual[name])
         for name, error in errors.items()
@@ -262,14 +268,14 @@ def beyond(errors, usual):
     ),
 )
 def test_as_accurate_as_lapack(n, ranks, dtype):
-    """For each kind of matrix: every order on two numbers of ranks."""
+    """Errors are like LAPACK's for each kind of matrix: every order on two numbers of ranks."""
     for kind in HARD:
         errors, usual, _ = compare(kind, n, ranks, dtype, TILES[n % 4])
         assert not beyond(errors, usual), kind
 
 
 def test_growth_is_that_of_lapack():
-    """2^(n-1): as bad as partial pivoting is, on every number of ranks."""
+    """Elements grow by 2^(n-1) on any number of ranks, the worst case of partial pivoting."""
     n = 24
     for ranks in (1, 4):
         lu, _ = jaxmg.lu_factor(hard("growth", n, "float64"), 4, cases.line(ranks)).packed()
@@ -277,7 +283,7 @@ def test_growth_is_that_of_lapack():
 
 
 def main(orders, dtypes):
-    """Prints the worst over all orders, dtypes and numbers of ranks as Markdown."""
+    """Prints the largest errors over all orders, dtypes and numbers of ranks as Markdown."""
     worst, clear, wrong = {}, 0, 0
     for n, dtype, ranks in ((n, d, r) for n in orders for d in dtypes for r in RANKS):
         for kind in HARD:

@@ -1,4 +1,4 @@
-"""`LUFactor`: what it gives, where it goes, and what it refuses."""
+"""`LUFactor`: its results, its path through JAX, and the arguments it refuses."""
 
 import pickle
 
@@ -21,7 +21,7 @@ def _factor(n=13, ranks=4, dtype="complex128", tile=2):
 
 
 def _same(factor, matrix):
-    """All that a factor gives."""
+    """Checks all results of a factor."""
     __tracebackhide__ = True
     n, tolerance = len(matrix), {"rtol": 0, "atol": 1e-11}
     b = cases.normal(cases.rng(n), (n, 2), matrix.dtype)
@@ -139,7 +139,8 @@ def test_what_can_not_be_right_raises(call, error, message):
 @cases.needs_transformations
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_what_is_restored(dtype):
-    """By L and U, forward and reverse, as those of JAX's products."""
+    """Derivatives by L and U of a restored factor are those of JAX's products, forward and
+    reverse."""
     n, mesh = 5, cases.line(2)
     lu, pivots = map(np.asarray, jaxmg.lu_factor(cases.general("well", n, dtype), 2, mesh).packed())
     b, along = (cases.normal(cases.rng(i), (n, n), dtype) for i in (4, 5))
@@ -170,7 +171,8 @@ def test_derivatives_of_what_is_restored(dtype):
     "name", ["transposed", *map(cases.breadth, ("packed", "solve", "inverse", "diagonal"))]
 )
 def test_derivatives_are_those_of_jax(name):
-    """Of second order too, by what JAX makes of its own factor of the transpose."""
+    """Second derivatives too agree with those that JAX computes by its own factor of the
+    transpose."""
     n, mesh, dtype = 5, cases.line(2), "float64"
     a, b = cases.general("well", n, dtype), cases.normal(cases.rng(4), (n, 2), dtype)
 
@@ -199,7 +201,7 @@ def test_derivatives_are_those_of_jax(name):
 @cases.needs_transformations
 @pytest.mark.parametrize("ranks", [cases.breadth(1), 4])
 def test_a_batch_of_factors(ranks):
-    """On one device all at once, by JAX's own routines."""
+    """One device solves a batch of factors at once, by JAX's own routines."""
     n, mesh, dtype = 5, cases.line(ranks), "complex128"
     a = np.stack([cases.general("well", n, dtype) * scale for scale in (1, 2j, 3)])
     b = cases.normal(cases.rng(4), (3, n, 2), dtype)

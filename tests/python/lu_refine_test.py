@@ -21,7 +21,7 @@ def _general(n, dtype, condition, seed=0):
 
 
 def _solve(a, b, mesh, refine="auto", **options):
-    """(x, status, iterations)."""
+    """Returns (x, status, iterations)."""
     options |= dict(refine=refine, return_status=True, return_iterations=True)
     return jax.block_until_ready(jaxmg.gesv(a, b, None, mesh, **options))
 
@@ -80,7 +80,7 @@ def test_ill_conditioned_matrices(condition, least, most):
 @pytest.mark.slow
 @pytest.mark.parametrize("power, dtype", [(100, "float64"), (10, "float32"), (100, "complex128")])
 def test_rows_and_columns_of_other_sizes(power, dtype):
-    """Beyond what the lower precision has."""
+    """Rows and columns may have sizes beyond the range of the lower precision."""
     mesh, n = cases.line(3), 31
     well = _general(n, dtype, 1e2)
     rows, columns = (
@@ -101,7 +101,7 @@ def test_denormal_entries_that_matter_are_not_lost():
     mesh, n = cases.line(2), 12
     matrix = _general(n, "float64", 10)
     matrix[3] *= 2.0**-1000 / np.abs(matrix[3]).max()
-    matrix[3, :5] = 2.0**-1030  # of no size beside the row's, but for the digits
+    matrix[3, :5] = 2.0**-1030  # negligible in the row, except for their digits
     b = np.ones(n)
     b[3] *= 2.0**-1000
     x, status, iterations = _solve(matrix, b, mesh)
@@ -129,7 +129,7 @@ def test_singular_matrices_and_numbers_that_are_none():
 
 @pytest.mark.slow
 def test_right_hand_sides_of_all_kinds(monkeypatch):
-    """Eight at a time, each by itself."""
+    """Columns are solved eight at a time, each scaled separately."""
     mesh, n, nrhs = cases.line(4), 45, 19
     assert lu_refinement.columns_at_a_time(n, 4, nrhs) == 8
     matrix = _general(n, "float64", 1e3)
@@ -150,7 +150,8 @@ def test_right_hand_sides_of_all_kinds(monkeypatch):
 @pytest.mark.extended
 @pytest.mark.parametrize("restart", [3, 20])
 def test_a_residual_that_stands_still(restart, monkeypatch):
-    """Of a cyclic shift, without preconditioning: it falls in the last of n steps alone."""
+    """The residual of a cyclic shift, without preconditioning, falls only in the last of n
+    steps."""
     monkeypatch.setattr(gmres, "RESTART", restart)
     n = 8
     shift, b = jnp.roll(jnp.eye(n), 1, axis=0), jnp.eye(n)[:, :1]

@@ -17,7 +17,7 @@ def _kept(trans):
     return lambda a, b, mesh: jaxmg.lu_factor(a, 2, mesh, refine="auto").solve(b, trans)
 
 
-# Function of (a, b, mesh) -> the same of (a, b) by JAX alone.
+# Name -> (function of (a, b, mesh), the same function of (a, b) by JAX only).
 _FUNCTIONS = {
     "gesv": (
         lambda a, b, mesh: jaxmg.gesv(a, b, 2, mesh, refine="auto"),
@@ -34,7 +34,8 @@ _FUNCTIONS = {
 
 
 def _arrays(dtype, size=None, n=_N):
-    """A matrix of a condition that takes iterations and right-hand sides, or a batch of both."""
+    """Returns a matrix whose condition requires iterations, and right-hand sides; or a batch of
+    both."""
     matrices = [
         cases.general("well", n, dtype) + i * np.diag(np.arange(n)).astype(dtype) / n
         for i in range(size or 1)
@@ -82,7 +83,7 @@ def test_matrices_of_a_batch(name, dtype, ranks, how, kind):
 @pytest.mark.parametrize("kept", [False, True])
 def test_right_hand_sides_become_columns(kept, kind):
     mesh, (a, b) = cases.line(2, kind=kind), _arrays("complex128", _SIZE)
-    b = b.at[1].set(0)  # alone it would take no iteration
+    b = b.at[1].set(0)  # by itself it would take no iteration
     options = dict(return_status=True, return_iterations=True)
     factor = jaxmg.lu_factor(a[0], 2, mesh, refine="auto")
 
@@ -207,7 +208,7 @@ def test_derivatives_of_a_batch(name, order, kind):
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("rows", ["r", "c", ("r", "c")])
 def test_meshes_with_other_axes(rows, kind):
-    """Groups of ranks solve each for itself."""
+    """Groups of ranks solve separately."""
     mesh, n = cases.grid(kind), 13
     matrix, b = cases.general("well", n, "float64"), np.arange(2.0 * n).reshape(n, 2)
     solve = jax.jit(

@@ -1,4 +1,4 @@
-"""What runs in a process of its own: the import, ``python -m jaxmg``, and a lack of threads."""
+"""Tests in processes of their own: the import, ``python -m jaxmg``, and a lack of threads."""
 
 import dataclasses
 import resource
@@ -27,7 +27,8 @@ assert not [name for name in sys.modules if name.startswith("jaxmg_plugin")], "p
 assert "matplotlib" not in sys.modules and "scipy" not in sys.modules
 """
 
-# Stacks too large to be kept for the next thread, and soon no room for more of them.
+# Stacks are too large to be reused by the next thread, and the address space soon has no room for
+# more of them.
 _FEW_THREADS = """
 import os, re, resource, sys, time
 stack = 64 << 20
@@ -67,7 +68,7 @@ def test_import_touches_nothing():
 
 @pytest.mark.slow
 def test_rank_that_fails_before_it_meets_the_others():
-    """They hear of it at once, and the next call works."""
+    """The other ranks get the error at once, and the next call works."""
     if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
@@ -93,7 +94,8 @@ def test_report():
 
 @pytest.mark.slow
 def test_report_says_what_the_solve_changed():
-    """A plugin opens most libraries at the first call that needs them."""
+    """The report shows changes after the solve, since a plugin opens most libraries at the first
+    call that needs them."""
     pretend = (
         "import itertools, runpy, jax; from jaxmg._call import plugins;"
         "plugin = plugins.load(jax.devices()[0].platform); calls = itertools.count();"
@@ -107,7 +109,8 @@ def test_report_says_what_the_solve_changed():
 
 @pytest.mark.slow
 def test_bench():
-    """One that is measured, JAX's beside it, and the largest n that fits, as far as it is known."""
+    """The report has a measured time, JAX's time, and the largest n that fits, as far as it is
+    known."""
     result = run("-m", "jaxmg", "--bench", "61", "--repeat", "2", "--routine", "potri")
     assert result.returncode == 0, result.stdout + result.stderr
     head, part = result.stdout.split("\n\n")
@@ -137,7 +140,7 @@ def test_bench_leaves_out_what_takes_too_long(capsys, monkeypatch):
 @pytest.mark.parametrize("routine", bench.ROUTINES)
 def test_bench_finds_a_wrong_result(routine, capsys):
     def nearly(a, b):
-        """The last entries are wrong in the third digit."""
+        """Returns results whose last entries are wrong in the third digit."""
         return jax.tree.map(lambda part: part.at[-1].multiply(1.01), bench._OURS[routine](a, b))
 
     mesh = jax.sharding.Mesh(jax.local_devices()[:1], ("rank",))
@@ -182,7 +185,7 @@ def test_command_lines_that_are_wrong(words, monkeypatch, capsys):
 
 @cases.one_process("JAX has started in each of several")
 def test_report_where_jax_does_not_start(monkeypatch, capsys):
-    """It goes on with the plugins, and fails."""
+    """If JAX can't start, the report goes on with the plugins, and fails."""
 
     def fail():
         raise RuntimeError("Unable to initialize backend 'cuda'")
@@ -198,7 +201,7 @@ def test_report_where_jax_does_not_start(monkeypatch, capsys):
 
 @pytest.mark.extended
 def test_report_without_a_plugin():
-    """It says which extra to install, and fails."""
+    """Without a plugin the report names the extra to install, and fails."""
     hide = (
         "import importlib.metadata as m, runpy, sys; m.entry_points = lambda **_: [];"
         "runpy.run_module('jaxmg', run_name='__main__', alter_sys=True)"

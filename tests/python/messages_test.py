@@ -1,4 +1,4 @@
-"""What errors say of values that are no arrays, odd dtypes, batches and names that aren't here."""
+"""Errors about values that aren't arrays, unusual dtypes, batches, and missing names."""
 
 import copy
 import inspect
@@ -105,7 +105,7 @@ def test_dtypes_that_jax_does_not_promote(kind):
         "norm: x": lambda: linalg.norm(odd),
     }.items():
         if (kind, name) in (("4 bits", "svd: a"), ("4 bits", "norm: x"), ("8 bits", "norm: x")):
-            continue  # which JAX promotes, or takes
+            continue  # JAX promotes or accepts these
         with pytest.raises(TypeError, match=f"^linalg.{name} has dtype .*; the supported dtypes"):
             call()
 
@@ -125,7 +125,7 @@ _STACK = np.broadcast_to(_EYE, (2, 3, 4, 4))
     "function", [jaxmg.potrs, jaxmg.gesv, jaxmg.least_squares, linalg.solve, linalg.lstsq]
 )
 def test_shapes_of_batches(function, b):
-    """Errors have the shapes that were passed."""
+    """Errors contain the shapes that were passed."""
     with pytest.raises(ValueError, match="b must have shape") as caught:
         function(_STACK, np.ones(b, np.float32))
     assert str(caught.value).endswith(f"for a of shape (2, 3, 4, 4); it has shape {b}")

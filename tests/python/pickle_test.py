@@ -1,4 +1,4 @@
-"""Factors in pickles, and copies of them."""
+"""Pickles and copies of factors."""
 
 import copy
 import itertools
@@ -71,7 +71,8 @@ def test_factors_of_a_batch():
 
 
 def test_devices_at_other_indices(monkeypatch):
-    """If there are no devices at the same indices, the first ones."""
+    """A factor is restored to devices at the same indices, or, without such devices, to the first
+    ones."""
     here = jax.local_devices()
     mesh = jax.sharding.Mesh(cases.line(4).devices[2:], ("r",))
     pickled = pickle.dumps(_factor(mesh))
@@ -103,7 +104,7 @@ def test_another_platform(monkeypatch):
 
 @pytest.mark.parametrize("refine", [None, cases.breadth("float32")])
 def test_a_process_without_64_bits(refine):
-    """JAX would make the leaves single precision without a word."""
+    """Without the error, JAX would silently convert the leaves to single precision."""
     data = pickle.dumps(_factor(cases.line(2), refine))
     with cases.without_64_bits(), pytest.raises(ValueError, match="float64.*jax_enable_x64"):
         pickle.loads(data)

@@ -1,4 +1,5 @@
-"""Arrays where no routine computes: in host memory, unreduced over an axis, of symbolic sizes."""
+"""Arrays that no routine computes with in place: in host memory, unreduced over an axis, or of
+symbolic sizes."""
 
 import cases
 import jax
@@ -52,7 +53,7 @@ def test_matrices_in_host_memory_are_copied(name):
     mesh = cases.line(2)
     f, a = _FUNCTIONS[name], _on_host(mesh)
     expected = f(cases.shard(_A, mesh, "r", None))
-    for _ in range(2):  # also by the cached plan
+    for _ in range(2):  # the second call takes the cached plan
         value = f(a)
         np.testing.assert_array_equal(value, expected)
         assert value.sharding.memory_kind == jax.devices()[0].default_memory().kind

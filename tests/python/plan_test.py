@@ -1,4 +1,4 @@
-"""What a call is said to take, before it runs, and what it then takes."""
+"""The memory that a plan predicts before a call, and the memory that the call takes."""
 
 import dataclasses
 import re
@@ -24,7 +24,7 @@ def test_every_routine_has_a_plan(routine, dtype):
     assert (plan.routine, plan.n, plan.dtype, plan.backend) == (routine, 1000, dtype, "native")
     assert 1 <= plan.tile <= 1000
     assert len(plan.bytes) == 2
-    assert min(plan.bytes) > 500 * 1000 * np.dtype(dtype).itemsize  # A's rows at least
+    assert min(plan.bytes) > 500 * 1000 * np.dtype(dtype).itemsize  # at least A's rows
     assert str(plan).startswith(f"{routine}, n = 1000, {dtype}, on 2 devices: backend 'native'")
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.tile = 1
@@ -43,7 +43,7 @@ def test_devices():
 @pytest.mark.parametrize("refine", [None, "float32"])
 @pytest.mark.parametrize("routine", ["potrs", "cho_factor", "cho_solve"])
 def test_devices_that_are_not_there(routine, refine):
-    """As many more as there are: their plan is that of those on another machine."""
+    """A plan for more devices than this process has is the plan for devices of another machine."""
     there = len(jax.local_devices())
     one = jaxmg.plan(routine, 16384, "float64", 1, refine=refine)
     plans = [jaxmg.plan(routine, 16384, "float64", there * k, refine=refine) for k in (1, 2, 4)]
@@ -94,7 +94,8 @@ def test_donated(routine):
 
 @pytest.mark.parametrize("routine", ["cho_factor", "lu_factor"])
 def test_an_overflow_tile_is_planned_for(routine):
-    """Tiles of 125 columns divide a rank's 250 rows, and their panels are wider."""
+    """A plan includes an overflow tile. Tiles of 125 columns divide a rank's 250 rows and have
+    none, although their panels are wider."""
     where = cases.devices(4)
     beyond, within = (jaxmg.plan(routine, 1000, "float64", where, T_A=tile) for tile in (96, 125))
     assert beyond.tile < within.tile == 125
@@ -124,7 +125,7 @@ def test_refined_calls_have_a_plan(routine, dtype):
     assert str(plan).startswith(f"{routine} with refine={refine!r}, n = 1000, {dtype}, on 2 dev")
     rows = 500 * 1000 * np.dtype(dtype).itemsize
     lower = rows // 2 if wide else rows
-    # A and a copy to fall back to; where a factor is kept, that too.
+    # A and a copy as a fallback; a kept factor too.
     least = {"cho_factor": rows + lower, "lu_factor": rows + lower, "cho_solve": 2 * rows + lower}
     least = least.get(routine, 2 * rows)
     panels = 0 if cases.devices(1)[0].platform == "cpu" else 200 * 2**20
@@ -133,7 +134,8 @@ def test_refined_calls_have_a_plan(routine, dtype):
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_donated_to_a_refined_call(dtype):
-    """The half of A that its copy takes beyond the factor's memory, where there is that half."""
+    """Donation saves the half of A by which a copy of A exceeds the factor in lower precision. Only
+    double precision has this half."""
     kept, donated = (
         [
             jaxmg.plan(routine, 10**5, dtype, cases.devices(4), donate=donate, refine="auto").bytes[
@@ -162,7 +164,8 @@ def _refined(routine, a, b, mesh, donate):
 
 
 def _native_bytes(routine, n, dtype, ranks, nrhs):
-    """The most that what a refined call is made of works in, on the first rank of CPU devices."""
+    """Returns the largest workspace of the native calls in a refined call, on the first rank of CPU
+    devices."""
     rows = n // ranks
 
     def beside_results(native, dtype):
@@ -176,7 +179,7 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
         solving = max(beside_results("lu_apply", lower), beside_results("gesv", dtype))
         return max(factoring, solving) if routine == "gesv" else factoring
     factoring = beside_results("potrf", lower)
-    # y once more, a rank's rows of it, a tile; x and y of all parts (hemm.h).
+    # hemm holds y again, a rank's rows of it, and a tile; and x and y of all parts (hemm.h).
     parts = refinement.parts(n, ranks, nrhs)
     vectors = (n + rows) * nrhs + (2 * n * nrhs * parts if parts > 1 else 0)
     product = (vectors + min(256, rows) ** 2) * np.dtype(dtype).itemsize
@@ -220,17 +223,17 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
 def test_refined_calls_take_what_is_planned(
     routine, dtype, ranks, nrhs, donate, piece, monkeypatch
 ):
-    """What XLA has for their arrays, and the plugin for its work."""
+    """The sum of XLA's arrays and the plugin's workspace is as planned."""
     if cases.devices(1)[0].platform != "cpu":
         pytest.skip("XLA's account of memory is that of CPU devices here")
-    n = 392 + 16 * (piece == 2**24)  # what is compiled knows nothing of it
+    n = 392 + 16 * (piece == 2**24)  # compiled programs ignore a new piece, so n differs
     monkeypatch.setattr(refinement, "_PIECE", piece)
     monkeypatch.setattr(refinement, "_DEPTH", 40)
     mesh = cases.line(ranks)
     a, b = cases.shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
     programs = cases.watch_programs(monkeypatch)
     jax.block_until_ready(_refined(routine, a, b, mesh, donate))
-    # Another one makes the zeros that say what a factor's leaves are for.
+    # Another program makes the zeros that mark the layout of a factor's leaves.
     found = max(
         (program.memory_analysis() for program in programs),
         key=lambda analysis: analysis.argument_size_in_bytes,
@@ -240,7 +243,7 @@ def test_refined_calls_take_what_is_planned(
         - found.alias_size_in_bytes + _native_bytes(routine, n, dtype, ranks, nrhs)
     )  # fmt: skip
     plan = jaxmg.plan(routine, n, dtype, mesh, nrhs=nrhs, donate=donate, refine="auto")
-    # Old XLA doesn't keep the piece of A of which it sums up the squares.
+    # An old XLA also stores the piece of A whose squares it sums.
     most = 1.1 if jax.__version_info__ >= (0, 10) else 1.4
     assert 0.99 * measured <= plan.bytes[0] <= most * measured
 
@@ -256,7 +259,8 @@ def test_eigenvectors_take_more_where_lapack_has_no_use_for_memory_without_them(
 
 
 def test_any_plugin_plans_for_gpus():
-    """A factor there needs room for the inverses of diagonal blocks; a single solution doesn't."""
+    """Any plugin plans for GPUs. There a kept factor needs memory for the inverses of diagonal
+    blocks; a single solution doesn't."""
     plugin = plugins.load(cases.devices(1)[0].platform)
 
     def of(routine):
@@ -299,7 +303,8 @@ def test_whether_it_fits(monkeypatch, offset, fits):
 
 @pytest.mark.parametrize("routine", ["potrs", "gesv", "potri", "getri"])
 def test_one_cpu_device_works_for_all(routine):
-    """It has the whole matrix beside the workspace of one rank, and the others nothing."""
+    """The device that works for all holds the whole matrix and the workspace of one rank; the
+    others hold neither."""
     if cases.devices(1)[0].platform != "cpu":
         pytest.skip("GPUs gather matrices of other orders")
     one, four = (jaxmg.plan(routine, 200, "float64", devices) for devices in (1, 4))

@@ -1,4 +1,5 @@
-"""Which plugin serves a platform, whether it fits, and which of its backends runs a call."""
+"""Which plugin serves a platform, whether its version fits, and which of its backends runs a
+call."""
 
 import importlib.metadata
 import re
@@ -16,7 +17,7 @@ from jaxmg._routines import table
 
 
 class Point:
-    """An entry point of a plugin that remembers which one it is."""
+    """An entry point of a plugin; the plugin that it loads has the point's name."""
 
     value = "a_module"
 
@@ -62,7 +63,8 @@ def _how(what):
 _PLUGIN = "jaxmg-plugin-cpu"
 _WITHOUT_TWO = set(table.HANDLERS) - {"jaxmg_potri", "jaxmg_cyclic_1d"}
 
-# What is installed, and the one sentence that says what was found, what is needed, what to do.
+# Name -> (installed plugins, versions, the error: one sentence that says what was found, what is
+# needed and what to do).
 _UNFIT = {
     "another version": (
         [Point("cpu", _PLUGIN, "2.1.0")],
@@ -105,7 +107,7 @@ _UNFIT = {
 
 @pytest.mark.parametrize("name", _UNFIT)
 def test_plugin_that_does_not_fit(monkeypatch, name):
-    """Nothing of it is registered, and the next call looks again."""
+    """No target of the plugin is registered, and the next call checks again."""
     points, versions, message = _UNFIT[name]
     platform = "cpu" if points[0].name == "cpu" else "gpu"
     monkeypatch.setattr(plugins, "_for_backend", lambda names: names)
@@ -117,7 +119,7 @@ def test_plugin_that_does_not_fit(monkeypatch, name):
 
 
 def test_only_a_plugin_for_gpus_where_jax_finds_none(monkeypatch):
-    """The message doesn't send users with a broken driver to the plugin for CPU devices."""
+    """The message doesn't direct users with a broken driver to the plugin for CPU devices."""
     monkeypatch.setattr(plugins, "_has_gpu", lambda: False)
     _install(monkeypatch, Point("cuda13", "jaxmg-plugin-cuda13"))
     with pytest.raises(RuntimeError) as caught:
@@ -130,7 +132,7 @@ def test_only_a_plugin_for_gpus_where_jax_finds_none(monkeypatch):
     for word in ("jax[cuda13]", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "python -m jaxmg"):
         assert word in message
     assert message.endswith("To run on CPU devices, install " + _how("[cpu]==2.0.0"))
-    # CPU devices beside a GPU: the plugin for them is what is missing.
+    # CPU devices next to a GPU: the error says that their plugin is missing.
     monkeypatch.setattr(plugins, "_has_gpu", lambda: True)
     with pytest.raises(RuntimeError, match="^no jaxmg plugin is installed for platform 'cpu'"):
         plugins.load("cpu")
@@ -163,8 +165,8 @@ def test_handlers_are_the_plugins():
     [
         ("auto", 100, 10 * 100**2 * 8, "gathers"),
         ("auto", 101, 10 * 100**2 * 8, "spreads"),
-        ("auto", 101, None, "gathers"),  # a device that doesn't say how much it has
-        ("auto", 10000, 0, "spreads"),  # as far as is known
+        ("auto", 101, None, "gathers"),  # a device that doesn't report its memory
+        ("auto", 10000, 0, "spreads"),  # its need isn't known
         ("gathers", 10000, 0, "gathers"),
     ],
 )
@@ -219,8 +221,8 @@ def _pretend(monkeypatch, version, installed):
 
 
 def _install(monkeypatch, *points, version="2.0.0", jax_version="0.11.2"):
-    """Makes these points all that is installed, beside jaxmg and JAX of these versions; returns the
-    targets that are registered."""
+    """Makes these plugins the only installed ones, with jaxmg and JAX of these versions; returns a
+    list of the targets that are registered."""
 
     def version_of(name):
         if version is None:
@@ -238,7 +240,7 @@ def _install(monkeypatch, *points, version="2.0.0", jax_version="0.11.2"):
 
 
 def test_attribute_that_the_plugin_does_not_know():
-    """What a package of another version asks for is not passed over."""
+    """An attribute of another version of the package is an error, and isn't ignored."""
     plugins.load(jax.devices()[0].platform)
     a, place = np.eye(4), np.zeros(2, np.int32)
     attributes = {"ranks": np.int64(1), "tile": np.int64(1), "inverse": False}
@@ -265,7 +267,7 @@ print(_native.blas_library(), _native.blas_threads() > 0)
 
 
 def test_a_folder_named_openblas_is_no_openblas(tmp_path):
-    """What is in the process already comes first where libraries are listed."""
+    """Libraries that are already loaded come first in the list of libraries."""
     if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
     folder = tmp_path / "openblas"

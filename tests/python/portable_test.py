@@ -1,4 +1,4 @@
-"""The portable form of factors: from any mesh to any other."""
+"""The portable form of factors, from any mesh to any other."""
 
 import itertools
 

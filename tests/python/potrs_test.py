@@ -36,7 +36,7 @@ def test_backward_error(kind, dtype):
 
 @pytest.mark.parametrize("minor", [1, 2, 23, 40])
 def test_not_positive_definite(minor):
-    """LAPACK's info is the order of the leading minor that is not positive definite."""
+    """The status is LAPACK's info: the order of the leading minor that isn't positive definite."""
     mesh = cases.line(min(4, len(jax.devices())))
     matrix = cases.positive_definite("well", 40, "float64")
     matrix[minor - 1, minor - 1] = -1

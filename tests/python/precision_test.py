@@ -1,4 +1,5 @@
-"""`precision=`: products in lower precision where the caller asks for them, and nowhere else."""
+"""`precision=`: products are in lower precision where the caller requests them, and nowhere
+else."""
 
 import functools
 import itertools
@@ -21,7 +22,8 @@ _N, _TILE = 200, 16
 
 
 def _problem(dtype):
-    """Entries off the diagonal are as large as those on it, so that errors of products show."""
+    """Returns a problem whose off-diagonal entries are as large as the diagonal, so that errors of
+    products are visible."""
     mesh, random = cases.line(2), cases.rng(5)
     u = random.uniform(0.5, 1.5, _N)
     if np.dtype(dtype).kind == "c":
@@ -60,7 +62,8 @@ def test_error_is_that_of_the_precision(dtype, precision):
 @pytest.mark.parametrize("ranks", [1, 3, 4, 8])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_what_is_as_good_as_plain_products_and_three_have_half_the_bits(dtype, ranks):
-    """On CPU devices too, which make the same products of parts."""
+    """Six bfloat16 parts and float16 parts are as accurate as plain products, and three bfloat16
+    parts have half the bits. CPU devices compute the same products of parts."""
     n, random = 150, cases.rng(7)
     q = random.standard_normal((n, n)).astype(dtype)
     q = np.linalg.qr(q + random.standard_normal((n, n)) * (1j if q.dtype.kind == "c" else 0))[0]
@@ -82,12 +85,12 @@ def test_what_is_as_good_as_plain_products_and_three_have_half_the_bits(dtype, r
             )
             assert status == 0
             found[precision] = _backward_error(a, x, b)
-        # Tensor cores truncate each sum, and so narrow tiles have many.
+        # Tensor cores truncate each sum, and narrow tiles have more sums.
         assert max(found[_X6], found[_F16]) < (6 if _GPU else 2) * found[None]
         assert 2 * found[None] < found[_X3] < _X3_EPS
 
 
-# Of rows and columns, such that A's elements go from 1e-36 to 1e36.
+# Exponents of rows and columns, such that A's elements range from 1e-36 to 1e36.
 _SCALES = {"graded": (-60, 60), "tiny": (-60, -60), "huge": (60, 60)}
 
 
@@ -106,8 +109,8 @@ _WIDE_DTYPES = ("float32", "complex64")
     ),
 )
 def test_float16_has_exponents_enough(dtype, scales, ranks):
-    """A is equilibrated, exactly, and what comes of it is as if it were not: x, log det A, a factor
-    and its inverse, of matrices and right-hand sides that are far out of float16's range."""
+    """A is equilibrated exactly, so x, log det A, a factor and its inverse are as accurate as
+    without scaling, although A and b exceed float16's range by far."""
     n, tile = 61, 7
     a, b, _, _ = _problem(dtype)
     a, b = a[:n, :n], b[:n]

@@ -1,5 +1,5 @@
-"""Which process has which rank, and how processes find each other; with a store and a plugin that
-only look like them.  tests/processes has the real ones."""
+"""Which process has which rank, and how processes find each other, with a fake store and plugin.
+tests/processes has real ones."""
 
 import functools
 import hashlib
@@ -23,7 +23,7 @@ pytestmark = cases.one_process("about a job of other processes that are not ther
 
 
 class Store(dict):
-    """The key-value store of jax.distributed, of which nobody else sets anything later."""
+    """The key-value store of jax.distributed, in which no other process sets a value later."""
 
     asked = ()
 
@@ -41,10 +41,11 @@ class Store(dict):
 
 @pytest.fixture
 def job(monkeypatch):
-    """Process 2 of a job of which 0 has come already, on a plugin that notes what it is told.
+    """Process 2 of a job in which process 0 has already arrived, with a plugin that records its
+    calls.
 
-    Addresses that begin with a word are those of another host, or of this one where TCP is asked
-    for.
+    Addresses that begin with a word are on another host ("far"), or on this one if TCP is requested
+    ("tcp").
     """
     store = Store({"jaxmg/cpu/0": "address 0", "jaxmg/cpu/job": "token"})
     told, listens = [], []
@@ -116,7 +117,8 @@ def test_the_first_one_names_the_job(job):
 
 
 def test_a_secret_is_part_of_the_key(job, monkeypatch):
-    """What others can read in the store is not enough then; and jobs of one secret differ."""
+    """With a secret, the values in the store aren't sufficient, and jobs that share a secret have
+    different keys."""
     monkeypatch.setenv("JAXMG_SECRET", "a secret of the job")
     rendezvous.meet("potrs", "cpu", (0, 2))
     expected = hmac.new(b"a secret of the job", b"jaxmg job token", hashlib.sha256).hexdigest()
@@ -143,7 +145,8 @@ def test_nobody_listens_over_tcp_within_a_host(job):
 
 
 def test_who_is_reached_over_tcp_listens_and_says_where(job):
-    """The process of the higher index, once for each scope."""
+    """Of two processes that connect over TCP, the one with the higher index listens, once for each
+    scope."""
     job.store |= {"jaxmg/cpu/0": "far 0", "jaxmg/cpu/1": "tcp 1", "jaxmg/cpu/3": "far 3"}
     job.store["jaxmg/cpu/3/tcp/any"] = " at far"
     rendezvous.meet("potrs", "cpu", (0, 2))
@@ -181,7 +184,7 @@ def test_who_does_not_come_is_named(job):
     with pytest.raises(RuntimeError, match=message):
         rendezvous.meet("potri", "cpu", (0, 1, 2, 3, 4))
     assert not job.told
-    for index in (1, 3, 4):  # a call that is made again once they are there
+    for index in (1, 3, 4):  # the call is repeated once they have arrived
         job.store[f"jaxmg/cpu/{index}"] = f"address {index}"
     rendezvous.meet("potri", "cpu", (0, 1, 2, 3, 4))
     assert sorted(job.told[0][1]) == [0, 1, 2, 3, 4]
@@ -245,7 +248,8 @@ def test_a_backend_for_a_process_each_is_for_nothing_else(monkeypatch, ranks, pr
     ],
 )
 def test_the_grid_of_a_matrix_on_one(spec, rows):
-    """Its rows are the devices along A's columns: native code reads A column by column."""
+    """The grid's rows are the devices along A's columns, since native code reads A in column-major
+    order."""
     mesh = jax.sharding.AbstractMesh((4, 2), ("r", "c"))
     layout = layouts.Layout(mesh, ("r", "c"), (), PartitionSpec(*spec))
     assert layout.grid_rows == rows
@@ -266,7 +270,7 @@ def _calls(mesh):
 
 
 def test_without_jax_distributed(monkeypatch):
-    """Devices of other processes, but no store to find them through."""
+    """Without jax.distributed there is no store to find the devices of other processes."""
     mesh = cases.line(2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(rendezvous, "_indices_of", lambda devices: np.arange(devices.size))
@@ -295,7 +299,7 @@ def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
     with _compat._set_mesh(other):
         assert indices() == ids[::-1]
         assert indices(mesh) == ids
-    assert indices(cases.line(1)) is None  # another size, and as many as this process has
+    assert indices(cases.line(1)) is None  # of another size; the mesh fits this process's devices
 
 
 def test_inside_a_shard_map_it_is_the_mesh_of_that(monkeypatch):

@@ -1,4 +1,4 @@
-"""Python processes that the tests start."""
+"""Starts Python processes for the tests."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 
 def run(*arguments, timeout=120, **environment):
-    """Runs this Python with what this process can import; raises after ``timeout`` seconds."""
+    """Runs this Python with this process's import path; raises after ``timeout`` seconds."""
     if jax.process_count() > 1:
         pytest.skip("starts processes of its own, which would look for a job of theirs")
     return subprocess.run(

@@ -1,4 +1,5 @@
-"""Products of matrices that lie on the ranks by rows, against NumPy's and JAX's on one device."""
+"""Products of matrices that are distributed over ranks by rows, against NumPy's and JAX's on one
+device."""
 
 import functools
 import itertools
@@ -38,7 +39,7 @@ TABLE = cases.broad(
 
 @pytest.fixture
 def way(request, monkeypatch):
-    """Which of the two computes products: the engine's are compiled to no product of XLA's."""
+    """Selects the engine's products, or XLA's."""
     if request.param == "xla":
         monkeypatch.setattr(product_calls, "is_for", lambda *_: False)
     return request.param
@@ -81,7 +82,8 @@ def test_is_the_product(name, sizes, ranks, dtype, way):
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("rows", [("r",), ("c",), ("c", "r")], ids="".join)
 def test_axes_of_a_larger_mesh(name, rows):
-    """Ranks along some axes, in another order than the mesh's; the rest has replicas."""
+    """The ranks may be along some axes, in another order than the mesh's; other axes have
+    replicas."""
     mesh = cases.grid()
     operands = _operands(name, (7, 5, 11), "complex128")
     found = _product(name, _layout(mesh, (rows,)))(*operands)
@@ -154,7 +156,7 @@ BATCHES = {1: ((0,), (1,)), 2: ((0, None), (2, None), (None, 1), (0, 0), (1, 2))
     ),
 )
 def test_batches(name, ranks, dtype):
-    """Of one operand, of the other, and of both, and their derivatives."""
+    """One operand, the other, or both may be batches; derivatives too."""
     product = functools.partial(getattr(products, name), layout=_layout(cases.line(ranks)))
     operands = _operands(name, (7, 5, 11), dtype)
     for places in BATCHES[len(operands)]:
@@ -181,7 +183,7 @@ def test_batches(name, ranks, dtype):
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_is_one_call(name):
-    """So are its derivatives; XLA has no product to compile or to tune."""
+    """A product is one call, and so are its derivatives; XLA compiles and tunes no product."""
     layout = _layout(cases.line(2))
     operands = _operands(name, (8, 6, 4), "float64")
     function = functools.partial(getattr(products, name), layout=layout)
@@ -218,7 +220,8 @@ def test_no_device_has_a_whole_matrix(name, differentiated):
     program = jax.jit(gradients if differentiated else function).lower(*operands).compile()
     text = program.as_text()
     assert f"f64[{rows},{n}]" in text and f"f64[{n},{n}]" not in text
-    # Nor in parts, as a derivative would keep them of every step: as much as a few ranks' rows.
+    # Nor in parts, as a derivative would store them for each step; temporary memory is a few ranks'
+    # rows.
     assert f"[{ranks},{n},{rows}]" not in text and f"[{ranks},{rows},{n}]" not in text
     matrices = program.memory_analysis().temp_size_in_bytes / (rows * n * 8)
     assert matrices <= (5.2 if differentiated else 3.2)
@@ -247,7 +250,8 @@ def test_on_the_rows_inside_a_shard_map():
 
 
 def test_other_dtypes_are_by_xla():
-    """Of integers, as `linalg.matrix_power` takes them, and of half precision."""
+    """XLA computes products of integers, as `linalg.matrix_power` takes them, and of half
+    precision."""
     layout = _layout(cases.line(2))
     x = jnp.arange(20).reshape(4, 5)
     product = jax.jit(functools.partial(products.rows_times_adjoint, layout=layout))

@@ -1,4 +1,5 @@
-"""How many operations programs have: what JAX traces and XLA compiles in a first call."""
+"""Numbers of operations in programs, which determine the time of JAX's trace and XLA's compilation
+in a first call."""
 
 import re
 
@@ -13,11 +14,11 @@ from jaxmg import linalg
 
 pytestmark = cases.needs_transformations
 
-_N = 400  # an order at which `svd` and others are by the engine
+_N = 400  # `svd` and others use the engine at this order
 _SQUARE, _TALL = (_N, _N), (4 * _N, 64)
 _VECTOR, _LONG = (_N,), (4 * _N,)
 
-# Name: (function, shapes of its operands).
+# Name -> (function, shapes of its operands).
 _PROGRAMS = {
     "cho_solve": (lambda a, b: linalg.cho_solve((a, False), b), _SQUARE, _VECTOR),
     "cholesky": (linalg.cholesky, _SQUARE),
@@ -61,8 +62,8 @@ _PROGRAMS = {
 
 
 _NOT_DIFFERENTIABLE = "cond, estimated", "matrix_rank", "svd, full", "svd_lowrank"
-# How many operations a program may have, and those that have more. expm has five approximants and
-# chooses how often to square; svd_lowrank and estimated condition numbers have loops.
+# The maximum number of operations of a program, and the larger programs. expm has five approximants
+# and chooses the number of squarings; svd_lowrank and estimated condition numbers have loops.
 _MOST = {"value": 160, "gradient": 470}
 _LARGER = {("expm", "value"): 710, ("expm", "gradient"): 1510}
 
@@ -95,11 +96,11 @@ def test_programs_are_small(name, kind):
     assert 0 < operations <= _LARGER.get((name, kind), _MOST[kind])
 
 
-# How many instructions XLA makes of a program for four CPU devices, and what has more: `solve` and
-# `cond` choose between two routines by a check, and CPU devices scale right-hand sides, too; `det`
-# has its result scaled; `cho_solve` checks U; estimated condition numbers have loops of iterations;
-# `svd` with all of Q changes the layout; svd_lowrank makes random numbers, of 260 instructions, and
-# expm has 14 products.
+# The maximum number of instructions that XLA compiles for four CPU devices, and the larger
+# programs. `solve` and `cond` choose between two routines by a check, and CPU devices also scale
+# right-hand sides. `det` scales its result; `cho_solve` checks U; estimated condition numbers have
+# loops; `svd` with all of Q changes the layout; svd_lowrank makes random numbers, with 260
+# instructions; expm has 14 products.
 _MOST_COMPILED = 300
 _LARGER_COMPILED = {
     "cho_solve": 315,

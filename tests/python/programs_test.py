@@ -36,8 +36,8 @@ def _local_solve(mesh, tile=3, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("traced", ["each", "once"])
 def test_independent_calls(traced):
-    """Calls of the same shapes that XLA is free to run in any order, also at one time; those that
-    JAX traced once carry the same attributes."""
+    """XLA may run calls of the same shapes in any order, and at the same time. Calls that JAX
+    traced once have the same attributes."""
     mesh = _widest()
     matrix, a, b = _inputs(mesh)
 
@@ -167,7 +167,8 @@ def test_local_syevd(vectors):
 
 
 def test_groups_hold_different_matrices():
-    """A system of its own for each column of the mesh: ranks of two groups never meet."""
+    """Each column of the mesh solves its own system; ranks of two groups never join one
+    rendezvous."""
     mesh = cases.grid()
     matrices = [
         cases.positive_definite("well", _N, "float64") + 3 * c * np.eye(_N) for c in range(2)
@@ -187,7 +188,7 @@ def test_groups_hold_different_matrices():
 
 @cases.one_process("each would start the programs of two threads in an order of its own")
 def test_one_program_from_two_threads():
-    """Executions that run at the same time under one key but for the number of the run."""
+    """Executions run at the same time with equal keys, except for the number of the run."""
     mesh = cases.line(2)
     solve = jax.jit(lambda a, b: jaxmg.potrs(a, b, 3, mesh, P("r", None)))
     failures = []
@@ -210,12 +211,12 @@ def test_one_program_from_two_threads():
 
 
 def test_local_blocks_with_replicas():
-    """A system for each column of the mesh, with its own right-hand side."""
+    """Each column of the mesh solves with its own right-hand side."""
     mesh = cases.grid()
     matrix = cases.positive_definite("well", _N, "float64")
     a = cases.shard(matrix, mesh, "r", None)
     b = cases.shard(cases.normal(cases.rng(5), (_N, 2), "float64"), mesh, None, "c")
-    # On a square mesh the shape of the block can't tell which axis it is sharded over.
+    # On a square mesh the shape of the block doesn't tell the axis that it is sharded over.
     spec = P("r", None) if len(set(mesh.shape.values())) == 1 else None
     solve = jax.shard_map(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, in_specs=spec)[0],
@@ -237,7 +238,7 @@ def test_local_block_with_padding_at_the_end(n):
 
 
 def test_checked_replication():
-    """A newer shard_map is told that all ranks hold the same solution."""
+    """A newer shard_map learns that all ranks have the same solution."""
     if not hasattr(jax.lax, "pcast"):
         pytest.skip("this JAX takes the results of an FFI call for varying")
     mesh = cases.line(2)
@@ -251,8 +252,8 @@ def test_checked_replication():
 
 @cases.one_process("tests/processes has ranks of other processes that never arrive")
 def test_rank_that_never_arrives():
-    """An error that names who came and who is missing; the next call works, and so does the next
-    execution of the same one."""
+    """The error names the ranks that arrived and the missing ones. The next call works, and so does
+    the next execution of the same call."""
     mesh = cases.line(2)
     matrix, a, b = _inputs(mesh)
 

@@ -1,4 +1,4 @@
-"""jaxmg.linalg.qr of tall and of small matrices beside LAPACK's."""
+"""jaxmg.linalg.qr of tall and of small matrices, against LAPACK's."""
 
 import functools
 import itertools
@@ -49,7 +49,8 @@ def _zero(a):
     a[:, 1::2] = 0
 
 
-# Matrices (m, n), m >= n. `huge` is a number whose square is in the dtype's range, or nearly so.
+# Functions that return matrices (m, n), m >= n. The square of `huge` is in the dtype's range, or
+# nearly so.
 HARD = {
     "random": lambda m, n, huge, unit: _normal(m, n),
     "graded by columns": lambda m, n, huge, unit: _normal(m, n) * np.logspace(0, -12, n),
@@ -76,7 +77,7 @@ def hard(kind, m, n, dtype):
 
 
 def _errors(a, q, r):
-    """(of A - Q R by columns, of Q's orthogonality) in units of rounding."""
+    """Returns (the error of A - Q R by columns, Q's departure from orthogonality)."""
     a, q, r = map(cases.wide, (a, q, r))
     lengths = np.linalg.norm(a / np.where(_largest(a), _largest(a), 1), axis=0) * _largest(a)
     difference = a - q @ r
@@ -153,17 +154,18 @@ def test_as_lapack(shape, ranks, dtype, kind):
     ),
 )
 def test_hard_matrices(kind, dtype, ranks):
-    """Orthogonal to rounding, and a small residual in each column, whatever A is."""
+    """For hard A too, Q is orthogonal up to rounding, and each column has a small residual."""
     a = hard(kind, 37, 6, dtype)
     _check(a, *_run(a, cases.line(ranks)))
 
 
 @pytest.mark.extended
 def test_matrices_of_any_condition():
-    """By CholeskyQR2 up to 1e8, with a shift up to 1e15, and Householder's QR always."""
+    """Each condition number has its algorithm: CholeskyQR2 up to 1e8, with a shift up to 1e15, and
+    Householder's QR for all."""
     for condition in 10.0 ** np.arange(1, 17):
         left, right = (np.linalg.qr(_normal(m, 6, "float64"))[0] for m in (48, 6))
-        a = 1e-9 * (left * np.logspace(0, -np.log10(condition), 6)) @ right  # no length matters
+        a = 1e-9 * (left * np.logspace(0, -np.log10(condition), 6)) @ right  # lengths don't matter
         _check(a, *_run(a, cases.line(2)))
 
 
@@ -236,7 +238,7 @@ def test_column_pivoting(kind, ranks, dtype):
     assert order.dtype == np.int32 and sorted(order.tolist()) == list(range(6))
     _check(a[:, np.asarray(order)], q, r)
     diagonal = cases.wide(np.diagonal(r)).real
-    # Each is the length of the longest column that is left.
+    # Each diagonal entry is the length of the longest remaining column.
     for i in range(6):
         left = np.asarray(r)[i:, i:] / max(diagonal[i], np.finfo(dtype).tiny)
         assert (np.linalg.norm(cases.wide(left), axis=0) <= 1 + 1e3 * cases.eps(dtype)).all() or (
@@ -247,13 +249,13 @@ def test_column_pivoting(kind, ranks, dtype):
         np.testing.assert_array_equal(order, expected[2])
     again, same = _run(a, mesh, "r", pivoting=True)
     np.testing.assert_array_equal(same, order)
-    rounding = cases.eps(dtype) * np.abs(r).max()  # no more is known of what is smaller
+    rounding = cases.eps(dtype) * np.abs(r).max()  # smaller values aren't determined further
     np.testing.assert_allclose(again, r, rtol=1e-3, atol=10 * rounding)
 
 
 @pytest.fixture
 def traced_anew():
-    """Nothing that is traced in a test is what other tests run, or the other way round."""
+    """Clears caches before and after, so that these tests and others share no traced program."""
     cases.forget_plans()
     jax.clear_caches()
     yield
@@ -266,7 +268,8 @@ def traced_anew():
 @pytest.mark.usefixtures("traced_anew")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_pivoting_where_a_library_rounds_differently(monkeypatch, kind):
-    """Each call gets another basis of what A's columns don't span: all ranks use that of one."""
+    """Calls of the library return different bases of the complement of A's columns; all ranks use
+    the basis of one rank."""
     calls = itertools.count()
 
     def factor(a):
@@ -282,7 +285,7 @@ def test_pivoting_where_a_library_rounds_differently(monkeypatch, kind):
     q, r, order = map(np.asarray, _run(a, mesh, pivoting=True))
     np.testing.assert_allclose(q.T @ q, np.eye(6), atol=1e-12)
     np.testing.assert_allclose(q @ r, a[:, order], atol=1e-12)
-    assert next(calls) == (jax.process_index() == 0)  # the first rank's process called it once
+    assert next(calls) == (jax.process_index() == 0)  # once, in the first rank's process
 
 
 @pytest.mark.parametrize(
@@ -315,7 +318,7 @@ def test_errors():
 
 
 def _reference(a, pivots=None):
-    """JAX's, with the diagonal of R not negative."""
+    """Returns JAX's factors, with a nonnegative diagonal of R."""
     q, r = jnp.linalg.qr(a if pivots is None else a[:, pivots])
     diagonal = jnp.diagonal(r)
     units = jax.lax.stop_gradient(diagonal / jnp.abs(diagonal))
@@ -338,7 +341,7 @@ _DERIVATIVES = cases.broad(
 @cases.needs_transformations
 @pytest.mark.parametrize("shape, ranks, dtype, kind", _DERIVATIVES)
 def test_derivatives(shape, ranks, dtype, kind):
-    """Those of JAX's own QR, forward and backward, and of second order."""
+    """Derivatives agree with those of JAX's own QR, forward, reverse and of second order."""
     mesh = cases.line(ranks, kind=kind)
     a, moved = (cases.normal(cases.rng(i), shape, dtype) for i in (1, 2))
     weights = cases.normal(cases.rng(3), (shape[0], min(shape)), dtype)
@@ -426,7 +429,7 @@ def test_under_jit_and_columns_sharded():
 
 @pytest.mark.breadth
 def test_more_rows():
-    """R of [R; A] is that of all rows."""
+    """R of [R; A] is R of all rows."""
     a, more, mesh = _normal(12, 3, "float64"), _normal(6, 3, "float64"), cases.line(2)
     r = linalg.qr(jnp.concatenate([_run(a, mesh, "r"), more]), "r", mesh=mesh)
     expected = _run(np.concatenate([a, more]), mesh, "r")
@@ -436,8 +439,8 @@ def test_more_rows():
 
 @pytest.fixture
 def taken_by_tiles(monkeypatch):
-    """The shapes that are factored by tile columns, a list that grows. On CPU devices tall matrices
-    of four columns and more are."""
+    """Returns a list of the shapes that are factored by tile columns. On CPU devices tall matrices
+    of at least four columns are."""
     found = []
 
     def factor_and_r(call, a):
@@ -459,7 +462,7 @@ def taken_by_tiles(monkeypatch):
 @pytest.mark.parametrize("kind", (AxisType.Auto, AxisType.Explicit), ids=str)
 @pytest.mark.parametrize("ranks", (1, 2, 4, 8))
 def test_tall_by_tile_columns_on_cpu_devices(taken_by_tiles, ranks, kind, dtype):
-    """The results are those of the way by rows, in their sharding."""
+    """The results agree with the factorization by rows, and have its sharding."""
     if jax.devices()[0].platform != "cpu":
         pytest.skip("GPUs take tall matrices by their rows")
     mesh, eps = cases.line(ranks, kind=kind), np.finfo(dtype).eps

@@ -1,4 +1,4 @@
-"""`refine=`: solutions from a factor in lower precision, as accurate as from one in A's own."""
+"""`refine=`: solutions from a factor in lower precision are as accurate as from one in A's own."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ _CPU = jax.default_backend() == "cpu"
 
 
 def _solve(a, b, mesh, refine="auto", **options):
-    """(x, status, iterations)."""
+    """Returns (x, status, iterations)."""
     options |= dict(refine=refine, return_status=True, return_iterations=True)
     return jax.block_until_ready(jaxmg.potrs(a, b, None, mesh, **options))
 
@@ -76,7 +76,7 @@ def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
     ),
 )
 def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
-    """Of x, of lengths that differ by one."""
+    """Products are computed in parts of x, whose lengths differ by one."""
     for name, value in (("_DEPTH", 30), ("_MEMORY", 2)):
         monkeypatch.setattr(refinement, name, value)
     count = refinement.parts(n, ranks, nrhs)
@@ -96,7 +96,8 @@ def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
 
 @pytest.mark.extended
 def test_a_solution_is_as_exact_as_its_residuals():
-    """Products with A of low precision, as sums of many terms are, decide on the steps alone."""
+    """Only residuals need high precision. Products with A of low precision, such as sums of many
+    terms, only determine the steps."""
     n = 300
     matrix, b = (
         cases.positive_definite("well", n, "float64"),
@@ -123,7 +124,8 @@ def test_a_solution_is_as_exact_as_its_residuals():
 
 
 def _shifted_by(monkeypatch, shift):
-    """For calls with orders that no other test has: what is compiled knows nothing of it."""
+    """Changes the shift. A test calls with orders that no other test uses, since compiled programs
+    ignore the change."""
     monkeypatch.setitem(refinement._PRECISIONS, "float32", refinement._Lower(checks.DEFAULT, shift))
 
 
@@ -133,7 +135,7 @@ def _shifted_by(monkeypatch, shift):
     cases.broad(
         [
             (1e2, 200, (1, 5)),
-            (1e8, 200, (6, 17 if _CPU else 25)),  # GPUs factor so small a matrix another way
+            (1e8, 200, (6, 17 if _CPU else 25)),  # GPUs factor such a small matrix in another way
             (1e10, 190, (_SLOW, _SLOW)),
             (1e14, 200, (_FAILED, _FAILED)),
         ],
@@ -141,7 +143,8 @@ def _shifted_by(monkeypatch, shift):
     ),
 )
 def test_ill_conditioned_matrices(condition, n, iterations, monkeypatch):
-    """Refined, given up, or not even factored."""
+    """A solution is refined, abandoned after iterations, or falls back because the factorization
+    failed."""
     if condition == 1e10:
         _shifted_by(monkeypatch, 1e-5)
     mesh = cases.line(2)
@@ -151,7 +154,7 @@ def test_ill_conditioned_matrices(condition, n, iterations, monkeypatch):
     least, most = iterations
     assert status == 0 and least <= taken <= most
     cases.check_as_good_as_plain(matrix, a, b, mesh, x)
-    # By another way than without, or by the same.
+    # A refined solution differs from the plain one; the fallback is equal to it.
     assert np.array_equal(x, jaxmg.potrs(a, b, None, mesh)) == (taken < 0)
 
 
@@ -185,7 +188,7 @@ def test_numbers_beyond_the_range_of_single_precision(exponents):
     x, status, iterations = _solve(a, b, mesh)
     assert status == 0 and 0 < iterations < 8
     plain = np.asarray(jaxmg.potrs(a, b, None, mesh))
-    # In norms that no row and no column is lost in.
+    # Scaled, such that no row or column is negligible in the norm.
     x, plain = np.asarray(x) * scale, plain * scale
     np.testing.assert_allclose(x, plain, rtol=0, atol=1e-14 * np.abs(plain).max())
 
@@ -205,7 +208,8 @@ def test_not_positive_definite():
 
 @pytest.mark.breadth
 def test_indefinite_by_less_than_the_shift(monkeypatch):
-    """What is factored is positive definite; conjugate gradients find that A isn't."""
+    """The shifted matrix that is factored is positive definite; conjugate gradients detect that A
+    isn't."""
     _shifted_by(monkeypatch, 1e-5)
     mesh, n = cases.line(2), 42
     q, _ = np.linalg.qr(cases.normal(cases.rng(6), (n, n), "float64"))
@@ -252,8 +256,8 @@ def _solve_traced(a, b, mesh):
 @pytest.mark.breadth
 @pytest.mark.parametrize("donate", [True, False])
 def test_nothing_is_gathered_or_copied(donate, monkeypatch):
-    """Beside A half of it in lower precision, or in its place a copy to fall back to. (Without the
-    native code's own workspace, of which XLA knows nothing.)"""
+    """In addition to A, a call needs half of A's size for the factor in lower precision, or, in the
+    same memory, a copy of A as a fallback. XLA's account excludes the native code's workspace."""
     monkeypatch.setattr(refinement, "_PIECE", 2**10)
     mesh, n, nrhs = cases.line(4), 400, 1
     matrix, b = cases.of_condition(1e14, n), np.ones((n, nrhs))

@@ -1,7 +1,7 @@
-"""The table of routines: tests, digests, benchmarks and the check on GPUs run over its rows.
+"""The table of routines: tests, digests, benchmarks and the check on GPUs iterate over its rows.
 
-A new routine is a new row. This module imports neither JAX nor jaxmg, so that benchmarks can read
-it beside any version of the package, which they hand in as `jaxmg`.
+A new routine is a new row. This module imports neither JAX nor jaxmg, so that benchmarks can use it
+with any version of the package, which they pass as `jaxmg`.
 """
 
 import dataclasses
@@ -16,25 +16,25 @@ def _no_options(n):
 
 @dataclasses.dataclass(frozen=True)
 class Routine:
-    """What a routine takes and returns.
+    """The operands and results of a routine.
 
     Attributes:
-        function: what users call: a function of jaxmg, or a method with its class.
-        handlers: native handler -> a word of the faults of tests/mutants that are put into it.
+        function: the public name: a function of jaxmg, or a class and its method.
+        handlers: native handler -> a word (pattern) that its faults in tests/mutants contain.
         takes: operands. "a": a Hermitian positive definite matrix; "m": another one; "g": a general
             matrix; "b": right-hand sides; "factor", "refined": kept factors of "a"; "upper": the
-            factor U; "lu", "qr": kept factors of "g"; "packed", "pivots": what the first gives.
+            factor U; "lu", "qr": kept factors of "g"; "packed", "pivots": the packed LU factor of
+            "g" and its pivots.
         returns: names of all results, with `options`.
-        measure: function of (a, m, b, results), in double precision: the backward error. The first
-            is "g" where the routine takes that.
-        options: function of the order n: the options with which it is called.
-        unpack: function of what the call returns: the results, where that is not a tuple of them.
-        backends: values of `backend=`; none where it takes no such option.
+        measure: function of (a, m, b, results) in double precision that returns the backward error.
+            The first argument is "g" if the routine takes "g".
+        options: function of the order n that returns the options of the call.
+        unpack: function from the call's value to the tuple of results, if the value isn't one.
+        backends: values of `backend=`; empty if the routine has no such option.
         precision: whether it takes `precision=`.
         transforms: whether JAX may batch and differentiate it.
-        T_A: the tile width in the place of None, where the function has no choice of its own; 0:
-            it takes none.
-        benchmark: whether benchmarks measure it: problems.py then has its operations and error.
+        T_A: the tile width instead of None, if the function chooses none; 0: it takes none.
+        benchmark: whether benchmarks measure it; problems.py then has its operations and error.
     """
 
     function: str
@@ -52,7 +52,7 @@ class Routine:
 
     @property
     def on_factor(self):
-        """Whether the first operand is a factor, which has tile width and mesh."""
+        """Whether the first operand is a factor, which determines tile width and mesh."""
         return self.takes[0] in ("factor", "refined", "lu", "qr")
 
     @property
@@ -61,7 +61,8 @@ class Routine:
         return "g" if self.takes[0] in ("g", "lu", "qr", "packed") else "a"
 
     def make_operands(self, jaxmg, make, T_A=None, **where):
-        """Operands of a call; ``make(kind)`` returns the arrays "a", "m", "g" and "b"."""
+        """Returns the operands of a call; ``make(kind)`` returns the arrays "a", "m", "g" and
+        "b"."""
 
         def operand(kind):
             if kind in ("a", "m", "g", "b"):
@@ -78,7 +79,7 @@ class Routine:
         return [operand(kind) for kind in self.takes]
 
     def call(self, jaxmg, operands, T_A=None, **options):
-        """The tuple of all results; ``options`` are mesh, in_specs, backend, precision."""
+        """Returns the tuple of all results; ``options`` are mesh, in_specs, backend, precision."""
         function, first = jaxmg, operands[0]
         if self.on_factor:
             options = {}
@@ -95,8 +96,8 @@ class Routine:
         return tuple(results) if isinstance(results, tuple) else (results,)
 
     def error(self, a, m, b, results):
-        """The backward error of results for ``a``, of the kind that `matrix` says; in units of 1,
-        and n times the dtype's eps where right."""
+        """Returns the backward error of the results for ``a``, a matrix of the kind `matrix`. For
+        correct results it is about n times the dtype's eps."""
         a, m, b, *results = map(_wide, (a, m, b, *results))
         return float(self.measure(a, m, b, results))
 
@@ -148,7 +149,7 @@ def _of_factor(a, m, b, results):
 
 
 def _of_lu(g, m, b, results):
-    """A P^T = F G, with the interchanges of columns that the pivots are."""
+    """Returns the error of A P^T = F G; the pivots are the interchanges of columns."""
     lu, pivots = results[0], np.asarray(results[1]).real.astype(int)
     product, columns = np.tril(lu) @ (np.triu(lu, 1) + np.eye(len(lu))), np.arange(len(lu))
     for i, pivot in enumerate(pivots):
@@ -167,7 +168,7 @@ def _of_qr(g, m, b, results):
 
 
 def _of_q_product(g, m, b, results):
-    """Of Q b, in which a column of R says what Q is but for signs."""
+    """Returns the error in the norm of Q b. R determines Q only up to signs."""
     (product,) = results
     return _norm(np.abs(_norm(product) - _norm(b))) / _norm(b)
 
@@ -195,7 +196,8 @@ def _of_eigenvalues(a, m, b, results):
 
 
 def _of_rows(a, m, b, results):
-    """Whether these are A's rows in another order; zeros may be added."""
+    """Returns 0 if the results are A's rows in another order, possibly with rows of zeros; inf
+    otherwise."""
     (rows,) = results
     same = sorted(map(tuple, rows[np.any(rows != 0, axis=1)])) if rows.size else []
     return 0 if [*map(list, same)] == [*map(list, sorted(map(tuple, a)))] else np.inf

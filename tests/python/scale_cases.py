@@ -1,6 +1,6 @@
-"""Functions of `jaxmg.linalg` and `jaxmg.tree` by their degree: f(2^k A) = 2^(dk) f(A) bit for bit
-while no entry of A or of the result leaves the normal range. For scales_test.py and
-tests/fuzz/scales.py."""
+"""Functions of `jaxmg.linalg` and `jaxmg.tree` and their degrees: f(2^k A) = 2^(dk) f(A) exactly,
+as long as no entry of A or of the result leaves the normal range. scales_test.py and
+tests/fuzz/scales.py use them."""
 
 import typing
 
@@ -19,13 +19,12 @@ class Function(typing.NamedTuple):
     """A function of (a, b, where).
 
     Attributes:
-        call: gives an array, or several.
-        degrees: of each result, in A, and in b where there is one. A fraction's denominator divides
-            k.
-        kinds: of the matrices.
+        call: returns an array, or several.
+        degrees: the degree of each result in A, or in A and b. A fraction's denominator divides k.
+        kinds: the kinds of matrices.
         differentiable: whether the gradient is compared, too.
         batches: whether it takes a batch.
-        step: what divides k.
+        step: a divisor of k.
     """
 
     call: typing.Callable
@@ -138,7 +137,7 @@ FUNCTIONS = {
 
 
 def times_power(x, k):
-    """x 2^k, exactly."""
+    """Returns x 2^k, exactly."""
     x = np.asarray(x)
     if x.dtype.kind == "c":
         parts = np.ldexp(x.real, k), np.ldexp(x.imag, k)
@@ -147,7 +146,7 @@ def times_power(x, k):
 
 
 def _exponents(x):
-    """The exponents of the entries that aren't 0, of parts of complex ones."""
+    """Returns the exponents of the nonzero entries, or of their real and imaginary parts."""
     x = np.asarray(x)
     parts = np.stack([x.real, x.imag]) if x.dtype.kind == "c" else x
     return np.frexp(parts[parts != 0])[1]
@@ -171,7 +170,8 @@ def _degree(degree, n):
 
 
 def _gradient(function, weights, o):
-    """Of the sum of the results' parts with these weights, by A: each result has one."""
+    """Returns a function that computes one gradient by A for each result: of its weighted sum's
+    real part."""
 
     def gradients(a, b):
         def part(a, i):
@@ -184,7 +184,7 @@ def _gradient(function, weights, o):
 
 
 def _compile(name, kind, dtype, ranks, batch, gradient, random):
-    """(The function of (a, b) that gives a list of results, the degree of each)"""
+    """Returns (a function of (a, b) that returns a list of results, the degree of each)."""
     function = FUNCTIONS[name]
     a, b = _matrices(random, name, kind, dtype, batch)
     where = {"mesh": Mesh(np.array(jax.devices()[:ranks]), ("r",))}
@@ -202,16 +202,16 @@ def _compile(name, kind, dtype, ranks, batch, gradient, random):
 
 
 def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matrices=1):
-    """How a function isn't what it has to be at another scale, or None.
+    """Compares a function at several scales with itself at scale 1.
 
     Args:
-        seed: of everything random.
-        powers: how many random powers of two to try beside the least and the largest one.
-        matrices: how many matrices to try. All are of one compiled function, for compiling takes a
-            thousand times as long as calling.
+        seed: of all random numbers.
+        powers: number of random powers of two to try in addition to the least and the largest one.
+        matrices: number of matrices to try. One compiled function takes them all, since compiling
+            takes a thousand times as long as calling.
 
     Returns:
-        (what is wrong or None, how many scales were compared)
+        (the difference as a string or None, the number of scales that were compared)
     """
     random = np.random.default_rng(seed)
     values, degrees = _compile(name, kind, dtype, ranks, batch, gradient, random)
@@ -223,9 +223,9 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matric
             return f"{results} at scale 1", count
         margin = 2 * np.finfo(dtype).nmant if gradient else 0
         numbers = [*zip(degrees, results, strict=True)]
-        if name == "det":  # which its gradient is a multiple of
+        if name == "det":  # its gradient is a multiple of it
             numbers.append((a.shape[-1], np.linalg.det(a)))
-        if name == "lu_solve":  # whose operand is the factor
+        if name == "lu_solve":  # its operand is the factor
             numbers.append((1, np.triu(linalg.lu_factor(a)[0])))
         low, high = _range(a, numbers, margin, FUNCTIONS[name].step)
         for k in sorted({low, high, *random.integers(low, high + 1, powers)}):
@@ -238,12 +238,12 @@ def find_wrong(name, kind, dtype, ranks, batch, gradient, seed, powers=2, matric
 
 
 def _range(a, numbers, margin, step):
-    """The least and the largest k / step for which no number leaves the normal range.
+    """Returns the least and the largest k / step for which no number leaves the normal range.
 
     Args:
-        numbers: pairs of a degree and of what has it.
-        margin: how many powers to stay off its ends: cotangents are multiplied by powers of two,
-            too, of which small entries may become denormal.
+        numbers: pairs of (degree, numbers of this degree).
+        margin: number of powers to keep from the ends of the range. Cotangents are multiplied by
+            powers of two, too, and their small entries may become denormal.
     """
     info = np.finfo(a.dtype)
     least, most = info.minexp + 1 + margin, info.maxexp - margin
@@ -261,7 +261,7 @@ def _range(a, numbers, margin, step):
 
 
 def _difference(found, results, degrees, k):
-    """What is wrong with the results of 2^k A, or None."""
+    """Returns a description of what is wrong with the results of 2^k A, or None."""
     for i, (x, result, degree) in enumerate(zip(found, results, degrees, strict=True)):
         info = np.finfo(result.dtype)
         expected = times_power(result, round(degree * k))

@@ -1,6 +1,6 @@
-"""Values at extreme scales: a function that is homogeneous of degree d gives 2^(dk) f(A) of 2^k A.
+"""Values at extreme scales: a function that is homogeneous of degree d maps 2^k A to 2^(dk) f(A).
 
-scale_cases.py has all functions, and tests/fuzz/scales.py random scales of them.
+scale_cases.py has all functions, and tests/fuzz/scales.py tries random scales of them.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from jaxmg import linalg
 from jaxmg._routines import jax_qr, norms
 from jaxmg._stacks import ways
 
-# Powers of two at which squares of entries overflow or vanish, and entries don't.
+# Powers of two at which squares of entries overflow or underflow, but entries don't.
 _FAR = {"float32": (-100, 120), "float64": (-900, 1000)}
 _NORMS = (None, "fro", 1, -1, np.inf, -np.inf, 2, -2, "nuc")
 _VECTOR_NORMS = (None, 1, 2, 3, -1, -2, 0.5, np.inf, -np.inf)
@@ -33,7 +33,7 @@ def _random(dtype, *shape, seed=0):
 
 
 def _times(x, k):
-    """x 2^k, exactly."""
+    """Returns x 2^k, exactly."""
     x = np.asarray(x)
     if x.dtype.kind == "c":
         return (np.ldexp(x.real, k) + 1j * np.ldexp(x.imag, k)).astype(x.dtype)
@@ -90,7 +90,7 @@ def test_norm_of_zeros_infinity_and_other_dtypes():
 @pytest.mark.extended
 @pytest.mark.parametrize("ranks", [cases.breadth(1), 4])
 def test_norm_keeps_nan(ranks):
-    """Whichever device has it: XLA's maximum over a sharded axis loses it on CPU devices."""
+    """NaN is preserved on any device. XLA's maximum over a sharded axis loses it on CPU devices."""
     mesh = cases.line(ranks)
     for row in (0, 5):
         a = np.ones((8, 8))
@@ -107,7 +107,8 @@ def test_norm_keeps_nan(ranks):
 @pytest.mark.extended
 @pytest.mark.parametrize("order", [1, -1, np.inf, -np.inf])
 def test_norm_by_sums_has_a_derivative_at_ties(order):
-    """Also where XLA computes the sums twice, with other rounding: no sum is then the norm."""
+    """The derivative is right although XLA may compute the sums twice, with different rounding, so
+    that no sum equals the norm."""
     a = np.array([[1.0, -2, 1 if order > 0 else 3], [3, 2, -2]])  # sums 4, 4 and 3 or 5
     expected = np.sign(a) * [0.5, 0.5, 0]
     if abs(order) == np.inf:
@@ -142,7 +143,7 @@ def test_cond_of_identity():
 
 @pytest.mark.extended
 def test_matrix_rank():
-    """The smaller singular value is denormal, and no entry is."""
+    """The rank is right although the smaller singular value is denormal; no entry is."""
     a = np.array([[1, 1], [1, 1 + 2.0**-20]], np.float32)
     for k in (0, -115):
         assert linalg.matrix_rank(jnp.asarray(_times(a, k)), 1e-9, mesh=cases.line(2)) == 2
@@ -175,7 +176,8 @@ _LEAST_SQUARES = {
     ),
 )
 def test_least_squares(ranks, shape, name):
-    """With its gradients. Products of A's entries with those of b overflow, or vanish."""
+    """Solutions and gradients scale exactly, although products of A's entries with b's overflow or
+    underflow."""
     dtype, mesh = "float32", cases.line(ranks)
     a, b = _random(dtype, *shape), _random(dtype, shape[0], 2, seed=1)
 
@@ -200,7 +202,7 @@ def test_least_squares(ranks, shape, name):
 @pytest.mark.extended
 @pytest.mark.parametrize("damp", [cases.breadth(None), 0.5])
 def test_lstsq_of_columns_far_apart(damp):
-    """With a column of b in each range, residuals and singular values too."""
+    """Columns of b may be far apart in size; residuals and singular values are right too."""
     a, b = _random("float32", 24, 3), _random("float32", 24, 1, seed=1)
     mesh = cases.line(4)
     x, resid, rank, s = linalg.lstsq(a, b, damp=damp, mesh=mesh)
@@ -239,7 +241,8 @@ def test_lstsq_of_a_large_matrix_that_is_not_tall(monkeypatch):
 @pytest.mark.extended
 @pytest.mark.parametrize("n", [cases.breadth(2), cases.breadth(3), 8])
 def test_det_of_batches(n):
-    """Also where those of the scaled matrices overflow, and of singular ones."""
+    """Determinants scale exactly, also if those of scaled matrices overflow, and of singular
+    matrices."""
     a = _random("float32", 4, n, n)
     a[3, 0] = a[3, 1]
     run = jax.jit(jax.value_and_grad(lambda a: linalg.det(a, mesh=cases.line(1)).sum()))
@@ -257,7 +260,7 @@ def test_det_of_batches(n):
 @cases.needs_transformations
 @pytest.mark.extended
 def test_det_of_a_batch_of_large_matrices():
-    """The determinants are near 1; those of the matrices that are scaled overflow."""
+    """The determinants are near 1, but those of the scaled matrices overflow."""
     n = 200
     a = np.stack([_random("float32", n, n, seed=i) for i in range(2)]) * np.float32(0.1165)
     exact = np.linalg.slogdet(a.astype(float))
@@ -280,7 +283,8 @@ def test_det_of_a_batch_of_large_matrices():
      ("_SOLVE", "plugin", -1), ("_CHOLESKY", "plugin", 0.5)],
 )  # fmt: skip
 def test_stacks_by_the_plugin(table, way, degree):
-    """Partial sums of results near the least normal number are denormal."""
+    """Stacks scale exactly, although partial sums of results near the least normal number are
+    denormal."""
     a = _random("float32", 40, 6, 6)
     if degree == 0.5:
         a = a @ a.swapaxes(1, 2) + np.eye(6, dtype="float32")
@@ -300,7 +304,7 @@ def test_stacks_by_the_plugin(table, way, degree):
 
 @pytest.mark.extended
 def test_rcond_of_a_tie():
-    """A singular value that is rcond times the largest is taken for 0, as in NumPy."""
+    """A singular value of exactly rcond times the largest counts as 0, as in NumPy."""
     a, b = np.diag([1.0, 0.5]), np.ones(2)
     x, _, rank, _ = linalg.lstsq(a, b, 0.5, mesh=cases.line(1))
     expected = np.linalg.lstsq(a, b, 0.5)
@@ -343,7 +347,7 @@ def test_qr_of_columns_far_apart(batch):
 
 
 def _all_functions():
-    """Some in the core; all of them in one dtype and on one mesh else."""
+    """Returns all functions in one dtype and on one mesh; some of them are the core."""
     core = {
         ("norm fro", "tall", False, False),
         ("svdvals", "square", False, False),
@@ -367,7 +371,8 @@ def _all_functions():
 @cases.needs_transformations
 @pytest.mark.parametrize(("name", "kind", "gradient", "batch"), _all_functions())
 def test_two_scales(name, kind, gradient, batch):
-    """The least and the largest power of two with which no number leaves the normal range."""
+    """Results scale exactly by the least and the largest power of two with which no number leaves
+    the normal range."""
     case = name, kind, "float32", 2, batch, gradient
     wrong, _ = scale_cases.find_wrong(*case, 0, powers=0, matrices=40)
     assert wrong is None, wrong

@@ -1,7 +1,7 @@
-"""How much of this package's Python runs in an eager call, the first and the second one.
+"""How much of this package's Python runs in the first and the second eager call.
 
-A solve evicts Python's code from the processor's caches, and makes it four times as slow. So a
-second call looks up its plan and calls a compiled program.
+A solve evicts Python's code from the processor's caches, which makes it four times as slow.
+Therefore a second call looks up its plan and calls a compiled program.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _FOLDER = os.path.dirname(jaxmg.__file__)
 
 
 class _Profile:
-    """Calls of this package's Python, and how often they change from one file to another."""
+    """Records calls of this package's Python, and counts the changes from one file to another."""
 
     def __init__(self):
         self.calls, self.files = [], []
@@ -64,7 +64,7 @@ def _arrays():
     return {name: cases.shard(array, mesh, *spec) for name, (array, spec) in arrays.items()}
 
 
-# A call of each function, of the arrays above by their names.
+# A call of each function with these arrays; parameters are the arrays' names.
 _CALLS = {
     "cho_factor": lambda a: linalg.cho_factor(a),
     "cho_solve": lambda a, b: linalg.cho_solve((a, False), b),
@@ -107,7 +107,7 @@ _CALLS = {
     "svd of a batch": lambda stack: linalg.svd(stack),
 }
 _MOST = 15
-# Calls of others, and how much they may execute.
+# Other calls, and the maximum number of Python calls for each.
 _OTHERS = {
     "potrs": (lambda a, b: jaxmg.potrs(a, b), _MOST),
     "vmap": (lambda stack, rights: jax.vmap(jaxmg.potrs)(stack, rights), 25),
@@ -134,7 +134,7 @@ def test_every_function_is_here():
 )
 @pytest.mark.parametrize("name, most", [("solve", 300), ("svd", 400)])
 def test_a_first_call_changes_files_seldom(name, most):
-    """A program is traced with its layout at hand, and not by the public functions of its parts."""
+    """A trace passes the layout along, and doesn't call the public functions of its parts."""
     cases.forget_plans()
     call = _call(name)
     with _profiled() as profile:

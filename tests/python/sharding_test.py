@@ -1,4 +1,4 @@
-"""Where the arrays are, and where the mesh and the spec come from."""
+"""Where arrays lie, and where the mesh and the spec come from."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ _SPECS = {
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", _SPECS)
 def test_specs(name, kind):
-    """Every spec, inferred; the result comes back in it."""
+    """Every spec is inferred, and the result has it."""
     mesh = cases.grid(kind)
     matrix = cases.positive_definite("well", _N, "float64")
     a = cases.shard(matrix, mesh, *_SPECS[name])
@@ -85,7 +85,7 @@ def test_explicit_axes_under_jit(name, n):
     "n, jitted, kind",
     cases.broad(
         itertools.product([_N, 7], [False, True], [AxisType.Auto, AxisType.Explicit]),
-        # Half of them, in which all combinations of any two occur.
+        # Half of the cases; they include all combinations of any two values.
         lambda n, jitted, kind: ((n == 7) + jitted + (kind == AxisType.Explicit)) % 2 == 0,
     ),
 )
@@ -130,7 +130,8 @@ def test_context_of_another_size_under_jit():
 
 @pytest.mark.extended
 def test_a_shardmap_form_in_the_context_of_another_explicit_mesh():
-    """Outside of shard_map, where its status has shape (1,)."""
+    """Outside a shard_map the call works in the context of another explicit mesh; its status has
+    shape (1,)."""
     mesh, other = (cases.line(n, axis, AxisType.Explicit) for n, axis in ((2, "r"), (4, "S")))
     matrix = cases.positive_definite("well", _N, "float64")
     a = cases.shard(matrix, mesh, "r", None)
@@ -149,12 +150,12 @@ def _two_axes(kind):
     "inside, abstract, jitted, kind",
     cases.broad(
         itertools.product(*[(False, True)] * 3, (AxisType.Auto, AxisType.Explicit)),
-        # Half of them, in which all combinations of any three occur.
+        # Half of the cases; they include all combinations of any three values.
         lambda *case: (sum(case[:3]) + (case[3] == AxisType.Explicit)) % 2 == 0,
     ),
 )
 def test_given_mesh_against_the_context(inside, abstract, jitted, kind):
-    """The mesh that is given is the one that counts."""
+    """A passed mesh takes precedence over the context mesh."""
     if abstract and jitted and jax.process_count() > 1:
         pytest.skip("a traced array doesn't say which processes an abstract mesh stands for")
     mesh, other = _two_axes(kind), cases.line(4, "S", kind)
@@ -178,14 +179,14 @@ def test_given_mesh_against_the_context(inside, abstract, jitted, kind):
         cases.check_potri(matrix, inverse)
         cases.check_syevd(matrix, w, v)
         rows = Mesh(mesh.devices[:, 0], ("pr",))
-        # A process that has none of them has nothing to look at.
+        # A process without these devices has nothing to check.
         if len({device.process_index for device in rows.devices}) == jax.process_count():
             jaxmg.verify_cyclic(matrix, cases.shard(np.asarray(dealt), rows, "pr", None), 2)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
-    """From the context mesh to another one, which an abstract mesh stands for, and back."""
+    """Arrays move from the context mesh to another mesh, passed as an abstract mesh, and back."""
     if not hasattr(jax.sharding, "use_abstract_mesh"):
         pytest.skip("this JAX has no public use_abstract_mesh")
     if kind == AxisType.Explicit and jax.__version_info__ < (0, 10):
@@ -210,7 +211,8 @@ def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
 
 @_MOVED
 def test_spec_is_not_taken_from_another_mesh():
-    """The columns of A on its own mesh say nothing about the mesh that is given."""
+    """If A's columns are sharded on its own mesh, this doesn't affect the spec on the passed
+    mesh."""
     matrix = cases.positive_definite("well", _N, "float64")
     a, mesh = cases.shard(matrix, cases.line(4), None, "r"), cases.line(2)
     inverse = jaxmg.potri(a, 3, mesh)
@@ -233,7 +235,7 @@ def test_abstract_mesh(n):
 @pytest.mark.parametrize("n", [_N, 7])
 @pytest.mark.parametrize("source", ["default", "other device"])
 def test_one_device(source, n):
-    """Without a mesh: one rank, on the device that holds the matrix."""
+    """Without a mesh there is one rank, on the device that holds the matrix."""
     device = jax.local_devices()[-1 if source == "other device" else 0]
     matrix = cases.positive_definite("well", n, "float64")
     a = jnp.asarray(matrix) if source == "default" else jax.device_put(matrix, device)
@@ -253,7 +255,7 @@ def test_one_device(source, n):
 )
 def test_numpy_matrix_goes_to_all_devices(n, dtype):
     matrix = cases.positive_definite("well", n, dtype)
-    for b in (np.ones(n, dtype), jnp.ones(n, dtype)):  # JAX only parked the second one somewhere
+    for b in (np.ones(n, dtype), jnp.ones(n, dtype)):  # JAX placed the second one by default
         x = jaxmg.potrs(matrix, b)
         cases.check_potrs(matrix, x, np.ones(n, dtype))
         assert x.devices() == set(jax.local_devices())
@@ -297,7 +299,7 @@ def test_moves_to_the_mesh(source, n):
 @pytest.mark.parametrize("n", [_N, 7])
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 4)])
 def test_moves_between_meshes_of_the_same_devices(shape, n, monkeypatch):
-    """By a program that exchanges shards. device_put takes them through the host."""
+    """A program exchanges the shards; device_put would move them through the host."""
     mesh = cases.line(4)
     names = ("s", "t")[: len(shape)]
     other = Mesh(np.reshape(mesh.devices, shape), names)
@@ -350,7 +352,7 @@ def test_solution_is_sharded_like_right_hand_side(entries):
 @_MOVED
 @pytest.mark.parametrize("axis", ["r", "s"])
 def test_right_hand_side_on_another_mesh(axis):
-    """Its spec says nothing of A's mesh, whatever its axes are called."""
+    """The spec of b doesn't apply to A's mesh, whatever the names of its axes are."""
     mesh, other = cases.line(4), cases.line(2, axis)
     matrix = cases.positive_definite("well", _N, "float64")
     b = cases.shard(np.ones(_N), other, axis)
@@ -371,7 +373,7 @@ def test_solution_is_sharded_like_explicit_right_hand_side():
 
 @pytest.mark.parametrize("entries", [("r",), (None, "r"), ()])
 def test_solution_under_jit_is_sharded_like_a_constant(entries):
-    """Of a right-hand side that isn't traced the sharding is known."""
+    """A right-hand side that isn't traced has a known sharding, and so has the solution."""
     mesh = cases.line(2)
     matrix = cases.positive_definite("well", _N, "float64")
     b = cases.shard(np.ones((_N, 4)), mesh, *entries)
@@ -432,14 +434,15 @@ def test_context_is_left_as_it_was():
 @pytest.mark.extended
 @cases.one_process("a warning is of this process's devices")
 def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
-    """Once, in the name of the caller's line, and not where the caller has chosen the device."""
+    """The warning appears once, names the caller's line, and doesn't appear if the caller chose the
+    device."""
     cases.devices(2)
     monkeypatch.setattr(layouts, "_WORTH_SHARING", 8)
     matrix = cases.positive_definite("well", 8, "float64")
     small, chosen = jnp.asarray(matrix[:7, :7]), jax.device_put(matrix, jax.local_devices()[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for tile in (2, 3):  # each is planned anew
+        for tile in (2, 3):  # each width has a new plan
             monkeypatch.setattr(layouts, "_warned", False)
             jaxmg.potri(small, tile)
             jaxmg.potri(chosen, tile)

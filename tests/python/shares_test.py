@@ -23,7 +23,7 @@ def _matrices(leading, m, n, dtype, seed=0):
 
 
 def _of_svd(function, **options):
-    """What doesn't depend on signs."""
+    """Returns a function of results that don't depend on signs."""
 
     def call(a, **where):
         u, s, vh = function(a, full_matrices=False, **options, **where)
@@ -33,7 +33,7 @@ def _of_svd(function, **options):
 
 
 def _of_qr(a, **where):
-    """With the signs of JAX's."""
+    """Returns QR factors with the signs of JAX's."""
     q, r = linalg.qr(a, **where)
     units = jnp.sign(jnp.diagonal(jnp.linalg.qr(a)[1], axis1=-2, axis2=-1).real)
     return q * units[..., None, :], units[..., None] * r
@@ -46,7 +46,7 @@ def _polar(a):
 
 
 _B = _matrices((), _N, 2, "float64")
-# Ours, JAX's, and whether matrices are square.
+# Name -> (our function, JAX's, whether matrices are square).
 _FUNCTIONS = {
     "inv": (linalg.inv, jnp.linalg.inv, True),
     "solve": (
@@ -121,7 +121,7 @@ def test_gradients_are_those_of_jax(name, ranks, dtype, kind):
     ours, theirs, square = _FUNCTIONS[name]
     mesh, m = cases.line(ranks, kind=kind), _N if square else 7
     if "lu" in name:
-        m = _N  # of others the product with the permutation isn't differentiated alike
+        m = _N  # for other shapes derivatives of the product with the permutation differ
     a = _matrices((4,), m, _N, dtype) + 3 * np.eye(m, _N, dtype=dtype)
 
     def of(function):
@@ -177,8 +177,8 @@ def test_hermitian_matrices_and_gradients(name, ranks, dtype, kind):
     np.testing.assert_allclose(found, expected, rtol=0, atol=limit * np.abs(expected).max())
     found = cases.on(mesh, jax.grad(of(functools.partial(ours, mesh=mesh))))(placed)
     expected = jax.grad(of(theirs))(jnp.asarray(a))
-    # Ours may be upper triangular, with twice the entries: the derivatives along Hermitian
-    # matrices are those of the Hermitian part.
+    # Our gradient may be upper triangular, with doubled entries. Derivatives along Hermitian
+    # matrices depend only on its Hermitian part.
     found, expected = map(_hermitian_part, (found, expected))
     np.testing.assert_allclose(found, expected, rtol=0, atol=10 * limit * np.abs(expected).max())
 
@@ -258,7 +258,8 @@ def test_a_batch_that_lies_by_matrices_is_not_exchanged():
 
 @pytest.mark.slow
 def test_a_row_of_the_table_is_what_is_computed(monkeypatch):
-    """As seen by a primitive that JAX's own way has, and the other hasn't."""
+    """A row of the table determines the algorithm. JAX's own contains a primitive that the other
+    one doesn't."""
     mesh = cases.line(1)
     a = jax.ShapeDtypeStruct((3, 37, 37), "float32")
 

@@ -1,7 +1,7 @@
-"""What is denormal on the way counts: a scaled problem is solved as well as the problem itself, and
-so is one of huge numbers.
+"""Denormal intermediate values count: a problem scaled to tiny or huge numbers is solved as
+accurately as the original one.
 
-XLA's CPU code takes denormals for 0, and the native code would inherit that.
+XLA's CPU code treats denormals as 0, and the native code would inherit that.
 """
 
 import functools
@@ -24,7 +24,7 @@ _N = 40
 
 
 def _scale(dtype):
-    """A power of two: entries of the scaled matrix are normal, but not what their digits are."""
+    """Returns a power of two that leaves the matrix's entries normal, but not their last digits."""
     return np.ldexp(
         np.ones((), np.finfo(dtype).dtype), -1010 if np.finfo(dtype).bits == 64 else -118
     )
@@ -87,8 +87,8 @@ _SOLVERS = {"kept": _kept, "refined": _refined, "looked_at": _looked_at}
     ),
 )
 def test_solutions_of_any_scale(ranks, dtype, solver):
-    """Largest entries so small that others are denormal, and so large that sums of them are beyond
-    the range."""
+    """Solutions are right if the largest entries are so small that others are denormal, and so
+    large that sums overflow."""
     mesh, limits = cases.line(ranks), np.finfo(np.finfo(dtype).dtype)
     matrix, b = (
         cases.positive_definite("well", _N, dtype),
@@ -118,7 +118,7 @@ _ONE_OR_MORE = {
     ),
 )  # fmt: skip
 def test_small_matrices_and_right_hand_sides(dtype, ranks, name, n, batch):
-    """All entries are normal, and products of them are not."""
+    """Solutions are right if all entries are normal but products of them aren't."""
     exponent = np.finfo(dtype).minexp + 3
     matrix = 2 * cases.positive_definite("well", n, dtype)
     matrix = np.triu(matrix) if name == "solve_triangular" else matrix
@@ -152,7 +152,8 @@ _WITH_FACTORS = {"unit_diagonal": _with_unit_diagonal, "lu_solve": linalg.lu_sol
     ),
 )  # fmt: skip
 def test_small_right_hand_sides_of_batches(dtype, ranks, name, vector):
-    """Products with entries of the matrix, of which the largest is near 1, are denormal."""
+    """Solutions are right although products with the matrix, whose largest entry is near 1, are
+    denormal."""
     exponent = np.finfo(dtype).minexp + 3
     matrix = 2 * cases.positive_definite("well", _N, dtype)
     b = cases.normal(cases.rng(1), (3, _N, 2), dtype)
@@ -203,7 +204,7 @@ def test_the_largest_numbers_times_a_constant(name, dtype, ranks, batch, factor)
     assert np.isfinite(expected).all() and np.min(expected, initial=1, where=expected > 0) >= 1
 
 
-# One real dtype and one complex, of both precisions.
+# One real and one complex dtype, of both precisions.
 _TWO_DTYPES = pytest.mark.parametrize(
     "dtype",
     cases.broad([(dtype,) for dtype in cases.DTYPES], "complex128".__eq__),
@@ -213,7 +214,7 @@ _TWO_DTYPES = pytest.mark.parametrize(
 @pytest.mark.extended
 @_TWO_DTYPES
 def test_right_hand_sides_of_different_scales(dtype):
-    """Each column by itself, and with a scale of A's rows too."""
+    """Each column is scaled by itself, and with A's rows too."""
     limits = np.finfo(np.finfo(dtype).dtype)
     matrix, b = (
         cases.positive_definite("well", _N, dtype),
@@ -224,7 +225,7 @@ def test_right_hand_sides_of_different_scales(dtype):
     x = np.asarray(_kept(matrix, columns, cases.line(2)))
     for i, exponent in enumerate(powers):
         found, read = (_times_power(v[:, i], -exponent) for v in (x, columns))
-        # Half of the first one's digits are there.
+        # The first column has half of its digits.
         precision = 1 if i else 2.0 ** (limits.nmant // 2 + 4)
         error = cases.backward_error(matrix, found, read)
         assert error <= 10 * _N * cases.eps(dtype) * precision
@@ -233,7 +234,7 @@ def test_right_hand_sides_of_different_scales(dtype):
 @pytest.mark.extended
 @_TWO_DTYPES
 def test_hermitian_matrices_of_any_scale(dtype):
-    """Whether they are is seen in denormal entries, and in ones whose sums are beyond the range."""
+    """The Hermitian check includes denormal entries, and entries whose sums overflow."""
     limits = np.finfo(np.finfo(dtype).dtype)
     matrix = cases.hermitian(_N, dtype)
     for exponent in (limits.minexp - limits.nmant // 2, limits.minexp, limits.maxexp - 4):
@@ -245,7 +246,7 @@ def test_hermitian_matrices_of_any_scale(dtype):
 
 
 def _times_power(array, exponent):
-    """array 2^exponent, which NumPy rounds once."""
+    """Returns array 2^exponent, which NumPy rounds once."""
     if np.iscomplexobj(array):
         parts = (np.ldexp(part, exponent) for part in (array.real, array.imag))
         return np.stack([*parts], axis=-1).view(array.dtype)[..., 0]
@@ -255,7 +256,8 @@ def _times_power(array, exponent):
 @pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", cases.breadth("float64")])
 def test_multiplication_by_powers(dtype):
-    """Of any numbers: random bits, denormals, the ends of the range and what isn't a number."""
+    """Powers multiply any numbers correctly: random bits, denormals, the ends of the range and
+    NaN."""
     limits, integer = np.finfo(dtype), f"uint{np.finfo(dtype).bits}"
     random = cases.rng(3)
     x = random.integers(np.iinfo(integer).max, size=20000, dtype=integer)
@@ -274,7 +276,8 @@ def test_multiplication_by_powers(dtype):
 
 
 def _stack_and_more(a, b, c):
-    """Solutions by a stack's handler, which runs on XLA's thread, and XLA's own product on it."""
+    """Returns solutions by a stack's handler, which runs on XLA's thread, and then a product of
+    XLA's own."""
     x = native.solve_small(a, b)
     c, x = jax.lax.optimization_barrier((c, x))
     return x, c * 0.25
@@ -290,4 +293,4 @@ def test_stacks_keep_denormals_and_leave_the_mode_of_the_thread(jitted, size):
     f = jax.jit(_stack_and_more) if jitted else _stack_and_more
     x, flushed = f(a, b, jnp.full((size, 3), smallest))
     assert np.all(np.asarray(x) == smallest / 2)
-    assert not np.any(np.asarray(flushed))  # as XLA computes everywhere on CPU devices
+    assert not np.any(np.asarray(flushed))  # XLA flushes denormals to 0 on CPU devices

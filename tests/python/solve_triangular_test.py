@@ -1,4 +1,4 @@
-"""jaxmg.linalg.solve_triangular: one triangle of a matrix, as it lies."""
+"""jaxmg.linalg.solve_triangular: reads one triangle of a matrix in place."""
 
 import itertools
 
@@ -17,13 +17,14 @@ _OPTIONS = tuple(itertools.product((0, 1, 2), (False, True), (False, True)))
 
 
 def _problem(n, dtype):
-    """A matrix of which both triangles, with their diagonal or ones, are well-conditioned."""
+    """Returns a matrix and b. Both triangles are well-conditioned, with their own diagonal or
+    ones."""
     matrix = cases.normal(cases.rng(n), (n, n), dtype) / (2 * n)
     return (matrix + 2 * np.eye(n)).astype(dtype), cases.normal(cases.rng(3), (n, 2), dtype)
 
 
 def _only(matrix, lower, unit_diagonal):
-    """The matrix with NaN where nothing may be read."""
+    """Returns the matrix with NaN where the routine must not read."""
     n = len(matrix)
     read = np.tril(np.ones((n, n), bool), -int(unit_diagonal))
     return np.where(read if lower else read.T, matrix, np.nan).astype(matrix.dtype)
@@ -54,7 +55,7 @@ def _only(matrix, lower, unit_diagonal):
     ),
 )
 def test_solves_with_one_triangle(n, ranks, dtype, kind, options):
-    """As SciPy, whatever the other triangle has."""
+    """Solutions agree with SciPy's, whatever the other triangle contains."""
     trans, lower, unit_diagonal = options
     mesh, (matrix, b) = cases.line(ranks, kind=kind), _problem(n, dtype)
     a = cases.shard_rows(_only(matrix, lower, unit_diagonal), mesh)
@@ -119,7 +120,7 @@ def test_what_can_not_be_right_raises(a, b, options, error, message):
     ),
 )
 def test_derivatives_are_those_of_jax(ranks, dtype, kind, options):
-    """Of both triangles, of second order too."""
+    """Derivatives agree for both triangles, of second order too."""
     mesh, (matrix, b) = cases.line(ranks, kind=kind), _problem(8, dtype)
     a = cases.shard_rows(matrix, mesh)
     along = np.roll(matrix, 1)
@@ -156,7 +157,8 @@ def test_derivatives_are_those_of_jax(ranks, dtype, kind, options):
     ),
 )
 def test_batches(ranks, lower):
-    """Of matrices, with a gradient, and of right-hand sides alone."""
+    """Batches of matrices, with a gradient, and batches of only right-hand sides agree with
+    JAX's."""
     mesh = cases.line(ranks)
     matrices = np.stack([_problem(7, "float64")[0] * scale for scale in (1, 2, 3)])
     b = cases.normal(cases.rng(5), (3, 7, 2), "float64")
@@ -181,7 +183,8 @@ def test_batches(ranks, lower):
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_leaves_the_unknowns_below_alone(bad, ranks):
-    """In the matrix or in b, of one matrix and of a batch."""
+    """An entry of the matrix or of b that isn't finite affects only the unknowns above it, for one
+    matrix and a batch."""
     if jax.default_backend() != "cpu":
         pytest.skip("on one H200 the unknowns below it were NaN; the cause isn't known")
     matrix, b = _problem(_N, "float64")

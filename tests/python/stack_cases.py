@@ -1,4 +1,4 @@
-"""Stacks of matrices, and checks of what is computed of them, for the tests of `jaxmg._stacks`."""
+"""Stacks of matrices, and checks of their results, for the tests of `jaxmg._stacks`."""
 
 import cases
 import jax
@@ -45,7 +45,7 @@ def is_jaxpr(x):
 
 
 def _primitives(jaxpr):
-    """The names of all operations in a program."""
+    """Yields the names of all operations in a program."""
     for eqn in jaxpr.eqns:
         inner = [
             getattr(x, "jaxpr", x)
@@ -55,14 +55,14 @@ def _primitives(jaxpr):
         if not inner:
             yield eqn.primitive.name
         elif "jvp_jaxpr_fun" in eqn.params or "call_jaxpr" in eqn.params:
-            yield from _primitives(inner[0])  # the derivative beside it is no part of the program
+            yield from _primitives(inner[0])  # without the derivative's program
         else:
             for one in inner:
                 yield from _primitives(one)
 
 
 def counts(function, *operands):
-    """(operations, products of XLA's, concatenations) of a program."""
+    """Returns (operations, XLA's products, concatenations) of a program."""
     names = list(_primitives(jax.make_jaxpr(function)(*operands).jaxpr))
     names = [name for name in names if name != "jaxmg_front"]  # XLA compiles nothing for it
     return len(names), names.count("dot_general"), names.count("concatenate")

@@ -1,4 +1,4 @@
-"""What operations on stacks say to the native code, and what that refuses."""
+"""What operations on stacks pass to the native code, and what it refuses."""
 
 import jax
 import numpy as np
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.skipif(
 
 
 def _number(value):
-    """As an attribute: a 64-bit integer, unless it is a boolean."""
+    """Returns the value as an attribute: integers become 64-bit, booleans stay."""
     return np.int64(value) if type(value) is int else value
 
 
-# What one device does with a stack: shapes of operands and of results, and attributes.
+# Handlers for stacks on one device -> (shapes of operands, shapes of results, attributes).
 _POLES, _VECTORS = (3, 4), (3, 2, 4, 2)
 _PIVOTS_OF_STACK = jax.ShapeDtypeStruct((3, 4), np.int32)
 _EXPONENTS_OF_STACK = jax.ShapeDtypeStruct((3,), np.int32)

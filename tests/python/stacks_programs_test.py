@@ -1,4 +1,4 @@
-"""Programs that several devices run with the ways of the GPUs' table: that XLA compiles them."""
+"""XLA compiles programs for several devices that use the GPUs' rows of the table."""
 
 import dataclasses
 import functools
@@ -36,8 +36,8 @@ _FUNCTIONS = {
 
 
 def _operands_of_shard_map(jaxpr, consts=(), inside=False):
-    """The shapes of all operands of `shard_map` in a program. JAX makes operands of the constants
-    of the programs inside, too."""
+    """Yields the shapes of all operands of `shard_map` in a program. JAX also makes operands of the
+    constants of inner programs."""
     if inside:
         yield from (np.shape(x) for x in consts)
     for eqn in jaxpr.eqns:
@@ -53,7 +53,7 @@ def _operands_of_shard_map(jaxpr, consts=(), inside=False):
 
 @pytest.fixture
 def ways_of_gpus(monkeypatch):
-    """This platform takes the ways of GPUs, on several devices too."""
+    """Makes this platform use the GPUs' rows of the table, also on several devices."""
     platform = jax.default_backend()
     rows = [row._replace(platform=platform) for row in choice.TABLE if row.platform == "gpu"]
     monkeypatch.setattr(choice, "TABLE", tuple(rows))
@@ -69,7 +69,7 @@ def ways_of_gpus(monkeypatch):
     jax.clear_caches()
 
 
-# Orders at which a loop over panels has one section, and several.
+# Orders for which a loop over panels has one section, or several.
 _CASES = [
     (name, order, ranks)
     for name in _FUNCTIONS
@@ -84,7 +84,8 @@ _CASES = [
     cases.broad(_CASES, lambda *case: case == ("eigh", 300, 2), alone=True),
 )
 def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
-    """XLA of jaxlib 0.11.2 ends the process if it compiles such a program."""
+    """Programs contain no empty operand: XLA of jaxlib 0.11.2 ends the process when it compiles
+    one."""
     mesh = cases.line(ranks)
     a = jax.ShapeDtypeStruct((32 * ranks, order, order), "float32")
     with cases.context(mesh):
@@ -93,15 +94,15 @@ def test_no_operand_of_shard_map_is_empty(ways_of_gpus, name, order, ranks):
     assert shapes and all(0 not in shape for shape in shapes)
 
 
-# The most operations of a program of a stack as JAX traces it, and of a gradient; and of those that
-# have more.
+# The maximum number of operations in a stack's program as JAX traces it, and in a gradient; and the
+# larger programs.
 _OPERATIONS, _OF_GRADIENT = 150, 230
 _LARGER = {
     ("det", True): 755, ("eigh", False): 600, ("eigh", True): 770, ("pinv", False): 560,
     ("pinv", True): 610, ("polar", True): 420, ("svd", False): 445, ("svd", True): 640,
     ("svdvals", False): 445, ("svdvals", True): 475, ("cholesky", True): 255,
 }  # fmt: skip
-# Those of a tree of three shapes, and of each leaf.
+# The maxima for a tree of three shapes, and for each additional leaf.
 _OF_A_TREE, _OF_A_LEAF = {"qr": 165, "root": 275, "iteration": 225}, {"qr": 5, "bfloat16": 3}
 
 
@@ -186,13 +187,14 @@ def test_trees_have_no_product_of_xla(ways_of_gpus, name):
     assert dots == 0
     assert twice - operations <= _OF_A_LEAF.get(name, 4) * len(leaves), twice - operations
     assert 2 * operations - twice <= _OF_A_TREE.get(name, 70), 2 * operations - twice
-    # XLA would compile a concatenation into each sum over it: one for each shape, behind a barrier.
+    # XLA would compile a concatenation into each sum over it; there is one for each shape, behind a
+    # barrier.
     assert concatenations <= 3 + (len(leaves) + 1 if name == "iteration" else 0), concatenations
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (0, 0)])
 def test_results_are_as_the_functions_say(shape):
-    """Programs are made for these shapes, dtypes and named tuples without a trace."""
+    """Programs assume these shapes, dtypes and named tuples without a trace."""
     options = {
         "eigh": {"UPLO": None, "symmetrize_input": True}, "inv": {},
         "cholesky": {"upper": False, "symmetrize_input": True}, "qr": {"mode": "reduced"},
@@ -228,8 +230,8 @@ def test_results_are_as_the_functions_say(shape):
     ],
 )
 def test_orthogonal_factors_by_the_plugin(ways_of_gpus, monkeypatch, name, dtype):
-    """Values and gradients are those of products by XLA; values in bfloat16 are those of float64,
-    which rounding takes XLA's up to 0.09 away from."""
+    """Values and gradients equal those of XLA's products. In bfloat16, values are compared with
+    those in float64, from which rounding moves XLA's by up to 0.09."""
     tree = [stack_cases.stack(shape, dtype) for shape in ((6, 6), (5, 7), (2, 7, 5), (0, 3))]
     tree = [x / 8 for x in tree]
 
@@ -276,7 +278,8 @@ def test_pieces_and_their_derivatives():
 @pytest.mark.extended
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_trees_are_cut_by_the_plugin(ways_of_gpus, monkeypatch, ranks):
-    """On several devices too, whose matrices travel; also the gradient."""
+    """The plugin splits trees also on several devices, which exchange matrices, and in the
+    gradient."""
     mesh, tree = cases.line(ranks), [stack_cases.stack((8, 4), "float32") for _ in range(5)]
     tree += [stack_cases.stack((3, 4, 8), "float32"), stack_cases.stack((0, 4), "float32")]
 
@@ -309,7 +312,8 @@ def test_inverse_roots_by_the_plugin(ways_of_gpus, p):
 @pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_inverse_roots_that_newton_finds(ways_of_gpus, dtype):
-    """By one operation, whatever their scales; and their derivative, forward."""
+    """One operation computes the roots, whatever their scales are; they have a forward
+    derivative."""
     a = jnp.asarray(stack_cases.definite(3, 6, dtype))
     factors = jnp.asarray([1, 2.0**30, 2.0**-31], a.real.dtype)[:, None, None]
 

@@ -1,4 +1,4 @@
-"""jaxmg._stacks: what one device does with a stack of matrices."""
+"""jaxmg._stacks: functions of a stack of matrices on one device."""
 
 import cases
 import jax
@@ -28,7 +28,7 @@ from jaxmg._transform import at_once
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
 
-# Of one panel, of several, of several sections, and none that a panel divides.
+# Shapes of one panel, of several panels, and of several sections; some that panels don't divide.
 _SHAPES = [(3, 1, 1), (2, 5, 3), (2, 3, 5), (2, 32, 32), (2, 40, 70), (1, 170, 130), (2, 0, 2)]
 _CORE = [((2, 5, 3), "complex64")]
 
@@ -74,7 +74,8 @@ def test_a_matrix_with_nan_is_alone():
 
 
 def _check_lu(a, packed, pivots):
-    """Against LAPACK's: a library on GPUs may choose complex pivots by their modulus."""
+    """Checks against LAPACK's factors. A library on GPUs may choose complex pivots by their
+    modulus."""
     __tracebackhide__ = True
     expected = [scipy.linalg.lu_factor(one) for one in np.asarray(a)]
     np.testing.assert_array_equal(pivots, [pivots for _, pivots in expected])
@@ -191,7 +192,7 @@ def _svd(a):
 
 
 def _unphased(function):
-    """What of U, s, V^H doesn't depend on signs."""
+    """Returns a function of U, s, V^H whose results don't depend on signs."""
 
     def call(a):
         u, s, vh = function(a)
@@ -239,12 +240,13 @@ def test_gradients_are_those_of_jax(name, shape, dtype):
 @pytest.mark.breadth
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_determinants_by_the_plugin(monkeypatch, dtype):
-    """The way of GPUs, and what consists of it: det and its gradient, also of singular matrices."""
+    """Determinants by the GPUs' algorithm are right: det and its gradient, also of singular
+    matrices."""
     if jax.default_backend() != "cpu":
         pytest.skip("for CPU devices; on GPUs all other tests go this way")
     monkeypatch.setattr(choice, "TABLE", (choice.Row("cpu", "lu", "plugin", (4, 8)),))
     for ways_of in (determinants._SLOGDET, determinants._TRACE):
-        monkeypatch.setitem(ways_of, choice.JAX, None)  # not taken
+        monkeypatch.setitem(ways_of, choice.JAX, None)  # must not be used
     a = np.asarray(stack_cases.stack((3, 5, 5), dtype)).copy()
     a[1, :, 4] = a[1, :, 3] + 1e-12 * a[1, :, 2]  # nearly singular
     a = jnp.asarray(a)
@@ -273,7 +275,7 @@ def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
         lengths.append(len(a))
         return {"sum": a.sum(-1) + b, "b": (b,)}
 
-    for most in (1, 2, 3, 100):  # matrices at once
+    for most in (1, 2, 3, 100):  # maximum number of matrices at once
         monkeypatch.setattr(parts, "LARGEST", most * 6 + 1)
         lengths.clear()
         found = parts.in_parts(function, jnp.asarray(a), jnp.asarray(b))
@@ -286,7 +288,7 @@ def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
 
 @cases.one_process("its mesh is one device")
 def test_a_large_share_in_parts(monkeypatch):
-    """Of a batch, by jaxmg's own call."""
+    """jaxmg's own call computes its share of a batch in parts."""
     a = np.random.default_rng(2).standard_normal((7, 13, 13))  # compiled by no other test
     mesh = jax.make_mesh((1,), ("r",))
     expected = np.linalg.inv(a)
@@ -353,7 +355,8 @@ _WITH_RULES = {
 @pytest.mark.core("r")
 @pytest.mark.parametrize("name", _WITH_RULES)
 def test_derivatives_of_a_jit_in_batches(name):
-    """JAX takes the batch of a rule's results to be where that of the function's is."""
+    """JAX assumes that a derivative rule's results have their batch dimension where the function's
+    results have it."""
     function = _WITH_RULES[name]
     a, moved = np.random.default_rng(3).normal(size=(2, 3, 4, 2, 4, 3))
 
@@ -379,7 +382,7 @@ def test_derivatives_of_a_jit_in_batches(name):
 
 @pytest.mark.extended
 def test_a_way_by_the_plugin_loads_it(monkeypatch):
-    """Nothing else does in `jaxmg.tree`."""
+    """In `jaxmg.tree`, nothing else loads the plugin."""
     loaded, platform = [], jax.default_backend()
     monkeypatch.setattr(plugins, "load", loaded.append)
     a = stack_cases.stack((3, 5, 5), "float64")

@@ -1,4 +1,4 @@
-"""`jaxmg.linalg.svd_lowrank`, and the part of an SVD that `subset_by_index` names."""
+"""`jaxmg.linalg.svd_lowrank`, and the part of an SVD that `subset_by_index` selects."""
 
 import cases
 import jax
@@ -12,14 +12,15 @@ from jaxmg import _compat, linalg
 
 
 def _falling(m, n, dtype, rate=0.5, scale=1.0):
-    """A matrix with singular values scale * rate^i."""
+    """Returns a matrix with singular values scale * rate^i, and these values."""
     u, _, vh = np.linalg.svd(matrix("random", m, n, dtype), full_matrices=False)
     s = scale * rate ** np.arange(min(m, n))
     return ((u * s) @ vh).astype(dtype), s
 
 
 def _check(a, s, k, results, tolerance=1e-3):
-    """Triplets close to the best ones, and an error that is a bound but no wild one."""
+    """Checks that triplets are close to the best ones, and that the error estimate is a tight
+    bound."""
     u, values, vh, error = map(np.asarray, results)
     eps = float(np.finfo(a.dtype).eps)
     rounding = 50 * eps * s[0] * k**0.5
@@ -81,7 +82,8 @@ def test_lowrank_of_small_matrices(devices):
     ],
 )
 def test_lowrank_of_hard_matrices(dtype, shape, devices):
-    """Orthonormal, and not further from A than the error says, whatever A is."""
+    """For hard A too, vectors are orthonormal, and the distance to A is within the returned
+    error."""
     k, eps = 4, cases.eps(dtype)
     for kind in KINDS + SHAPED:
         a = matrix(kind, *shape, dtype)
@@ -140,7 +142,7 @@ def test_lowrank_in_jit_and_of_batches():
     batch = linalg.svd_lowrank(jnp.asarray(a), 3, **where)
     mapped = jax.jit(jax.vmap(lambda a: linalg.svd_lowrank(a, 3, **where)))(jnp.asarray(a))
     for i, one in enumerate(ones):
-        for found in (batch, mapped):  # whose vectors may have other signs
+        for found in (batch, mapped):  # their vectors may have other signs
             u, s, vh, error = (np.asarray(x[i]) for x in found)
             np.testing.assert_allclose(s, one.S, atol=1e-12)
             np.testing.assert_allclose(error, one[3], atol=1e-12)

@@ -1,4 +1,4 @@
-"""`jaxmg.linalg.svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `orth` and `null_space` beside
+"""`jaxmg.linalg.svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `orth` and `null_space`, against
 NumPy's, SciPy's and JAX's."""
 
 import contextlib
@@ -26,7 +26,7 @@ SHAPED = ("repeated", "scaled columns", "kahan", "hilbert", "signs", "bidiagonal
 
 
 def matrix(kind, m, n, dtype, seed=0):
-    """In NumPy."""
+    """Returns a NumPy matrix of this kind."""
     rng = np.random.default_rng([seed, m, n])
     single = np.finfo(dtype).bits == 32
     k = min(m, n)
@@ -66,7 +66,7 @@ def matrix(kind, m, n, dtype, seed=0):
 
 @pytest.fixture(params=["by_lapack", "by_polar"])
 def way(request, monkeypatch):
-    """Small matrices by LAPACK or JAX's own SVD, and as large ones."""
+    """Computes small matrices by LAPACK or JAX's own SVD, or by the algorithm of large ones."""
     if request.param == "by_polar":
         monkeypatch.setattr(svd_programs, "SMALL", 0)
         with cases.by_all_ranks():
@@ -80,14 +80,14 @@ def on(mesh):
 
 
 def bound_of_values(exact, way):
-    """The error of singular values alone. Those of small matrices are JAX's, on GPUs of a Jacobi
-    iteration."""
+    """Returns the error bound of singular values. For small matrices they are JAX's, which on GPUs
+    uses a Jacobi iteration."""
     multiple = 100 if way == "by_lapack" and jax.default_backend() == "gpu" else 20
     return multiple * float(np.finfo(exact.dtype).eps) * exact[0] + np.finfo(exact.dtype).tiny
 
 
 def check_svd(a, u, s, vh):
-    """To the rounding that LAPACK's has, and no larger with n than its square root."""
+    """Checks an SVD up to LAPACK's rounding, which grows at most with the square root of n."""
     u, s, vh = map(np.asarray, (u, s, vh))
     k, eps = min(a.shape), float(np.finfo(a.dtype).eps)
     largest = np.linalg.norm(a, 2) if a.size else 0
@@ -98,7 +98,7 @@ def check_svd(a, u, s, vh):
     assert np.linalg.norm(vh @ vh.conj().T - identity) <= bound
     scaled = largest or 1
     assert np.linalg.norm(a / scaled - (u * (s / scaled)) @ vh) <= 2 * bound
-    tiny = np.finfo(s.dtype).tiny  # below it XLA's and LAPACK's numbers may be 0
+    tiny = np.finfo(s.dtype).tiny  # XLA and LAPACK may flush smaller numbers to 0
     assert np.max(np.abs(s - exact), initial=0) <= 20 * eps * largest + tiny
     assert np.all(s >= 0)
     assert np.all(s[:-1] >= s[1:])
@@ -122,7 +122,8 @@ def test_above_the_size_of_small_ones():
     params=[pytest.param(None, marks=pytest.mark.breadth), (2, 3)], ids=["wide", "narrow"]
 )
 def all_large(request, monkeypatch):
-    """Values alone of any matrix as of a large one, in one tile of a rank or in several."""
+    """Computes only the singular values, of any matrix by the algorithm of large ones, in one or
+    several tiles of a rank."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
     monkeypatch.setattr(svd_programs, "LARGE", 0)
     if request.param:
@@ -183,7 +184,7 @@ def test_transformed_values_of_large_matrices(devices, all_large):
     exact = np.linalg.svd(a, compute_uv=False)
     for s in (values(a), jax.vmap(values)(a), jax.jit(jax.vmap(values))(a)):
         np.testing.assert_allclose(s, exact, rtol=1e-12)
-    # On all devices, one matrix after the other.
+    # All devices compute one matrix after the other.
     layout = layouts.infer("svdvals", (a[0],), where["mesh"], P("r", None))
     one_by_one = jax.vmap(lambda a: gesvd.singular_values(a, layout))(a)
     np.testing.assert_allclose(one_by_one, exact, rtol=1e-12)
@@ -219,7 +220,8 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices, way):
 @pytest.mark.core("complex64")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_a_library_leaves_of_small_matrices_is_corrected(dtype):
-    """Singular vectors that are orthonormal to a hundred times rounding alone, as on GPUs."""
+    """A library may return singular vectors that are orthonormal only to a hundred times rounding,
+    as on GPUs; they are corrected."""
     a = np.stack([matrix(kind, 13, 13, dtype) for kind in ("random", "clustered", "singular")])
     u, s, vh = np.linalg.svd(a)
     eps = float(np.finfo(dtype).eps)
@@ -247,7 +249,8 @@ def test_what_a_library_leaves_of_small_matrices_is_corrected(dtype):
     ],
 )
 def test_svd_is_one_call(devices, kind, shape, subset):
-    """The engine decomposes a square matrix, by a program of few instructions, or R of another."""
+    """One call decomposes a square matrix, in a program of few instructions, or R of another
+    matrix."""
     mesh = cases.line(devices, kind=kind)
     a = matrix("random", *shape, "float64")
     options = {"full_matrices": False, "subset_by_index": subset, **on(mesh)}
@@ -343,7 +346,7 @@ def test_polar_of_hard_matrices(dtype, shape, side, devices, way):
     ],
 )
 def test_polar_of_every_condition(dtype, devices, shape, axes, monkeypatch):
-    """Of conditions that lead to each kind of step."""
+    """Polar factors are right for condition numbers that lead to each kind of step."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
     cases.forget_plans()
     single = np.finfo(dtype).bits == 32
@@ -367,7 +370,7 @@ def test_polar_of_what_is_not_finite(devices, value, monkeypatch):
 
 
 def _check_polar(a, side, devices, compare=False, axes=AxisType.Auto):
-    """Orthonormal to rounding, and H positive semidefinite."""
+    """Checks that U is orthonormal up to rounding, and H positive semidefinite."""
     __tracebackhide__ = True
     mesh = cases.line(devices, kind=axes)
     shape, dtype, where = a.shape, a.dtype, on(mesh)
@@ -390,7 +393,8 @@ def _check_polar(a, side, devices, compare=False, axes=AxisType.Auto):
 
 @pytest.fixture
 def double_is_fast(monkeypatch):
-    """The polar decomposition as on a GPU that is as fast in double precision, of any order."""
+    """Makes polar decompositions of any order run as on a GPU that is as fast in double
+    precision."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
     monkeypatch.setattr(polar, "DOUBLE", 0)
     monkeypatch.setattr(layouts, "fast_in_double", lambda platform: True)
@@ -408,8 +412,8 @@ def double_is_fast(monkeypatch):
     ],
 )
 def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
-    """U is right to rounding, where single precision loses some six digits, whether or not the
-    caller has JAX's 64 bits; and what follows is in single precision again."""
+    """U is accurate to rounding, although single precision loses about six digits, whether or not
+    the caller enables JAX's 64 bits. Later computations are in single precision again."""
     a = matrix("ill", 40, 40, dtype)
     exact = scipy.linalg.polar(a.astype(np.result_type(dtype, np.float64)))[0]
     mesh = cases.line(devices, kind=axes)
@@ -474,7 +478,7 @@ def _of_rank(rank, m, n, dtype, seed=0):
 
 
 def _check_bases(a, where, rcond=None, **options):
-    """`orth` and `null_space` against SciPy's, by their projectors."""
+    """Compares the projectors of `orth` and `null_space` with SciPy's."""
     bound = 300 * float(np.finfo(a.dtype).eps)
     for ours, theirs in (
         (linalg.orth, scipy.linalg.orth), (linalg.null_space, scipy.linalg.null_space)
@@ -492,7 +496,7 @@ def _check_bases(a, where, rcond=None, **options):
 @cases.needs_transformations
 @pytest.mark.parametrize("devices, kind", [(4, AxisType.Auto), (2, AxisType.Explicit)])
 def test_orth_of_a_batch_that_is_not_small(devices, kind):
-    """A device has whole matrices, of which the engine would compute one alone."""
+    """Each device computes whole matrices; the engine would compute a single one."""
     a = np.stack([matrix("random", 270, 270, "float64", seed) for seed in range(3)])
     a[:, :, 150:] = a[:, :, :120]
     q = np.asarray(linalg.orth(a, rank=150, **on(cases.line(devices, kind=kind))))
@@ -578,7 +582,7 @@ def test_bases_need_a_rank_where_it_is_traced():
         linalg.orth(batch, **where)
     u = linalg.orth(batch, rank=3, **where)
     np.testing.assert_allclose(u[1] @ u[1].T, u[0] @ u[0].T, atol=1e-13)
-    gradient = jax.grad(lambda a: jnp.sum(linalg.orth(a, **where) ** 2))(a)  # that of rank
+    gradient = jax.grad(lambda a: jnp.sum(linalg.orth(a, **where) ** 2))(a)  # of constant rank
     np.testing.assert_allclose(gradient, 0, atol=1e-13)
 
 
@@ -591,7 +595,8 @@ def _directions(shape, dtype):
 @pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives(dtype, shape, way):
-    """Of what doesn't depend on the phases of singular vectors, beside JAX's."""
+    """Derivatives of results that don't depend on the phases of singular vectors agree with
+    JAX's."""
     a, a_dot = _directions(shape, dtype)
     where = on(cases.line(2))
 
@@ -650,7 +655,7 @@ def _without_phases(a, **where):
     ids=["svd", "svdvals", "pinv", "polar"],
 )
 def test_derivatives_by_differences(function, dtype, shape, order):
-    """Forward and in reverse."""
+    """Derivatives agree with differences, forward and in reverse."""
     run = jax.jit(functools.partial(function, **on(cases.line(2))))
     a = _directions(shape, dtype)[0]
     check_grads(run, (a,), order, eps=1e-5, atol=1e-5, rtol=1e-5)
@@ -694,7 +699,7 @@ def test_automatic_axes_and_results(n, way):
     ids=str,
 )
 def test_explicit_axes(shape, dtype, devices, way):
-    """Of matrices that lie on a mesh of explicit axes, which nothing else names."""
+    """Matrices on a mesh of explicit axes need no other argument that names the mesh."""
     mesh = cases.line(devices, kind=jax.sharding.AxisType.Explicit)
     x, unit = matrix("random", *shape, dtype), cases.eps(dtype)
     fits = shape[0] % devices == 0
@@ -920,7 +925,7 @@ _BY_LIBRARY = [
 
 @pytest.fixture
 def a_library(monkeypatch):
-    """JAX's functions in the place of a vendor's library, which CPU devices have none of."""
+    """Replaces a vendor's library by JAX's functions, since CPU devices have no such library."""
     asked, call = [], ffi.call
 
     def resolve(routine, layout, backend, *_):
@@ -956,7 +961,8 @@ def a_library(monkeypatch):
 @pytest.mark.extended
 @pytest.mark.parametrize(("shape", "ranks", "explicit", "dtype"), _BY_LIBRARY)
 def test_by_a_library(a_library, shape, ranks, explicit, dtype):
-    """What is around its call: matrices that aren't square, all of U and V^H, both sides."""
+    """The code around the library's call is right: matrices that aren't square, all of U and V^H,
+    both sides."""
     a, k = matrix("random", *shape, dtype), min(shape)
     mesh = cases.line(ranks, kind=AxisType.Explicit if explicit else AxisType.Auto)
     placed, where = cases.shard_rows(a, mesh), {**on(mesh), "backend": "cusolvermp"}

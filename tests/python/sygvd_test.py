@@ -18,7 +18,7 @@ from jaxmg._call import plugins
 
 @pytest.fixture(params=["one", "all"])
 def _eigensolver(request):
-    """Who diagonalises what B makes of A: small matrices are left to one device."""
+    """Sets the eigensolver of the reduced problem; by default one device solves small matrices."""
     plugin = plugins.load(jax.default_backend())
     plugin.set_eigensolver(request.param)
     yield
@@ -29,14 +29,14 @@ both = pytest.mark.usefixtures("_eigensolver")
 
 
 def _metric(n, dtype, kappa=10.0):
-    """A positive definite matrix of a condition."""
+    """Returns a positive definite matrix of this condition number."""
     q, _ = np.linalg.qr(cases.normal(cases.rng(n, 3), (n, n), np.result_type(dtype, np.float64)))
     matrix = (q * np.logspace(0, -np.log10(kappa), n)) @ q.conj().T
     return ((matrix + matrix.conj().T) / 2).astype(dtype)
 
 
 def _errors(a, b, w, x):
-    """(A X - B X W, X^H B X - 1), the former relative to |A| |X| + |B| |X| |W|."""
+    """Returns the norms of A X - B X W, relative to |A| |X| + |B| |X| |W|, and of X^H B X - 1."""
     a, b, w, x = map(cases.wide, (a, b, w, x))
     size = np.linalg.norm(a, 2) + np.linalg.norm(b, 2) * np.abs(w).max(initial=0)
     residual = np.linalg.norm(a @ x - b @ x * w, 2) / (size * np.linalg.norm(x, 2))
@@ -44,7 +44,7 @@ def _errors(a, b, w, x):
 
 
 def _check(a, b, w, x, first=0, last=None):
-    """Against LAPACK's own, by way of SciPy: its eigenvalues, and its errors."""
+    """Checks against LAPACK's, through SciPy: its eigenvalues, and its errors."""
     __tracebackhide__ = True
     n, unit = len(a), cases.eps(a.dtype)
     expected, vectors = scipy.linalg.eigh(a, b, driver="gvd")
@@ -58,8 +58,8 @@ def _check(a, b, w, x, first=0, last=None):
 
 
 def _check_values(a, b, w, expected):
-    """As near as LAPACK's: |A| |B^-1| and cond(B) |w| in units of n eps (LAPACK Users' Guide, error
-    bounds for the generalized symmetric definite eigenproblem)."""
+    """Checks that values are as accurate as LAPACK's: |A| |B^-1| and cond(B) |w| in units of n eps
+    (LAPACK Users' Guide, error bounds for the generalized symmetric definite eigenproblem)."""
     __tracebackhide__ = True
     unit = 10 * len(a) * cases.eps(a.dtype)
     smallest = np.linalg.norm(b, -2)
@@ -142,7 +142,7 @@ def test_eigh_of_all_is_sygvd():
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_diagonal_matrices(dtype):
-    """The eigenvalues are quotients, the eigenvectors columns of B^(-1/2)."""
+    """The eigenvalues are quotients, and the eigenvectors are columns of B^(-1/2)."""
     b = np.arange(1, 9)[::-1] ** 2
     a = (b * np.arange(8)).astype(dtype)
     w, x = jaxmg.sygvd(np.diag(a), np.diag(b.astype(dtype)), mesh=cases.line(3))
@@ -324,9 +324,9 @@ def test_the_work_arrays_take_the_memory_of_both():
 @both
 @pytest.mark.parametrize("vectors", [True, False])
 def test_its_plan(request, vectors):
-    """As docs/memory.md has it: that of syevd, B and two of its tile columns, on GPUs at least, and
-    room for a rank's rows of A, which all ranks have where they solve with vectors, and rank 0
-    where it solves alone."""
+    """As docs/memory.md says, the plan is syevd's, plus B and two of its tile columns, plus memory
+    for a rank's rows of A: on all ranks if they solve together with vectors, and on rank 0 if it
+    solves alone. On GPUs this is a lower bound."""
     n, mesh = 1024, cases.line(2)
     alone, pair = (
         jaxmg.plan(name, n, "float64", mesh, donate=True, return_eigenvectors=vectors)
@@ -335,8 +335,8 @@ def test_its_plan(request, vectors):
     rows = n * n // 2 * 8
     columns = 2 * n * jaxmg.plan("cho_factor", n, "float64", mesh).tile * 8
     room = np.subtract(pair.bytes, alone.bytes) - rows - columns
-    least = 512  # pieces begin on multiples of 256 bytes
-    most = least if jax.default_backend() == "cpu" else np.inf  # GPUs have panels of B there
+    least = 512  # pieces begin at multiples of 256 bytes
+    most = least if jax.default_backend() == "cpu" else np.inf  # GPUs also have panels of B
     if request.node.callspec.params["_eigensolver"] == "one":
         more = room - np.array([0, rows])
         assert np.all((-least <= more) & (more <= most))

@@ -1,4 +1,4 @@
-"""What holds for each routine of the table in routines.py."""
+"""Properties of every routine in the table in routines.py."""
 
 import itertools
 
@@ -13,7 +13,7 @@ import jaxmg
 
 pytestmark = cases.one_process("each routine has tests of its own")
 
-# Refinement, which takes long to compile, is breadth.
+# Refinement compiles slowly and is breadth.
 _SHAPES = [
     (7, 2, "complex64", 3),
     (9, 1, "float32", None),
@@ -28,7 +28,7 @@ _CASES = cases.broad(
 
 
 def _matrices(n, dtype):
-    """(a, m, g, b), with a and m positive definite and spectra of their own."""
+    """Returns (a, m, g, b); a and m are positive definite and have different spectra."""
     a = cases.positive_definite("well", n, dtype) + np.diag(np.arange(n) / n).astype(dtype)
     return (
         a,
@@ -39,7 +39,7 @@ def _matrices(n, dtype):
 
 
 def _prepare(name, n, ranks, dtype, tile):
-    """(function that calls the routine, its arrays on the host)."""
+    """Returns (a function that calls the routine, its arrays on the host)."""
     routine, mesh = ROUTINES[name], cases.line(ranks)
     arrays = dict(zip("amgb", _matrices(n, dtype), strict=True))
     on_mesh = {kind: cases.shard_rows(arrays[kind], mesh) for kind in "amg"}
@@ -61,7 +61,7 @@ def test_results_are_right(name, n, ranks, dtype, tile):
     assert results.pop("status", 0) == 0
     limit = 10 * n * cases.eps(dtype)
     assert _error(name, arrays, results) <= limit
-    # An entry that is wrong is seen.
+    # A wrong entry is detected.
     first, *others = map(np.array, results.values())
     first.flat[0] += 0.1
     assert _error(name, arrays, dict(enumerate((first, *others)))) > limit
@@ -73,7 +73,7 @@ def test_results_are_right(name, n, ranks, dtype, tile):
         }.get(key, dtype)  # fmt: skip
 
 
-# The core of transformations: routines, of which the other methods of factors are parts.
+# The core of transformations; the factors' other methods are parts of these routines.
 _MAIN = (
     *("potrs", "potri", "syevd", "eigvalsh", "eigh", "sygvd", "cho_solve", "solve_triangular"),
     *("matmul", "inv", "gesv", "getri", "lu_solve", "slogdet"),
@@ -86,7 +86,8 @@ _TRANSFORMED = cases.broad(
 
 
 def _function(name, ranks):
-    """The routine as a function of (a, m, g, b); a factor that it takes is made of a or g."""
+    """Returns the routine as a function of (a, m, g, b), which makes a factor of a or g if
+    needed."""
     routine, mesh = ROUTINES[name], cases.line(ranks)
 
     def function(*arrays):

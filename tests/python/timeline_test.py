@@ -1,4 +1,4 @@
-"""JAXMG_TRACE: what each rank did when, as trace events in a file."""
+"""JAXMG_TRACE: the operations and times of each rank, as trace events in a file."""
 
 import collections
 import json
@@ -17,7 +17,7 @@ _TILES = _N // _TILE
 
 def _ranges(path):
     text = path.read_text()
-    assert text.startswith("[\n") and text.endswith(",\n")  # later calls go on
+    assert text.startswith("[\n") and text.endswith(",\n")  # later calls append
     events = json.loads(text.rstrip().rstrip(",") + "]")
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     ranges = [event for event in events if event["ph"] == "X"]
@@ -45,7 +45,7 @@ def test_potrs_shows_every_step_of_every_rank(traced, ranks):
     for rank, names in steps.items():
         mine = list(range(rank, _TILES, ranks))
         assert names["potrf"] == mine and sorted(names["solve tile"]) == mine
-        # By what the last panel of each update is; on GPUs an update takes in several.
+        # An update is named by its last panel; on GPUs it comprises several panels.
         assert names["update"] == sorted(set(names["update"]))
         assert set(names["update"]) <= set(range(_TILES - 1)) and names["update"][-1] == _TILES - 2
     updates = [e for e in _ranges(traced) if e["name"] == "update" and e["pid"] == 0]
@@ -74,7 +74,7 @@ def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["missing folder", "pipe without a reader"])
 def test_a_file_that_cannot_be_written_stops_nothing(kind, tmp_path, monkeypatch, capfd):
-    """It is said, once for each file."""
+    """The call succeeds, and each file is reported once."""
     path = tmp_path / "trace.json"
     if kind == "missing folder":
         path = tmp_path / "missing" / "trace.json"

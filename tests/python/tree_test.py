@@ -21,7 +21,7 @@ pytestmark = cases.needs_transformations
 
 
 def _matrix(shape, dtype, seed=0):
-    """Hermitian positive definite ones where they are square."""
+    """Returns random matrices; square ones are Hermitian positive definite."""
     a = cases.normal(cases.rng(seed, *shape), shape, dtype)
     if shape[-1] != shape[-2]:
         return a
@@ -29,14 +29,15 @@ def _matrix(shape, dtype, seed=0):
 
 
 def _make_tree(mesh, leaves, dtype):
-    """A dict of arrays of these (shape, spec) pairs."""
+    """Returns a dict of arrays with these shapes and specs."""
     return {
         name: cases.shard(_matrix(shape, dtype, i), mesh, *spec)
         for i, (name, (shape, *spec)) in enumerate(leaves.items())
     }
 
 
-# Divided by 8 devices and by any fewer, by 2 x 4 of a grid, and by nothing.
+# Shapes that 8 devices or any fewer divide, shapes for a 2 x 4 grid, and shapes that nothing
+# divides.
 _ON_LINE = {
     "rows": ((16, 16), "r", None),
     "same": ((16, 16), "r", None),
@@ -47,7 +48,7 @@ _ON_LINE = {
 }
 _ON_GRID = {
     "both": ((3, 8, 8), None, "r", "c"),
-    "turned": ((10, 8, 8), None, "c", "r"),  # more than devices: some have both kinds
+    "turned": ((10, 8, 8), None, "c", "r"),  # 10 on 8 devices: some have both kinds
     "together": ((16, 16), ("c", "r"), None),
     "inner": ((16, 16), None, "c"),
     "batch and columns": ((2, 4, 6, 6), None, "r", None, "c"),
@@ -64,7 +65,7 @@ _REFERENCES = {
 
 
 def _comparable(name, result):
-    """What of a result doesn't depend on signs."""
+    """Returns the part of a result that doesn't depend on signs."""
     chosen = {"eigh": lambda x: x[0], "svd": lambda x: x[1], "qr": lambda x: np.abs(x[1])}
     return np.asarray(chosen.get(name, lambda x: x)(result))
 
@@ -160,7 +161,7 @@ def _triple(a):
 
 
 def test_numpy_matrices_that_are_not_finite():
-    """In several processes too, each of which puts its own shards on its devices."""
+    """In several processes too, each process puts its own shards on its devices."""
     a = _matrix((2, 8, 8), "float64")
     a[1, 3, 3] = np.nan
     found = np.asarray(jaxmg.tree.cholesky({"a": a}, mesh=cases.line(len(jax.devices())))["a"])
@@ -251,7 +252,8 @@ def test_one_exchange_for_all_leaves():
 
 
 def _transformer(spec):
-    """200 matrices of a transformer with 1.02e9 parameters in them: of 28 layers, and four more."""
+    """Returns shapes of 200 matrices of a transformer with 1.02e9 parameters: 28 layers, and four
+    more matrices; and the spec."""
     d, hidden = 2048, 4096
     layer = [(d, d), (d, d // 4), (d, d // 4), (d, d), (d, hidden), (d, hidden), (hidden, d)]
     shapes = layer * 28 + [(d, d), (d, d), (d // 2, d), (d // 2, d)]
@@ -282,7 +284,7 @@ def test_the_share_of_each_device_and_what_it_sends(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_the_share_of_each_device_where_bases_are_refreshed(ranks):
-    """Of both statistics of each matrix, with their bases."""
+    """Each device gets its share of both statistics of each matrix, and their bases."""
     mesh, function = AbstractMesh((ranks,), ("r",)), of_stacks.OrthogonalIteration(1)
     shapes, spec = _transformer(P("r", None))
     orders = [n for shape in shapes for n in shape]
@@ -312,7 +314,7 @@ def test_the_order_of_what_costs_the_same_is_that_of_paths():
 
 
 def test_batches_that_are_sharded_stay():
-    """Of leaves whose leading dimension is sharded over all devices nothing is sent."""
+    """Leaves whose leading dimension is sharded over all devices aren't sent."""
     mesh = cases.line(4)
     a = cases.shard(_matrix((8, 3, 3), "float64"), mesh, "r")
     text = jax.jit(lambda a: jaxmg.tree.inv(a, mesh=mesh)).lower(a).compile().as_text()
@@ -346,7 +348,7 @@ def test_on_the_devices_of_a_context_mesh():
 
 
 def _singular_values(low, shape, dtype):
-    """A matrix whose singular values are from ``low`` to 1, over its Frobenius norm."""
+    """Returns a matrix with singular values from ``low`` to 1."""
     k = min(shape)
     u, v = (
         np.linalg.qr(cases.normal(cases.rng(k, i), (n, k), dtype))[0] for i, n in enumerate(shape)
@@ -354,7 +356,8 @@ def _singular_values(low, shape, dtype):
     return ((u * np.geomspace(low, 1, k)) @ v.conj().T).astype(dtype)
 
 
-# What singular values of at least 0.001 of the Frobenius norm come to.
+# (method, iterations) -> the range of the results' singular values, if A's are at least 0.001 of
+# its Frobenius norm.
 _INTERVALS = {
     ("newton-schulz", 5): (0.4, 1.21),
     ("polar-express", 5): (0.84, 1.13),
@@ -404,7 +407,7 @@ def test_orthogonalize_in_bfloat16():
 
 @pytest.mark.extended
 def test_leaves_travel_in_bfloat16():
-    """What the exchanges bring is of half the bytes, and no device rounds otherwise than one."""
+    """Exchanges transfer half the bytes, and results are rounded as on one device."""
     mesh = cases.line(4)
     tree = [cases.shard(jnp.asarray(_singular_values(0.05, (16, 32), dtype)), mesh)
             for dtype in ("float32", "float32", "float64")]  # fmt: skip
@@ -413,7 +416,7 @@ def test_leaves_travel_in_bfloat16():
     for leaf, whole in zip(on_mesh(tree), tree, strict=True):
         alone = jaxmg.tree.orthogonalize(np.asarray(whole), dtype=jnp.bfloat16, mesh=cases.line(1))
         assert leaf.dtype == whole.dtype == alone.dtype
-        # Stacks of other sizes are other products on a GPU.
+        # On a GPU, stacks of other sizes take other products.
         np.testing.assert_allclose(
             leaf, alone, rtol=0, atol=0.02 if jax.default_backend() == "gpu" else 0
         )
@@ -448,7 +451,7 @@ def test_inverse_pth_root(p, method, dtype):
         assert x.dtype == dtype and results[key].sharding.is_equivalent_to(a.sharding, a.ndim)
         np.testing.assert_array_equal(x, np.swapaxes(x, -1, -2).conj())
         error = np.linalg.norm(x - expected) / np.linalg.norm(expected)
-        # What rounding in A does to its smallest eigenvalue, and the power iteration's error.
+        # The effect of rounding in A on its smallest eigenvalue, and the power iteration's error.
         limit = 5 * a.shape[-1] * unit / epsilon / p + (1e-6 if key == "b" else 0)
         assert error <= (limit if method == "newton" else limit + 5e-8)
 
@@ -532,7 +535,8 @@ def test_orthogonal_iteration(ranks, dtype, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_large_stacks_are_computed_in_parts(monkeypatch, ranks):
-    """The same results by fewer matrices at once; several CPU devices take them in turn."""
+    """Results are the same with fewer matrices at once; several CPU devices compute one after the
+    other."""
     mesh = cases.line(ranks)
     stacks = np.random.default_rng(1).standard_normal((7, 11, 11))  # compiled by no other test
     expected = np.linalg.qr(stacks)
@@ -623,7 +627,7 @@ def test_only_what_has_nan_is_nan(name, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("name", ["newton-schulz", "exact", "root"])
 def test_derivatives_of_what_optimizers_compute(name, dtype):
-    """By differences."""
+    """Derivatives agree with differences."""
     a = _matrix((2, 4, 4), dtype)
     moved = _matrix((2, 4, 4), dtype, 3)
     step = 1e-6
@@ -700,7 +704,8 @@ def test_a_trace_needs_a_mesh():
 
 @pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.breadth)])
 def test_newton_goes_on_until_it_has_converged(p):
-    """Also where an error is just below one that isn't in the region of convergence yet."""
+    """The iteration doesn't stop if an error is barely below the previous one, and that one isn't
+    in the region of convergence yet."""
     values = np.geomspace(1e-3, 1, 1000)
     a = np.stack([np.diag([1, value]) for value in values])
     root = jaxmg.tree.inverse_pth_root(a, p, 0.0, "newton", mesh=cases.line(1))

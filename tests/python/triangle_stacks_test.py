@@ -1,4 +1,5 @@
-"""The plugin's factors, inverses and solutions of stacks of matrices, and what is made of them."""
+"""The plugin's factors, inverses and solutions of stacks of matrices, and functions that use
+them."""
 
 import functools
 
@@ -16,13 +17,14 @@ from jaxmg._transform import at_once
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
-# Of one block of the kernels and of several, none that 32 divides, and pairs of unequal blocks.
+# Orders of one block of the kernels and of several, that 32 doesn't divide, and with pairs of
+# unequal blocks.
 _ORDERS = (1, 5, 32, 33, 64, 100, 130, 257)
 _CORE = [(5, "complex128", True), (33, "float32", False), (130, "float64", True)]
 
 
 def _only(triangle_of, a):
-    """`a` with NaN in the other triangle."""
+    """Returns `a` with NaN in the other triangle."""
     return jnp.where(triangle_of(jnp.ones(a.shape[-2:])) == 0, jnp.nan, a)
 
 
@@ -148,7 +150,7 @@ def test_small_matrices(n, dtype):
     eye = np.broadcast_to(np.eye(n), (6, n, n))
     stack_cases.check(a[:6] @ inverse[:6], eye, dtype, 10 * n)
     assert not np.isfinite(inverse[6]).all()
-    for columns in (1, 4, 5):  # of five by JAX
+    for columns in (1, 4, 5):  # JAX solves for five
         b = stack_cases.stack((7, n, columns), dtype)
         x = np.asarray(lu.solve_small(jnp.asarray(a), b))
         stack_cases.check(a[:6] @ x[:6], b[:6], dtype, 10 * n)
@@ -173,7 +175,7 @@ _N, _COUNT = 21, 6
 
 @pytest.fixture
 def by_the_plugin(monkeypatch):
-    """The plugin computes what a share of a batch needs; its calls, by name."""
+    """Makes the plugin compute a batch's share; returns the set of its calls' names."""
     rows = tuple(
         choice.Row(jax.default_backend(), function, "plugin", (1, 100), 1)
         for function in ("cholesky", "potri", "trsm", "lu", "inv", "solve")
@@ -260,7 +262,7 @@ def test_batches_of_routines_call_the_plugin(name, dtype, by_the_plugin):
 )
 def test_shares_of_several_devices_by_the_plugin(ranks, kind, name, by_the_plugin):
     mesh = cases.line(ranks, kind=kind)
-    a = stack_cases.definite(ranks + 1, 9, "complex64")  # no share is another's size
+    a = stack_cases.definite(ranks + 1, 9, "complex64")  # all shares have different sizes
     b = stack_cases.stack((ranks + 1, 9, 2), "complex64")
     given = (a, b) if name == "solve" else (a,)
     with cases.context(mesh):

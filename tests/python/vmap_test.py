@@ -24,11 +24,11 @@ def _factor(a, mesh):
 
 
 def _magnitudes(v):
-    """What eigenvectors have whatever their phases."""
+    """Returns magnitudes of eigenvectors, which don't depend on phases."""
     return jnp.abs(v)
 
 
-# Function of (a, b, mesh) -> the same of (a, b) by JAX alone.
+# Name -> (function of (a, b, mesh), the same function of (a, b) by JAX only).
 _FUNCTIONS = {
     "potrs": (lambda a, b, mesh: jaxmg.potrs(a, b, 2, mesh), jnp.linalg.solve),
     "logdet": (
@@ -87,12 +87,12 @@ def _batch(dtype, size=_SIZE, n=_N):
 
 
 def _takes_at_once(ranks):
-    """Whether devices have many matrices at once: several CPU devices don't."""
+    """Returns whether devices compute many matrices at once; several CPU devices don't."""
     return ranks == 1 or jax.devices()[0].platform == "gpu"
 
 
 def _one_after_the_other(monkeypatch):
-    """Has a device take its matrices as it does large ones."""
+    """Makes a device compute its matrices one after the other, as large ones."""
     monkeypatch.setattr(at_once.AtOnce, "is_faster", lambda *_: False)
     derivatives._jaxpr.cache_clear()
     jax.clear_caches()
@@ -159,7 +159,7 @@ def test_right_hand_sides_become_columns(name, k, kind):
 @pytest.mark.parametrize("kept", cases.broad([(False,), (True,)], lambda kept: not kept))
 def test_refined_right_hand_sides_become_columns(kept, kind):
     mesh, (a, b) = cases.line(2, kind=kind), _batch("float64")
-    b = b.at[1].set(0)  # alone it would take no iteration
+    b = b.at[1].set(0)  # by itself it would take no iteration
 
     def solve(b):
         found = dict(return_status=True, return_iterations=True)
@@ -246,7 +246,7 @@ def test_derivatives(name, jitted, order, kind):
 @cases.one_process("it takes long")
 @pytest.mark.parametrize("name", ["potrs", "cho_solve", "potri"])
 def test_one_after_the_other(name, kind, monkeypatch):
-    """As matrices are that no device has room for."""
+    """Matrices that don't fit a device's memory are computed one after the other."""
     monkeypatch.setattr(batching, "_MATRICES", float("inf"))
     monkeypatch.setattr(type(jaxmg.cho_factor(np.eye(2)).layout), "memory", 1)
     (ours, theirs), mesh, arrays = _FUNCTIONS[name], cases.line(2, kind=kind), _batch("float64")
@@ -373,13 +373,14 @@ _AT_ONCE = {
     ),
 )
 def test_many_at_once(name, dtype, ranks, jitted):
-    """As one after the other: the same status, NaN where a matrix fails, one triangle read."""
+    """Matrices computed at once behave as one after the other: the same status, NaN if a matrix
+    fails, one triangle read."""
     a, b = map(np.array, _batch(dtype))
     below, places = np.tril_indices(_N, -1), np.arange(_N)
     a[:-1, *below] = np.nan
-    a[-1, *below] = 0  # with which a factor of the lower triangle would not fail
+    a[-1, *below] = 0  # with zeros a factor of the lower triangle would not fail
     if np.dtype(dtype).kind == "c":
-        a[:, places, places] += 1j  # nor is this read
+        a[:, places, places] += 1j  # this isn't read either
     a[1, 0, 0] = -1
     a[2, 3, 5] = np.nan
     a[3, 4, 4] = -2
@@ -399,7 +400,8 @@ def test_many_at_once(name, dtype, ranks, jitted):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="calls the plugin of CPU devices")
 @pytest.mark.parametrize("below", [0, np.nan])
 def test_a_factor_at_once_reads_the_upper_triangle(below):
-    """No matrix fails, which the native code would factor again, with the right result."""
+    """No matrix is marked as failed; the native code would factor it again and return the right
+    result."""
     a = np.array(_batch("complex128")[0])
     stack = a.copy()
     stack[:, *np.tril_indices(_N, -1)] = below
@@ -413,12 +415,12 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="calls the plugin of CPU devices")
 @pytest.mark.parametrize("order", [0, 1024])
 def test_inverses_at_once_by_two_solves(order, monkeypatch):
-    """Large ones of complex64 as small ones, which are by a product."""
+    """Large matrices of complex64 take two solves; small ones take a product."""
     monkeypatch.setattr(at_once, "_BY_TWO_SOLVES", order)
     stack = np.stack([cases.positive_definite("well", 9, "complex64") for _ in range(2)])
     text = str(
         jax.make_jaxpr(lambda a: at_once.potri("cpu", a))(stack)
-    )  # not that of another order
+    )  # a new function, since JAX caches the trace of another order
     assert text.count("triangular_solve[") == (2 if order == 0 else 1)
     found = np.asarray(at_once.potri("cpu", stack)[0][0])
     np.testing.assert_allclose(found, np.linalg.inv(stack), rtol=0, atol=1e-5)
@@ -428,7 +430,7 @@ def test_inverses_at_once_by_two_solves(order, monkeypatch):
 @pytest.mark.extended
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="calls the plugin of CPU devices")
 def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
-    """Also where the diagonal of U is finite, as cuSOLVER's may be."""
+    """LU marks such matrices even if the diagonal of U is finite, as cuSOLVER's may be."""
     lu = jax.lax.linalg.lu
     monkeypatch.setattr(jax.lax.linalg, "lu", lambda a: lu(jnp.nan_to_num(a)))
     a = np.stack([np.eye(3)] * 3)
@@ -458,7 +460,7 @@ def test_another_precision_is_that_of_the_native_code(precision):
 def test_eigenproblems_at_once(dtype, ranks):
     a = np.array(_batch(dtype)[0])
     whole, below = a.copy(), np.tril_indices(_N, -1)
-    a[:, *below] = np.nan  # is not read
+    a[:, *below] = np.nan  # isn't read
     a[2, 3, 5] = np.nan
 
     def solve(a):
@@ -529,7 +531,7 @@ def test_batches_of_none(name, shape, kind):
 @pytest.mark.extended
 @pytest.mark.parametrize("jitted", [False, True])
 def test_derivatives_of_a_jit_in_a_batch_over_explicit_axes(jitted):
-    """JAX traces the derivative's rule when it has left the vmap."""
+    """JAX traces the derivative's rule after it has left the vmap."""
     mesh = cases.line(2, kind=AxisType.Explicit)
     random = cases.rng(4)
     a = np.stack([cases.positive_definite("well", 6, "float64") * (1 + i) for i in range(4)])
@@ -555,14 +557,15 @@ def test_batches_without_padding():
 
 
 def test_no_axes_twice():
-    """Where the spec of each matrix names the axis that the batch is sharded over."""
+    """The result's spec names the batch's axis once, although the spec of each matrix names it
+    too."""
     mesh, a = cases.line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]
     found = jaxmg.potri(cases.shard(np.asarray(a), mesh, "r"), 2, mesh, P("r", None))
     assert found.sharding.spec == P("r", None, None)
     _check(found, jnp.linalg.inv(a), float)
 
 
-# How the batch and the matrices, and the right-hand sides, are sharded.
+# Name -> (spec of the batch of matrices, spec of the right-hand sides); None is a NumPy array.
 _LIE = {
     "replicated": ((), ()),
     "batch": (("r",), ("r",)),
@@ -575,7 +578,7 @@ _LIE = {
     "blocks": ((None, "r", "c"), (None, "r")),
     "batch of b alone, a as NumPy has it": (None, ("c",)),
 }
-# With factors, which take no leading dimensions.
+# Functions with factors, which take no leading dimensions.
 _OF_ONE_MATRIX = ("cho_solve", "refined factor", "factor")
 _WAYS = {
     "leading": lambda f: f,
@@ -592,7 +595,7 @@ _WAYS = {
 
 
 def _size(function, mapped=lambda f: f):
-    """The squares of all that a function of a Hermitian matrix gives, summed up."""
+    """Returns a function that sums the squares of all results for a Hermitian matrix."""
 
     def size(*arrays):
         found = mapped(lambda a, b: function(cases.hermitian_part(a), b))(*arrays)
@@ -624,7 +627,7 @@ def _jvp(function):
     ),
 )
 def test_explicit_axes(name, lie, way):
-    """Results lie as the batch does, and each as its matrix or right-hand side."""
+    """Results are sharded as the batch, and each one as its matrix or right-hand side."""
     (ours, theirs), mesh = _FUNCTIONS[name], cases.grid(AxisType.Explicit)
     of_a, of_b = _LIE[lie]
     a, b = _batch("float64", 8, 8)

@@ -1,4 +1,5 @@
-"""What one CPU device does for all by LAPACK, and how batches are dealt to the cores."""
+"""Matrices that one CPU device computes for all by LAPACK, and the distribution of batches over
+cores."""
 
 import functools
 import json
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU d
 
 
 def _ranges(path):
-    """{(routine, what it did): the ranks that did it} of a trace."""
+    """Returns {(routine, operation): the ranks that executed it} of a trace."""
     events = json.loads(path.read_text().rstrip().rstrip(",") + "]")
     found = {}
     for event in events:
@@ -106,7 +107,7 @@ def test_several_devices_give_the_bits_of_one(name, dtype):
         call = _SOLVES[name](a, b, mesh=cases.line(devices), matrix_specs=P("r", None))
         return [np.asarray(x) for x in call]
 
-    for n in (37, 203):  # BLAS has several threads for the second one if it may
+    for n in (37, 203):  # BLAS may use several threads for the second order
         one = on(1, n)
         assert one[-1] == 0
         for devices in (2, 4, 8):
@@ -118,7 +119,7 @@ def test_several_devices_give_the_bits_of_one(name, dtype):
 @cases.one_process("each records its own ranks")
 @pytest.mark.parametrize("name", ["potrs", "gesv"])
 def test_a_width_of_tiles_is_for_all_ranks(name, tmp_path, monkeypatch):
-    """Whoever asks for tiles gets them."""
+    """With a tile width, all ranks share the work."""
     a, b = _system("float64")
     trace = tmp_path / "trace.json"
     monkeypatch.setenv("JAXMG_TRACE", str(trace))
@@ -131,7 +132,7 @@ def test_a_width_of_tiles_is_for_all_ranks(name, tmp_path, monkeypatch):
 @cases.one_process("ranks of several processes work together")
 @pytest.mark.parametrize("devices", [2, 4])
 def test_calls_in_a_loop_and_side_by_side_meet_their_own(devices):
-    """A loop makes the same call again before all ranks have left the call before."""
+    """A loop repeats the call before all ranks have left the previous one."""
     a, b = _system("float64", 12)
     where = {"mesh": cases.line(devices), "matrix_specs": P("r", None)}
 
@@ -180,7 +181,7 @@ def _on(devices):
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("name", _BATCHES)
 def test_the_plugin_deals_batches_to_cores(name, devices):
-    """No kernel of JAX's, of which several devices' hold each other up."""
+    """The program contains no kernel of JAX's: on several devices, those block each other."""
     operation, function = _BATCHES[name]
     call = jax.jit(functools.partial(function, **_on(devices)))
     text = call.lower(jnp.asarray(_batch())).compile().as_text()
@@ -252,7 +253,8 @@ def test_gradients_of_batches_on_several_devices(name):
 @cases.needs_transformations
 @pytest.mark.parametrize("name", ["cholesky", "qr"])
 def test_derivatives_call_a_kernel_of_jaxs_for_one_matrix(name):
-    """Kernels of batches wait in a thread of XLA's pool for other threads of it with JAX 0.10."""
+    """Derivatives call JAX's kernels for single matrices. With JAX 0.10, kernels of batches wait in
+    a thread of XLA's pool for its other threads."""
     function = _BATCHES[name][1]
 
     def total(a):

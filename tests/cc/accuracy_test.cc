@@ -1,4 +1,4 @@
-// The accuracy of routines, in each precision and on matrices for which products with inverses
+// The accuracy of routines in each precision, also for matrices on which products with inverses
 // fail.
 #include <cmath>
 #include <complex>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace testing;
 
-// The backward error of potrs and |A X - 1| of potri, in that precision.
+// Returns the backward error of potrs and |A X - 1| of potri in this precision.
 template <typename T>
 std::pair<Real<T>, Real<T>> ErrorsIn(Precision precision) {
   constexpr int64_t n = 90;
@@ -71,7 +71,7 @@ TEST(OnlyProductsAreInTheRequestedPrecision) {
   EXPECT(ErrorsIn<double>(Precision::kTf32) == ErrorsIn<double>(Precision::kHighest));
 }
 
-// |A X - I| / (|A| |X|), in units of rounding, where A is a smooth kernel on a line:
+// Returns |A X - I| / (|A| |X|) in units of rounding. A is a smooth kernel on a line:
 // ill-conditioned as a whole and within every diagonal tile.
 double InverseError(const Tuning& tuning) {
   constexpr int64_t n = 128, tile = 32;
@@ -102,8 +102,8 @@ double InverseError(const Tuning& tuning) {
   return std::sqrt(error / size) / problem.norm() / kEps<double>;
 }
 
-// |A x - b| / (|A| |x|) of potrs, in units of rounding, for a smooth kernel and a smooth b;
-// infinity if the kernel is not positive definite numerically.
+// Returns |A x - b| / (|A| |x|) of potrs in units of rounding, for a smooth kernel and a smooth b.
+// Returns infinity if the kernel is not numerically positive definite.
 double SolveError(const Tuning& tuning, double width, double nugget) {
   constexpr int64_t n = 256, tile = 64;
   constexpr int ranks = 2;

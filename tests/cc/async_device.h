@@ -10,8 +10,8 @@
 
 namespace jaxmg::testing {
 
-// An AsyncDevice that computes with the functions of `real`. Its memory lives as long as the
-// device, as XLA's scratch memory lives until a handler returns.
+// Returns an AsyncDevice that computes with the functions of `real`. Its memory lives as long as
+// the device, just as XLA's scratch memory lives until a handler returns.
 std::unique_ptr<Device> NewAsyncDevice(std::unique_ptr<Device> real, const Tuning& tuning);
 
 }  // namespace jaxmg::testing

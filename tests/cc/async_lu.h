@@ -31,7 +31,7 @@ class AsyncLu : public LuKernels<T> {
                      int64_t count, const int32_t* pivots, T* buffer, int64_t room) override {
     return Later(workers_, s, [=] {
       EXPECT(room == 0 || room >= rows);
-      std::fill_n(buffer, room, std::numeric_limits<Real<T>>::quiet_NaN());  // nothing lies there
+      std::fill_n(buffer, room, std::numeric_limits<Real<T>>::quiet_NaN());  // the buffer is empty
       return real_.SwapAllRows(s, all, rows, lda, count, pivots, buffer, room);
     });
   }

@@ -1,4 +1,4 @@
-// The matrix kernels of a AsyncDevice. Included only by async_device.cc.
+// The matrix kernels of an AsyncDevice. Included only by async_device.cc.
 #ifndef JAXMG_TESTS_CC_ASYNC_MATRIX_H_
 #define JAXMG_TESTS_CC_ASYNC_MATRIX_H_
 

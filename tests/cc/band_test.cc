@@ -39,10 +39,10 @@ std::vector<T> Hermitian(int64_t n, uint64_t seed) {
 
 template <typename T>
 struct Reduction {
-  std::vector<T> band, q;  // dense both
+  std::vector<T> band, q;  // both dense
 };
 
-// Returns Q1 B Q1^H, from every rank's part of a product with the identity.
+// Returns the dense band B and Q1. Q1 comes from each rank's part of a product with the identity.
 template <typename T>
 Reduction<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
                     const DeviceMaker& make = OnHost) {
@@ -59,7 +59,7 @@ Reduction<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block
     std::vector<T> band(rank == kRoot ? ldb * n : 0, NaN<T>());
     std::vector<T> workspace(
         std::max(ReduceToBandWorkspace(tiles), ApplyBandWorkspace(tiles, columns)), NaN<T>());
-    // The next algorithm must wait for operations that still use its workspace.
+    // The workspace is reused: the next algorithm must wait for operations that still use it.
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, workspace.data()));
     JAXMG_RETURN_IF_ERROR(
         ReduceToBand(context, matrix, factors.data(), band.data(), workspace.data()));
@@ -151,7 +151,8 @@ TEST(BandsOfFloat64) { CheckAll<double>(); }
 TEST(BandsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(BandsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-// A single rank works on a triangle, in blocks of columns, whether or not tiles divide them.
+// Returns a tuning with which a single rank works on a triangle, in blocks of columns. Tiles need
+// not divide the blocks.
 Tuning Triangular(int64_t columns) {
   Tuning tuning;
   tuning.triangle_columns = columns;
@@ -172,7 +173,7 @@ void CheckTriangles() {
       }
     }
   }
-  // Several ranks have all of their columns.
+  // Several ranks store all of their columns.
   Check(Hermitian<T>(24, 2), 24, 3, 8, 3, OnTriangular(5));
 }
 TEST(TrianglesOfEveryType) {
@@ -201,13 +202,13 @@ TEST(RankDeficientAndBadlyScaledPanels) {
   Check(m, n, 3, 14, 8);
   for (int64_t i = 0; i < n; ++i) m[i * n + i] = 1;
   Check(m, n, 3, 14, 8);
-  for (double& x : m) x += 1;  // the identity and one more
+  for (double& x : m) x += 1;  // the identity plus a matrix of ones
   Check(m, n, 3, 14, 8);
   for (const double scale : {1e-290, 1e-160, 1e140}) {
     std::vector<double> scaled = Hermitian<double>(n, 3);
     for (double& x : scaled) x *= scale;
     const Reduction<double> reduced = Reduce(scaled, n, 3, 14, 8);
-    // Compared after scaling back: squares of norms would not be representable.
+    // Compared after scaling back, because squares of norms would not be representable.
     std::vector<double> band = reduced.band, before = scaled;
     for (double& x : band) x /= scale;
     for (double& x : before) x /= scale;
@@ -222,8 +223,8 @@ TEST(ResultsAreReproducible) {
   EXPECT(first.band == second.band && first.q == second.q);
 }
 
-// Blocks that tiles divide or don't divide, more ranks than receiving streams, and so few columns
-// that some rank has none behind a panel.
+// Blocks with and without a remainder tile, more ranks than receiving streams, and so few columns
+// that some rank has none after a panel.
 struct BandCase {
   int64_t n;
   int ranks;
@@ -246,8 +247,8 @@ TEST(EveryAccessIsOrdered) {
   }
 }
 
-// The look-ahead: a panel's factorization overlaps the trailing update, if its owner updates more
-// than that panel.
+// The look-ahead: a panel's factorization overlaps the trailing update if its owner updates more
+// than the next panel.
 TEST(PanelsAreFactoredDuringUpdates) {
   const int64_t n = 32, width = 4, tiles = n / width;
   for (const int ranks : {1, 2, 4}) {

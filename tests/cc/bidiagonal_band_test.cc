@@ -33,7 +33,7 @@ std::vector<T> General(int64_t n, uint64_t seed) {
   return m;
 }
 
-// The Hermitian band of order 2 n, dense.
+// Returns the dense Hermitian band matrix of order 2 n.
 template <typename T>
 std::vector<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t width,
                       const DeviceMaker& make = OnHost) {
@@ -69,7 +69,7 @@ std::vector<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t wid
   return dense;
 }
 
-// The eigenvalues of a Hermitian matrix, ascending, by LAPACK.
+// Returns the eigenvalues of a Hermitian matrix from LAPACK, in ascending order.
 template <typename T>
 std::vector<Real<T>> Eigenvalues(std::vector<T> m, int64_t n) {
   std::vector<Real<T>> w(n);
@@ -80,7 +80,7 @@ std::vector<Real<T>> Eigenvalues(std::vector<T> m, int64_t n) {
   return w;
 }
 
-// [0 A^H; A 0]
+// Returns [0 A^H; A 0].
 template <typename T>
 std::vector<T> WithAdjoint(const std::vector<T>& a, int64_t n) {
   std::vector<T> m(4 * n * n);
@@ -148,7 +148,7 @@ TEST(EveryAccessIsOrdered) {
   }
 }
 
-// The look-ahead: a tile column is factored while the columns behind it are updated.
+// The look-ahead: a tile column is factored during the update of the columns after it.
 TEST(ColumnsAreFactoredDuringUpdates) {
   for (const int ranks : {1, 2, 4}) {
     const int64_t width = 4, n = 8 * width;
@@ -157,7 +157,8 @@ TEST(ColumnsAreFactoredDuringUpdates) {
       return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank);
     });
     const int64_t concurrent = recording.CountConcurrent("qr", "gemm");
-    // All but the first, and the last of each rank, whose owner updates nothing else.
+    // All columns except the first column and each rank's last one, whose owner has nothing else to
+    // update.
     EXPECT(concurrent == 8 - 1 - ranks) << concurrent << " panels on " << ranks << " ranks";
   }
 }
@@ -174,7 +175,7 @@ TEST(ResultsDoNotDependOnStreams) {
   }
 }
 
-// The routine, from the caller's rows to the values; a tile that doesn't fit is refused.
+// Runs the routine, from the caller's rows of A to the values.
 struct Outcomes {
   std::vector<double> values;
   int32_t status;
@@ -206,7 +207,7 @@ TEST(TheRoutine) {
     const Outcomes got = Gesvd(a, n, ranks, 3);
     EXPECT(got.status == 0);
     for (int64_t i = 0; i < n; ++i) EXPECT(std::abs(got.values[i] - wanted[n + i]) <= 1e-13 * n);
-    a.back() = NaN<double>();  // what is before it in the band stays finite
+    a.back() = NaN<double>();  // the part of the band before this element stays finite
     const Outcomes bad = Gesvd(a, n, ranks, 3);
     EXPECT(bad.status != 0);
     EXPECT(
@@ -217,8 +218,8 @@ TEST(TheRoutine) {
 TEST(WhatDoesNotFitIsRefused) {
   const Ranks ranks = {2, 0, Tuning()};
   EXPECT(CheckGesvd<double>({24, 24, 12, 4}, ranks).ok());
-  EXPECT(!CheckGesvd<double>({20, 20, 10, 4}, ranks).ok());  // a narrower tile
-  EXPECT(!CheckGesvd<double>({23, 23, 12, 4}, ranks).ok());  // padding
+  EXPECT(!CheckGesvd<double>({20, 20, 10, 4}, ranks).ok());  // would need a narrower tile
+  EXPECT(!CheckGesvd<double>({23, 23, 12, 4}, ranks).ok());  // would need padding
   EXPECT(!CheckGesvd<double>({24, 12, 12, 4}, ranks).ok());
 }
 

@@ -49,7 +49,7 @@ class Kernels : public ChaseKernels<T> {
             .Run();
       });
     };
-    // Tests more rows than lanes, too.
+    // Includes cases with more rows than lanes.
     if (b <= 4) {
       chase(std::integral_constant<int, 4>());
     } else if (b <= 8) {
@@ -141,7 +141,7 @@ constexpr ChaseCase kCases[] = {{1, 1, 1, 1},
                                 {20, 3, 8, 1},
                                 {25, 30, 7, 1},
                                 {36, 4, 32, 1},
-                                // Several groups at a time: full ones, and others.
+                                // Several groups at a time, both full and partial ones.
                                 {30, 8, 8, 1, 24},
                                 {24, 5, 4, 1, 12}};
 
@@ -150,7 +150,7 @@ void CheckAll() {
   const DeviceMaker make = [](int) { return std::make_unique<KernelDevice>(NewHostDevice()); };
   for (const ChaseCase& c : kCases) {
     Check(c, BandMatrix<T>::Normal(c), "", make);
-    if (c.n > 12) continue;  // larger ones take long
+    if (c.n > 12) continue;  // larger ones take too long
     const Real<T> largest = std::numeric_limits<Real<T>>::max();
     Check(c, BandMatrix<T>::Normal(c, largest / Real<T>(1e8)), "huge", make);
     Check(c, BandMatrix<T>::Normal(c, Real<T>(1e8) * std::numeric_limits<Real<T>>::min()), "tiny",

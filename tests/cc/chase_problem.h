@@ -1,4 +1,4 @@
-// Band matrices, their reduction on ranks, and checks of the result.
+// Band matrices, their reduction on several ranks, and checks of the result.
 #ifndef JAXMG_TESTS_CC_CHASE_PROBLEM_H_
 #define JAXMG_TESTS_CC_CHASE_PROBLEM_H_
 
@@ -22,7 +22,7 @@ namespace jaxmg::testing {
 struct ChaseCase {
   int64_t n, b, group;
   int ranks;
-  int64_t bundle = 1;  // the least number of sweeps
+  int64_t bundle = 1;  // smallest number of sweeps in a bundle
 };
 
 inline std::string Describe(const ChaseCase& c) {
@@ -31,7 +31,7 @@ inline std::string Describe(const ChaseCase& c) {
          std::to_string(c.ranks);
 }
 
-// A Hermitian band matrix, whole and column-major.
+// A Hermitian band matrix, stored in full and column-major.
 template <typename T>
 struct BandMatrix {
   BandMatrix(int64_t n, int64_t b) : n(n), b(b), a(n * n) {}
@@ -39,7 +39,7 @@ struct BandMatrix {
     a[i + j * n] = i == j ? T(std::real(value)) : value;
     if (i != j) a[j + i * n] = Conj(value);
   }
-  // Sets the elements with i >= j to f(i, j).
+  // Returns a matrix whose elements with i >= j are f(i, j).
   template <typename F>
   static BandMatrix Of(const ChaseCase& c, const F& f) {
     BandMatrix matrix(c.n, c.b);
@@ -83,7 +83,7 @@ ChaseResult<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors
   chased.d.assign(c.ranks, std::vector<Real<T>>(n));
   chased.e.assign(c.ranks, std::vector<Real<T>>(std::max<int64_t>(n - 1, 0)));
   chased.q.assign(n * n, T(0));
-  // Workspace of exactly the required size, and NaN in memory that must not be read.
+  // Allocates exactly the required workspace; memory that must not be read contains NaN.
   std::vector<std::vector<T>> bundles, chase_space, apply_space, z;
   auto first = [&](int rank) { return std::min(rank * block, n); };
   for (int rank = 0; rank < c.ranks; ++rank) {
@@ -92,7 +92,7 @@ ChaseResult<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors
     bundles.push_back(space(vectors ? shape.stored(rank) : 0));
     chase_space.push_back(space(ChaseWorkspace(shape, rank, vectors)));
     apply_space.push_back(space(vectors ? ApplyChaseWorkspace(shape, columns) : 0));
-    // Columns of the identity, transposed.
+    // Columns of the identity, stored transposed.
     z.emplace_back(n * columns, T(0));
     for (int64_t j = 0; j < columns; ++j) z[rank][(first(rank) + j) * columns + j] = 1;
   }
@@ -121,11 +121,11 @@ ChaseResult<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors
   return chased;
 }
 
-// The dtype in which the tests compute: wider than the tested one if there is such a dtype.
+// The dtype in which the tests compute: wider than the tested dtype if a wider one exists.
 template <typename T>
 using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// The Frobenius norm, without overflow or underflow.
+// Returns the Frobenius norm, without overflow or underflow.
 template <typename W>
 double Norm(const std::vector<W>& x) {
   double largest = 0, sum = 0;
@@ -138,7 +138,7 @@ double Norm(const std::vector<W>& x) {
   return largest * std::sqrt(sum);
 }
 
-// C = A B^H, n x n.
+// Returns C = A B^H, n x n.
 template <typename W>
 std::vector<W> TimesConjTrans(int64_t n, const std::vector<W>& a, const std::vector<W>& b) {
   std::vector<W> c(n * n);

@@ -1,5 +1,5 @@
 // The reduction of a band to a tridiagonal matrix and products with its Q, on threads: every dtype,
-// many sizes, bandwidths, groups of sweeps and rank counts, and bands whose reflectors are special.
+// many sizes, bandwidths, groups of sweeps and rank counts, and bands with special reflectors.
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing;
 
-// All n and b, with groups and ranks in turn.
+// Checks all small n and b; groups and ranks vary in turn.
 template <typename T>
 void CheckSmall() {
   const int64_t groups[] = {1, 3, 8, 32};

@@ -26,8 +26,8 @@ namespace {
 using namespace testing;
 using host_cuda::Cast;
 
-// L^-1 B of a random L of this order. Elements that the kernel may not read are NaN, and those that
-// it may not write are 7.
+// Checks L^-1 B for a random L of this order. Elements that the kernel must not read are NaN, and
+// elements that it must not write are 7.
 template <typename T>
 void Check(int64_t order, int64_t columns) {
   using Solver = kernels::ColumnSolver<host_cuda::CudaType<T>>;
@@ -37,7 +37,7 @@ void Check(int64_t order, int64_t columns) {
   for (int64_t k = 0; k < order; ++k) {
     for (int64_t i = k + 1; i < order; ++i) l[i + k * ldl] = Random<T>(random);
   }
-  // Elements of L^-1 stay of the size of 1.
+  // Keeps elements of L^-1 at a magnitude of about 1.
   for (T& x : l) x /= std::sqrt(static_cast<Real<T>>(order));
   for (int64_t j = 0; j < columns; ++j) {
     for (int64_t i = 0; i < order; ++i) b[i + j * ldb] = Random<T>(random);

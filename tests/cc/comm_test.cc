@@ -64,7 +64,7 @@ TEST(BroadcastAndAllGatherReachEveryRank) {
   }
 }
 
-// The host with slow copies.
+// The host device with slow copies.
 class Slow : public testing::ForwardingDevice {
  public:
   Slow() : Slow(NewHostDevice()) {}
@@ -78,7 +78,7 @@ class Slow : public testing::ForwardingDevice {
   const std::unique_ptr<Device> host_;
 };
 
-// A rank starts the next call in memory of a call that other ranks have not finished.
+// A rank starts the next call in memory that other ranks still use for the previous call.
 TEST(GatheredBlocksMayBeOverwrittenAtOnce) {
   constexpr int kRanks = 3;
   std::vector<std::vector<int32_t>> gathered(kRanks, std::vector<int32_t>(kRanks, -1));
@@ -134,7 +134,7 @@ TEST(AgreementIsTheFirstCause) {
       context.comm.Abort(mine);
       return context.comm.Agree(mine);
     }
-    int value = 0;  // from a rank that never sends
+    int value = 0;  // rank 2 never sends
     const Status told = context.comm.Recv(Stream::kMain, 2, Block(&value, 1, 1, 1));
     EXPECT(told.code() == Code::kAborted) << told.message();
     return context.comm.Agree(told);
@@ -143,7 +143,7 @@ TEST(AgreementIsTheFirstCause) {
     EXPECT(status.code() == Code::kResourceExhausted) << status.message();
     EXPECT(status.message() == "no memory on rank 2") << status.message();
   }
-  // A waiting rank is woken, and learns of the abort at once.
+  // The abort wakes waiting ranks at once.
   EXPECT(std::chrono::steady_clock::now() - begin < testing::kPatience / 2);
 }
 
@@ -151,7 +151,7 @@ TEST(ASilentRankIsAnErrorEverywhere) {
   const auto statuses = RunRanks(
       3,
       [&](const RankContext& context) -> Status {
-        if (context.comm.rank() == 1) return Status::Ok();  // leaves without a message
+        if (context.comm.rank() == 1) return Status::Ok();  // returns without a message
         return context.comm.Agree(Status::Ok());
       },
       milliseconds(200));
@@ -159,11 +159,11 @@ TEST(ASilentRankIsAnErrorEverywhere) {
   EXPECT(statuses[2].code() == Code::kDeadlineExceeded) << statuses[2].message();
 }
 
-// The limit of rendezvous and waits that succeed at once. Short enough that a test in which all
+// The limit of rendezvous and waits that succeed at once. It is short, so that a test in which all
 // ranks wait in vain doesn't seem to hang.
 constexpr Seconds kLimit(10);
 
-// Every rank contributes its number.
+// Joins a rendezvous; the rank contributes 10 + rank.
 Status Join(int64_t run, int rank, int ranks, Seconds limit,
             std::shared_ptr<InProcessGroup>* group) {
   return JoinRendezvous({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
@@ -211,7 +211,7 @@ TEST(TwoCallsOfARankAreTwoRendezvous) {
         const Status status = Join(13, rank, 2, kLimit, &groups[rank][coming]);
         EXPECT(status.ok()) << status.message();
       });
-      std::this_thread::sleep_for(milliseconds(20));  // so that they arrive in this order
+      std::this_thread::sleep_for(milliseconds(20));  // the calls arrive in this order
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -245,11 +245,11 @@ TEST(ABlockOfAnotherShapeIsRefused) {
   for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
 }
 
-// Calls whose keys differ in a single number are distinct.
+// Calls are distinct if their keys differ in any one number.
 TEST(OnlyEqualKeysMeet) {
   const int here = 0, there = 0;
   for (int64_t number : {0, 1, 2}) {
-    // A run of its own: these calls fail, and a failed call has no further rendezvous.
+    // A separate run, because these calls fail, and a failed call has no further rendezvous.
     const RendezvousKey key = {{20 + 2 * number, &here}, 0};
     RendezvousKey other = key;
     if (number == 0) ++other.call.run;
@@ -283,7 +283,7 @@ TEST(AMissingRankIsNamed) {
     EXPECT(text.find("rank(s) 0, 3 of 4 came") != std::string::npos) << text;
     EXPECT(text.find("missing: 1, 2") != std::string::npos) << text;
   }
-  // A rank that arrives later gets the error, and does not wait for ranks that have left.
+  // A rank that arrives later gets the error and does not wait for ranks that have left.
   std::shared_ptr<InProcessGroup> group;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT(Join(9, 1, 4, kLimit, &group).code() == Code::kDeadlineExceeded);
@@ -312,7 +312,7 @@ TEST(ARankThatCanNotJoinFailsTheOthers) {
       statuses[rank] = Join(run, rank, 4, kLimit, &group);
     };
     std::thread waiting(join, 0);
-    if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // until it waits
+    if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // until rank 0 waits
     FailCall({run, nullptr}, broken);
     waiting.join();
     for (int late : {3, 1, 2}) join(late);
@@ -324,7 +324,7 @@ TEST(ARankThatCanNotJoinFailsTheOthers) {
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }
 
-// Also if the rank has no memory left for a message.
+// Holds also if the rank has no memory left for a message.
 TEST(AnExceptionOfARankIsAnErrorOfAll) {
   for (int rounds : {0, 1}) {
     auto group = std::make_shared<InProcessGroup>(3);

@@ -1,5 +1,5 @@
-// A connection's frames and the file descriptors that they carry, over a pair of sockets of this
-// process.
+// A connection's frames and the file descriptors that they carry, over a pair of sockets within
+// this process.
 #include "xla_ffi/comm/processes/connection.h"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ OutFrame Frame(FrameType type, int32_t from) {
   return frame;
 }
 
-// Identifies a file: equal for all descriptors of it.
+// Returns the identity of a file, which is equal for all of its descriptors.
 std::pair<dev_t, ino_t> Identity(const Fd& file) {
   struct stat found = {};
   if (fstat(file.get(), &found) != 0) return {0, 0};

@@ -1,4 +1,4 @@
-// The host device: copies, the checks around LAPACK, and the number of BLAS's threads.
+// The host device: copies, the checks around LAPACK, and the number of BLAS threads.
 #include "xla_ffi/device/host/device.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ constexpr Side kSides[] = {Side::kLeft, Side::kRight};
 constexpr Uplo kUplos[] = {Uplo::kLower, Uplo::kUpper};
 constexpr Diag kDiags[] = {Diag::kNonUnit, Diag::kUnit};
 
-// A column-major matrix whose leading dimension is larger than its number of rows.
+// A column-major matrix whose leading dimension exceeds its number of rows.
 template <typename T>
 struct Dense {
   Dense(int64_t m, int64_t n) : m(m), n(n), ld(m + 2), data(ld * n, T(kUntouched)) {}
@@ -124,7 +124,7 @@ Real<T> Distance(const Dense<T>& a, const Dense<T>& b) {
   return largest;
 }
 
-// Checks operations with a triangle: `stored` has NaN in all elements that may not be read.
+// Checks operations with a triangle. `stored` has NaN in all elements that must not be read.
 template <typename T>
 struct TriangleCase {
   TriangleCase(int64_t n, Triangle triangle, Op op, std::mt19937_64& random)
@@ -136,7 +136,7 @@ struct TriangleCase {
         if (i == j) {
           value = triangle.diag == Diag::kUnit ? T(1) : T(2) + stored(i, j);
         } else if (inside) {
-          value = stored(i, j) / static_cast<Real<T>>(n);  // so that the inverse is no larger
+          value = stored(i, j) / static_cast<Real<T>>(n);  // keeps the inverse small
         }
         const bool read = inside || (i == j && triangle.diag == Diag::kNonUnit);
         stored(i, j) = read ? value : T(std::numeric_limits<Real<T>>::quiet_NaN());
@@ -198,7 +198,7 @@ void CheckTriangles() {
         for (Diag diag : kDiags) {
           CheckTriangle<T>(7, 5, side, op, {uplo, diag});
           CheckTriangle<T>(1, 4, side, op, {uplo, diag});
-          CheckTriangle<T>(50, 45, side, op, {uplo, diag});  // a panel, as the host cuts it
+          CheckTriangle<T>(50, 45, side, op, {uplo, diag});  // the host splits this panel
         }
       }
     }
@@ -277,7 +277,7 @@ TEST(RanksDivideTheCoresDuringACall) {
     EXPECT(threads_now == 1) << threads_now << " each for as many calls as there are cores";
   }
   EXPECT(threads_now == cores) << threads_now;
-  // A lower number that the user has set is kept.
+  // A lower number that the user has set stays in effect.
   threads_now = 1;
   {
     BlasThreadShare one(1);

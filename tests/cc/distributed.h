@@ -15,14 +15,15 @@
 
 namespace jaxmg::testing {
 
-// A matrix of `rows` rows, whose columns are distributed in tiles over the ranks.
+// The shape of a matrix of `rows` rows, and the distribution of its columns in tiles over the
+// ranks.
 struct Shape {
   int64_t rows, columns;
   int ranks;
   int64_t tile;
 };
 
-// One rank's tiles, contiguous, and memory for the last one as an overflow tile.
+// Each rank's tiles, contiguous, and memory for the last one as an overflow tile.
 template <typename T>
 struct Distributed {
   Distributed(const Shape& shape, const std::vector<T>& whole)

@@ -1,5 +1,5 @@
 // Divide and conquer on several ranks: LAPACK's kinds of tridiagonal matrices, every small order,
-// subsets of the eigenvectors, eigenvalues alone, and problems that don't converge.
+// subsets of the eigenvectors, eigenvalues only, and problems that don't converge.
 #include "xla_ffi/engine/eigen/divide.h"
 
 #include <cmath>
@@ -32,7 +32,7 @@ struct Layout {
   DivideTuning tuning = {};
 };
 
-// Memory of exactly that many bytes, filled with NaN.
+// Allocates exactly `count` elements, filled with NaN.
 template <typename X>
 std::unique_ptr<X[]> Filled(int64_t count) {
   std::unique_ptr<X[]> data(new X[count]);
@@ -46,7 +46,7 @@ struct Outcome {
   std::vector<R> d, q;  // q: n x columns, column-major
 };
 
-// Returns the eigenvalues, and the eigenvectors [first, last) if first >= 0.
+// Returns the eigenvalues and, if first >= 0, the eigenvectors [first, last).
 template <typename R>
 Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, int64_t last) {
   const int64_t n = t.n(), block = (n + layout.ranks - 1) / layout.ranks + layout.extra_rows;
@@ -61,7 +61,7 @@ Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, i
       [&](const RankContext& context) {
         const int r = context.comm.rank();
         const int64_t rows = std::min((r + 1) * block, n) - std::min(r * block, n);
-        // Both layouts of a last block of fewer rows.
+        // Tests both layouts of a shorter last block: with and without padding.
         ld[r] = layout.extra_rows > 0 ? block : std::max<int64_t>(rows, 1);
         const int64_t room = rows > 0 ? ld[r] * (n - 1) + rows : 0;
         q[r] = Filled<R>(room);
@@ -73,7 +73,7 @@ Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, i
         JAXMG_RETURN_IF_ERROR(DivideAndConquer<R>(
             context, n, block, outcomes[r].d.data(), t.e.data(), vectors ? &mine : nullptr,
             {device[r].get(), host[r].get()}, &outcomes[r].info, layout.tuning));
-        // The caller may reuse the workspace now.
+        // The caller may reuse the workspace from here on.
         return context.device.FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(device[r].get()),
                                         bytes.device / sizeof(int32_t), 1);
       },
@@ -94,8 +94,8 @@ Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, i
   return whole;
 }
 
-// Errors in units of rounding. Those of vectors are divided by n, all but orthogonality by the
-// norm.
+// Errors in units of rounding. Residuals and orthogonality are divided by n; residuals and values
+// are divided by the norm.
 struct Errors {
   double residual = 0, orthogonality = 0, values = 0;
 };
@@ -129,7 +129,7 @@ Errors ErrorsOf(const Tridiagonal<R>& t, const Outcome<R>& actual, bool check_va
     errors.residual = std::max<double>(errors.residual, residual / (norm * n * eps));
     errors.orthogonality = std::max<double>(errors.orthogonality, orthogonality / (n * eps));
   }
-  // A maximum would discard NaN.
+  // Checked separately, because a maximum would discard NaN.
   for (const R& x : actual.q) {
     if (!std::isfinite(x)) errors.orthogonality = std::numeric_limits<double>::infinity();
   }
@@ -159,7 +159,7 @@ bool SameBits(const std::vector<R>& a, const std::vector<R>& b) {
   return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(R)) == 0;
 }
 
-// Checks all vectors and, if `parts`, values alone and subsets of the vectors.
+// Checks all vectors and, if `parts`, eigenvalues only and subsets of the vectors.
 template <typename R>
 Errors Check(const Kind<R>& kind, int64_t n, const Layout& layout, bool parts = true) {
   std::mt19937_64 random(n * 31 + 7);
@@ -200,7 +200,7 @@ template <typename R>
 void CheckEveryOrder() {
   for (const Kind<R>& kind : Kinds<R>()) {
     for (int64_t n = 0; n <= 40; ++n) {
-      // Each order with one number of ranks, and each number of ranks with several kinds.
+      // Tests each order with one number of ranks, and each number of ranks with several kinds.
       const int ranks = 1 + (n + kind.name.size()) % 5;
       Check(kind, n, Small(ranks, n % 3, 1 + n % 5, 1 + n % 7), (n + ranks) % 3 == 0);
     }
@@ -254,7 +254,7 @@ TEST(ResultsAreReproducibleAndEqualOnRanks) {
     const Layout layout = Small(3, 1, 7, 10);
     const Outcome<double> one = Solve(t, layout, 0, 60), two = Solve(t, layout, 0, 60);
     EXPECT(SameBits(one.d, two.d) && SameBits(one.q, two.q)) << kind.name;
-    // If products don't depend on the number of their rows, results don't depend on the ranks.
+    // Results don't depend on the ranks if products don't depend on their number of rows.
     const Outcome<double> alone = Solve(t, Small(1, 0, 7, 10), 0, 60);
     EXPECT(SameBits(one.d, alone.d) && SameBits(one.q, alone.q)) << kind.name;
   }
@@ -299,7 +299,7 @@ TEST(StreamsWaitForEachOther) {
   make_device = OnHost;
 }
 
-// Blocks that are sent don't change before the receiver has taken them.
+// Blocks that are sent don't change before the receiver has copied them.
 TEST(EveryAccessIsOrdered) {
   for (const Kind<double>& kind : Kinds<double>()) {
     for (int ranks : {2, 5, 6}) {
@@ -319,7 +319,7 @@ TEST(EveryAccessIsOrdered) {
   make_device = OnHost;
 }
 
-// Poles that differ by rounding alone, as in clusters.
+// Poles that differ only by rounding, as in clusters.
 TEST(DeflationSeparatesPolesAndKeepsTheMatrix) {
   constexpr double kEps = std::numeric_limits<double>::epsilon();
   std::mt19937_64 random(1);

@@ -1,4 +1,4 @@
-// The distributed eigensolver, from the caller's rows to the caller's results.
+// The distributed eigensolver, from the caller's rows to its results.
 #include "xla_ffi/engine/eigen/eigen.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Eigenpairs<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
   return solved;
 }
 
-// Residuals in units of n eps |A|, and orthogonality in units of n eps.
+// Checks residuals in units of n eps |A|, and orthogonality in units of n eps.
 template <typename T>
 void Check(const Problem<T>& problem, int64_t band_width, Real<T> limit = 2,
            const DeviceMaker& make = OnHost) {

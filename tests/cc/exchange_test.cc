@@ -1,4 +1,4 @@
-// The exchange between matrices distributed by rows and by columns.
+// The exchange between a distribution by rows and one by columns.
 #include "xla_ffi/engine/core/exchange.h"
 
 #include <complex>

@@ -76,7 +76,7 @@ class Factors {
     });
   }
 
-  // Applies an operation to `x`, which is equal on all ranks.
+  // Applies an operation to `x`, which all ranks have.
   std::vector<T> Apply(jaxmg::Apply apply, const std::vector<T>& x) {
     const auto factor = problem.blocks;
     Run([&](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
@@ -84,7 +84,7 @@ class Factors {
       return ApplyRoutine<T>(context, operand, apply, kCount, part.x.data(), x.data());
     });
     for (const Part<T>& part : parts) EXPECT(part.x == parts[0].x) << name() << ": ranks differ";
-    for (int rank = 0; rank < c_.ranks; ++rank) {  // bits, because NaN differs from itself
+    for (int rank = 0; rank < c_.ranks; ++rank) {  // compares bits, because NaN differs from itself
       EXPECT(std::memcmp(factor[rank].data(), problem.blocks[rank].data(),
                          factor[rank].size() * sizeof(T)) == 0)
           << name() << ": the factor has changed";
@@ -92,7 +92,7 @@ class Factors {
     return parts[0].x;
   }
 
-  // Applies an operation to a matrix (n x n, row-major), of which each rank has its rows.
+  // Applies an operation to a matrix (n x n, row-major) that is distributed by rows.
   std::vector<T> SolveRows(bool inverse, const std::vector<T>& matrix) {
     const int64_t n = c_.n, block = problem.block;
     std::vector<T> padded(c_.ranks * block * n);
@@ -106,7 +106,7 @@ class Factors {
     return solved;
   }
 
-  // Returns A x, x by rows.
+  // Returns A x; x is row-major.
   std::vector<T> Product(const std::vector<T>& x) const {
     std::vector<T> product(x.size());
     for (int64_t i = 0; i < c_.n; ++i) {
@@ -147,7 +147,7 @@ Real<T> Distance(const std::vector<T>& x, const std::vector<T>& y) {
   return std::sqrt(difference / size);
 }
 
-// Checks that A L^-H is L and L L^-1 the identity.
+// Checks that A L^-H is L and that L L^-1 is the identity.
 template <typename T>
 void CheckRows(Factors<T>& factors, int64_t n, Real<T> bound) {
   const std::vector<T> lower = factors.SolveRows(false, factors.problem.a);
@@ -169,7 +169,7 @@ template <typename T>
 void CheckFactor(const Case& c, const DeviceMaker& make) {
   Factors<T> factors(c, make);
   const std::vector<T>& b = factors.b;
-  const Real<T> bound = 20 * c.n * kEps<T>;  // the matrices have small conditions
+  const Real<T> bound = 20 * c.n * kEps<T>;  // the matrices are well conditioned
   factors.Factor();
   CheckRows(factors, c.n, bound);
   const auto made = factors.problem.blocks;
@@ -177,16 +177,16 @@ void CheckFactor(const Case& c, const DeviceMaker& make) {
     EXPECT(part.status == 0 && part.log_det == factors.parts[0].log_det) << factors.name();
   }
   const Real<T> log_det = factors.parts[0].log_det;
-  // Solutions, in one step and in two.
+  // Solves in one step and in two.
   const std::vector<T> x = factors.Apply(Apply::kSolve, b);
   EXPECT(Distance(factors.Product(x), b) <= bound) << factors.name();
   const std::vector<T> half = factors.Apply(Apply::kSolveL, b);
   EXPECT(factors.Apply(Apply::kSolveLH, half) == x) << factors.name();
-  // Products with the factor, the inverse operation.
+  // Products with the factor invert the solves.
   EXPECT(Distance(factors.Apply(Apply::kMultiplyL, half), b) <= bound) << factors.name();
   const std::vector<T> back = factors.Apply(Apply::kMultiplyLH, x);
   EXPECT(Distance(back, half) <= bound) << factors.name();
-  // The factor itself.
+  // The factor's own results.
   factors.Run([](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
     return DiagonalRoutine<T>(context, operand, part.diagonal.data());
   });
@@ -212,7 +212,7 @@ void CheckFactor(const Case& c, const DeviceMaker& make) {
     }
   }
   EXPECT(std::sqrt(error) <= bound * u.norm()) << factors.name() << " " << std::sqrt(error);
-  for (Part<T>& part : factors.parts) {  // restores the factor from U alone
+  for (Part<T>& part : factors.parts) {  // restores the factor from U only
     std::fill(part.overflow.begin(), part.overflow.end(), NaN<T>());
   }
   move(/*inverse=*/false);
@@ -248,10 +248,10 @@ template <typename T>
 void CheckLikeGpu() {
   Tuning by_substitution = LikeGpu(), whole = LikeGpu();
   by_substitution.inverse_order = 0;
-  whole.whole_order = 60;  // one rank factors in a single tile and solves in several
+  whole.whole_order = 60;  // one rank factors in a single tile but solves in several
   whole.usual_tile = 11;
   std::vector<Tuning> tunings = {LikeGpu()};
-  if (kIsComplex<T>) {  // the code for real dtypes is the same, without conjugates
+  if (kIsComplex<T>) {  // real dtypes use the same code, without conjugates
     tunings.push_back(by_substitution);
     tunings.push_back(whole);
   }
@@ -281,7 +281,8 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-// On the host results have the same bits as those of potrs, which substitutes while it factors.
+// On the host, results have the same bits as those of potrs, which substitutes during the
+// factorization.
 TEST(SolutionsEqualThoseOfPotrs) {
   for (const Case& c : kCases) {
     Factors<double> factors(c, OnHost);
@@ -299,13 +300,13 @@ TEST(SolutionsEqualThoseOfPotrs) {
   }
 }
 
-// All bits of a factor are reproducible, also of unused elements, because factors are saved.
+// All bits of a factor are reproducible, including unused elements, because factors are saved.
 TEST(FactorsAreReproducible) {
   for (const Case& c : kCases) {
     std::vector<std::vector<double>> parts[2];
     for (auto& bits : parts) {
       Factors<double> factors(c, [](int) { return std::make_unique<TunedHost>(LikeGpu()); });
-      for (auto& block : factors.problem.blocks) {  // without NaN, which differs from itself
+      for (auto& block : factors.problem.blocks) {  // replaces NaN, which differs from itself
         for (double& value : block) value = std::isnan(value) ? 0 : value;
       }
       for (auto& part : factors.parts) {
@@ -340,21 +341,23 @@ TEST(ResultsOfAFailedFactorAreNaN) {
         return ApplyRoutine<double>(context, operand, Apply::kSolve, factors.kCount, p.x.data());
       });
       for (const Part<double>& part : factors.parts) {
-        EXPECT(part.status == 0);  // the status of this call
+        EXPECT(part.status == 0);  // the status of this call, not of the factorization
         for (double value : part.x) EXPECT(std::isnan(value));
       }
     }
   }
 }
 
-// The residual is that of substitution, also if a diagonal block is as ill-conditioned as a matrix
-// that can be factored allows. A product with the inverse alone would have 10^5 times the residual.
+// The residual is as small as with substitution, even if a diagonal block is as ill-conditioned as
+// a Cholesky factorization allows. A product with the inverse only would have a residual 10^5 times
+// larger.
 TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   constexpr int64_t kN = 64;
   Tuning tuning = LikeGpu();
   tuning.inverse_order = 32;
   Factors<double> factors({kN, 2, 32}, [&](int) { return std::make_unique<TunedHost>(tuning); });
-  // A smooth kernel: exp(-(i - j)^2 / 2 l^2), whose condition is 1e15 and more, with a small ridge.
+  // A smooth kernel, exp(-(i - j)^2 / 2 l^2), whose condition number is at least 1e15, plus a small
+  // ridge.
   Problem<double>& problem = factors.problem;
   for (int64_t i = 0; i < kN; ++i) {
     for (int64_t j = 0; j < kN; ++j) {

@@ -1,4 +1,4 @@
-// Flow: which steps wait for which, and the effects of a failure.
+// Flow: the dependencies between steps, and the effects of a failure.
 #include "xla_ffi/engine/core/flow.h"
 
 #include <cstdint>
@@ -116,7 +116,7 @@ TEST(NoWaitIsRepeated) {
   EXPECT(given == 2) << "one event for both, made and recorded, not " << given;
   {
     Step<double> on(flow, Stream::kPanel);
-    on.Reads(panel).Writes(column);  // written on the same stream
+    on.Reads(panel).Writes(column);  // `column` is from the same stream
     solo.Work(on);
   }
   EXPECT(solo.device->events() == given);
@@ -133,7 +133,7 @@ TEST(NoWaitIsRepeated) {
   }
   EXPECT(solo.device->events() == given + 4);
   Step<double> on(flow, Stream::kMain);
-  on.Reads(panel);  // kNext has waited for it before
+  on.Reads(panel);  // kMain follows kNext, which has already waited for it
   EXPECT(solo.device->events() == given + 4);
 }
 
@@ -182,7 +182,7 @@ TEST(NothingIsEnqueuedAfterAFailure) {
   {
     Step<double> on(flow, Stream::kPanel);
     on.Gives(panel);
-    on.Recv(1, Block(solo.numbers.data(), 1, 1, 1));  // there is no rank 1
+    on.Recv(1, Block(solo.numbers.data(), 1, 1, 1));  // rank 1 doesn't exist
     EXPECT(!flow.status().ok());
     solo.Work(on);
   }
@@ -198,7 +198,7 @@ TEST(NothingIsEnqueuedAfterAFailure) {
 
 TEST(AStepEndsTheFlowOnceAnotherRankHasFailed) {
   RunRanks(1, [](const RankContext& context) -> Status {
-    // As the root of a gathered matrix: its own Communicator has no other ranks.
+    // `alone` is the communicator of the root of a gathered matrix: it has no other ranks.
     SoloCommunicator alone(&context.comm);
     Communicator* const both[] = {&context.comm, &alone};
     double numbers[3] = {1, 2, 3};

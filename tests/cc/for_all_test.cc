@@ -1,4 +1,5 @@
-// What one rank does for all ranks of its process: the bits of one rank, on every rank.
+// Calls that one rank executes for all ranks of its process: every rank gets the bits of a call
+// with one rank.
 #include "xla_ffi/engine/core/for_all.h"
 
 #include <algorithm>
@@ -16,11 +17,11 @@
 namespace jaxmg::testing {
 namespace {
 
-// Rows that no rank's part may change.
+// The value of rows that no rank's part may change.
 template <typename T>
 constexpr T kUntouched = T(-7);
 
-// The rows of `a` (m x n, row-major) in blocks, of which the last ones may have no rows.
+// Returns the rows of `a` (m x n, row-major) in blocks. The last blocks may have no rows.
 template <typename T>
 std::vector<std::vector<T>> InBlocks(const std::vector<T>& a, int64_t n, int64_t block, int ranks) {
   const auto m = static_cast<int64_t>(a.size()) / n;
@@ -38,7 +39,7 @@ struct Results {
   std::vector<int32_t> status;
 };
 
-// GesvForAll on the ranks' blocks; the rank `different` has another b than the others.
+// Runs GesvForAll on the ranks' blocks; the rank `different` has another b than the others.
 template <typename T>
 Results<T> Solve(const std::vector<T>& a, int64_t n, int64_t nrhs, int ranks, bool check_b,
                  int different = -1) {
@@ -62,7 +63,7 @@ Results<T> Solve(const std::vector<T>& a, int64_t n, int64_t nrhs, int ranks, bo
   SoloCommunicator solo;
   const Status status = GesvForAll<T>({*device, solo}, parts);
   EXPECT(status.ok()) << status.message();
-  for (int rank = 0; rank < ranks; ++rank) {  // bits: there may be NaN
+  for (int rank = 0; rank < ranks; ++rank) {  // compares bits, because there may be NaN
     const size_t bytes = before[rank].size() * sizeof(T);
     EXPECT(std::memcmp(blocks[rank].data(), before[rank].data(), bytes) == 0) << "A is only read";
   }
@@ -106,7 +107,7 @@ TEST(DifferentRightHandSidesAreAStatus) {
       EXPECT(checked.sign[rank] != checked.sign[rank]);
     }
   }
-  // Where nobody asks, the first rank's count.
+  // Without check_b, the first rank's right-hand sides are used.
   const auto unchecked = Solve(a, 7, 2, 4, false, 3), plain = Solve(a, 7, 2, 4, true);
   EXPECT(unchecked.x == plain.x && unchecked.status[3] == 0);
 }

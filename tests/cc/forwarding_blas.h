@@ -1,5 +1,5 @@
 // ForwardingBlas: a Blas that runs every operation of another Blas through Run. Subclasses override
-// Run alone to change how, when or whether operations run. Run also receives the memory that an
+// only Run to change how, when or whether operations run. Run also receives the memory that an
 // operation reads and writes.
 #ifndef JAXMG_TESTS_CC_FORWARDING_BLAS_H_
 #define JAXMG_TESTS_CC_FORWARDING_BLAS_H_
@@ -48,7 +48,7 @@ class ForwardingBlas : public Blas<T> {
   }
   Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
                const R* right, T* a, int64_t lda) override {
-    // The operation reads as many elements as x has; a null pointer is not read.
+    // `left` has m elements and `right` has n. A null pointer is not read.
     return Run(
         s, "scale",
         {Recorder::Read(left, 1, left != nullptr ? m : 0, 1),
@@ -158,7 +158,7 @@ class ForwardingBlas : public Blas<T> {
         });
   }
 
-  // Runs `work`, the operation `name` of the other Blas with these scalars, or skips it.
+  // Runs or skips `work`, which is the operation `name` of the other Blas with these scalars.
   virtual Status Run(Stream stream, const char* name, std::vector<MemoryAccess> accesses,
                      const std::string& scalars, std::function<Status()> work) = 0;
 

@@ -1,5 +1,5 @@
 // The frame around a routine, for square, tall and wide matrices: redistribution of rows to tiles,
-// or to the whole matrix on one rank, and back; ranks that fail.
+// or to the whole matrix on one rank, and back; also ranks that fail.
 #include "xla_ffi/engine/core/frame.h"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Shared by the tests of routines for general matrices: a matrix that is distributed by rows,
-// devices with other tunings, and error measures.
+// Shared by the tests of routines for general matrices: a matrix distributed by rows, devices with
+// other tunings, and error measures.
 #ifndef JAXMG_TESTS_CC_GENERAL_PROBLEM_H_
 #define JAXMG_TESTS_CC_GENERAL_PROBLEM_H_
 
@@ -78,8 +78,8 @@ std::vector<T> Product(Op op, int64_t n, const std::vector<T>& a, const std::vec
   return product;
 }
 
-// Returns the largest residual of a right-hand side in units of eps |A| |x|, about n for a stable
-// solution.
+// Returns the largest residual of a right-hand side in units of eps |A| |x|. A stable solution has
+// about n.
 template <typename T>
 Real<T> BackwardError(Op op, int64_t n, const std::vector<T>& a, const std::vector<T>& x,
                       const std::vector<T>& b) {
@@ -91,7 +91,7 @@ Real<T> BackwardError(Op op, int64_t n, const std::vector<T>& a, const std::vect
     Real<T> residual = 0, size = 0;
     for (int64_t i = 0; i < n; ++i) {
       const Real<T> error = std::abs(back[i * count + r] - b[i * count + r]);
-      residual = error <= residual ? residual : error;  // keeps NaN too
+      residual = error <= residual ? residual : error;  // propagates NaN
       size += std::abs(x[i * count + r]);
     }
     const Real<T> ratio = residual / (kEps<T> * largest * size);

@@ -29,7 +29,8 @@ const Shape kShapes[] = {
     {1, 9, 2, 2},   {9, 1, 2, 1},   {90, 150, 1, 100}, {150, 150, 2, 70}, {180, 140, 1, 140},
 };
 
-// The factorization of a distributed matrix and of further columns, and its results on all ranks.
+// The factorization of a distributed matrix, Q^H B of further columns B, and the results on all
+// ranks.
 template <typename T>
 struct Result {
   std::vector<T> qr;
@@ -56,7 +57,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
         JAXMG_RETURN_IF_ERROR(
             Geqrf<T>(context, Precision::kHighest, matrix, {further, result.b[rank].data()},
                      result.factors[rank].data(), result.tau[rank].data(), workspace.data()));
-        // The memory lives until all ranks have finished.
+        // Waits, because the memory must live until all ranks have finished.
         return context.comm.Agree(context.device.Synchronize());
       },
       kPatience, make);
@@ -89,7 +90,7 @@ Real<T> Largest(const std::vector<T>& a) {
   return largest;
 }
 
-// Checks |A - Q R| relative to |A|, that the reflectors are unitary and LAPACK's, and T.
+// Checks |A - Q R| relative to |A|, and that the reflectors are unitary and have LAPACK's form.
 template <typename T>
 void CheckFactors(const Shape& shape, const std::vector<T>& a, const Result<T>& result) {
   const int64_t m = shape.rows, n = shape.columns, count = std::min(m, n);
@@ -117,7 +118,7 @@ void CheckFactors(const Shape& shape, const std::vector<T>& a, const Result<T>& 
   }
 }
 
-// Checks every column of T in its panel: T of (I - tau v v^H) ... as LAPACK's xLARFT defines it.
+// Checks every column of each panel's T: T of (I - tau v v^H) ... as LAPACK's xLARFT defines it.
 template <typename T>
 void CheckPanelFactors(const Shape& shape, const Result<T>& result) {
   const int64_t m = shape.rows;

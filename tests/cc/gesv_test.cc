@@ -24,13 +24,13 @@ using namespace testing;
 
 template <typename T>
 struct Answer {
-  std::vector<std::vector<T>> x;  // by rank, like all members below
+  std::vector<std::vector<T>> x;  // by rank, as all members
   std::vector<Real<T>> log_abs;
   std::vector<T> sign;
   std::vector<int32_t> status;
 };
 
-// `b`: the right-hand sides of each rank.
+// `b` holds the right-hand sides of each rank.
 template <typename T>
 Answer<T> Solve(GeneralProblem<T>& problem, int64_t tile, const std::vector<std::vector<T>>& b,
                 const DeviceMaker& make, bool check_b = false) {
@@ -71,7 +71,7 @@ std::vector<T> RightHandSidesOf(int64_t n, int64_t nrhs) {
   return b;
 }
 
-// Returns log |det A| and its sign, by unblocked elimination of A in double precision.
+// Returns log |det A| and the sign of det A, from unblocked elimination of A in double precision.
 template <typename T>
 std::pair<double, std::complex<double>> DeterminantOf(int64_t n, const std::vector<T>& a) {
   std::vector<std::complex<double>> u(a.begin(), a.end());
@@ -191,12 +191,12 @@ TEST(WidthOfTilesOnOneRank) {
   for (int64_t n : {59, 61, 64, 77}) Check<double>(n, 1, 0, 1, 2, On(tuning));
 }
 
-// LAPACK's info, and the quotients by zero of substitution instead of NaN everywhere.
+// Returns LAPACK's info, and substitution's quotients by zero instead of NaN everywhere.
 TEST(ASingularMatrixHasAnInfoAndInfiniteSolutions) {
   for (int ranks : {1, 2, 3, 5}) {
     for (int64_t zero : {0, 6, 16}) {
       GeneralProblem<double> problem(17, 17, ranks);
-      for (int64_t j = 0; j < 17; ++j) problem.a[zero * 17 + j] = 0;  // a row: a column of M
+      for (int64_t j = 0; j < 17; ++j) problem.a[zero * 17 + j] = 0;  // a row of A is a column of M
       problem.Scatter();
       const std::vector<double> b = RightHandSidesOf<double>(17, 2);
       const Answer<double> answer =
@@ -209,7 +209,7 @@ TEST(ASingularMatrixHasAnInfoAndInfiniteSolutions) {
       EXPECT(!finite);
     }
   }
-  // 3 / 0 in the last row, and 0 times that in the first, as in LAPACK.
+  // The last row has 3 / 0, and the first row has 0 times that, as in LAPACK.
   GeneralProblem<double> problem(2, 2, 2);
   problem.a = {4, 0, 0, 0};
   problem.Scatter();

@@ -1,4 +1,5 @@
-// The singular value decomposition with vectors, from the caller's rows of A to those of U and V^H.
+// The singular value decomposition with vectors, from the caller's rows of A to the rows of U and
+// V^H.
 #include "xla_ffi/engine/svd/gesvd_vectors.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 
 using namespace testing;
 
-// Whether one rank decomposes the matrix for all (whole_svd.h).
+// Whether one rank decomposes the matrix for all ranks (whole_svd.h).
 bool on_one = false;
 
 template <typename T>
@@ -60,7 +61,7 @@ Vectors<T> Decompose(const Dense<T>& a, const Case& c, Subset subset = {0, 0},
   return {Whole(all ? rows : u, n, count), Whole(vh, count, n), s[0], status[0]};
 }
 
-// The Frobenius norm of X X^H - I, of the rows or of the columns of X.
+// Returns the Frobenius norm of X X^H - I if `of_rows`, and of X^H X - I otherwise.
 template <typename T>
 double Departure(const std::vector<T>& x, int64_t rows, int64_t columns, bool of_rows) {
   const int64_t count = of_rows ? rows : columns, depth = of_rows ? columns : rows;
@@ -77,8 +78,8 @@ double Departure(const std::vector<T>& x, int64_t rows, int64_t columns, bool of
   return std::sqrt(sum);
 }
 
-// Of the singular values `subset`: U and V have orthonormal columns, A V is U S to rounding, and
-// the values are those with which A was made.
+// Checks the singular values `subset`: U and V have orthonormal columns, A V is U S to rounding,
+// and the values are those from which A was made.
 template <typename T>
 void CheckVectors(const Dense<T>& a, const Vectors<T>& got, int64_t n, Subset subset,
                   std::vector<double> values, double scale, const std::string& name) {
@@ -126,7 +127,7 @@ void CheckShape(const Case& c) {
   }
 }
 
-// With the eigensolver of one rank, and with that of all.
+// Checks with the eigensolver of one rank, with the one of all ranks, and with one rank for all.
 template <typename T>
 void CheckAll() {
   for (const Case& c : kShapes) {
@@ -165,7 +166,7 @@ TEST(TinyAndHugeMatrices) {
   }
 }
 
-// In ascending order, as by the band (gesvd.h).
+// Values are in ascending order, as from the band (gesvd.h).
 TEST(ValuesAloneByOneRank) {
   for (const Case& c : {Case{1, 1, 0}, Case{24, 1, 0}, Case{24, 3, 0}}) {
     auto values = SingularValues<double>("graded", c.n);
@@ -242,8 +243,8 @@ TEST(ResultsDoNotDependOnStreams) {
   }
 }
 
-// The eigenvectors of the two smallest eigenvalues, not orthogonal to each other: as cuSOLVER has
-// them of small eigenvalues that are graded, in single precision.
+// Tilts the eigenvectors of the two smallest eigenvalues, so that they are not orthogonal to each
+// other. cuSOLVER returns such vectors for small, graded eigenvalues in single precision.
 template <typename T>
 class TiltedSolver : public MatrixSolver<T> {
  public:
@@ -288,7 +289,7 @@ TEST(EigenvectorsThatAreNotOrthonormal) {
   CheckCorrection<std::complex<double>>();
 }
 
-// Every two accesses to the same memory, one of them writing, are ordered by events.
+// Events order every two accesses to the same memory of which at least one writes.
 TEST(EveryAccessIsOrdered) {
   for (const Case& c : {Case{21, 1, 4}, Case{22, 4, 3}}) {
     const auto a = WithValues<double>(SingularValues<double>("graded", c.n), c.n, 15);
@@ -311,7 +312,7 @@ TEST(EveryAccessIsOrdered) {
   }
 }
 
-// A rank whose memory does not suffice fails the call on all ranks.
+// A rank that runs out of memory fails the call on all ranks.
 TEST(NoMemoryOnOneRank) {
   const auto outcomes = RunRanks(3, [&](const RankContext& context) -> Status {
     std::vector<double> a(4 * 12, 1.0), vh(4 * 12), s(12);
@@ -323,8 +324,9 @@ TEST(NoMemoryOnOneRank) {
   for (const Status& outcome : outcomes) EXPECT(outcome.code() == Code::kResourceExhausted);
 }
 
-// Beside A and V^H a single rank needs three matrices, and what its LAPACK needs: those of the
-// polar decomposition, in which the eigenproblem and the products have theirs.
+// In addition to A and V^H, a single rank needs three matrices and LAPACK's workspace. The three
+// are the matrices of the polar decomposition; the eigenproblem and the products reuse their
+// memory.
 TEST(MemoryIsBounded) {
   for (const int64_t n : {2000, 6000}) {
     for (const int64_t from : {0, 1}) {

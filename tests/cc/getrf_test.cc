@@ -67,7 +67,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
         JAXMG_RETURN_IF_ERROR(Getrf(context, Precision::kHighest, matrix, x, space->as<T>(),
                                     result.pivots[rank].data(), &result.info[rank], determinant));
         JAXMG_RETURN_IF_ERROR(FinishGesv(context, matrix, result.pivots[rank].data(), x));
-        // The memory lives until all ranks have finished.
+        // Waits, because the memory must live until all ranks have finished.
         const Status done = context.device.Synchronize();
         return context.comm.Agree(done);
       },
@@ -169,7 +169,7 @@ TEST(FactorsSolutionsAndDeterminants) {
   CheckEveryDevice<std::complex<double>>();
 }
 
-// A pivot is searched for in all rows of a column, so tiles and ranks don't change it.
+// The pivot search covers all rows of a column, so tiles and ranks don't change the pivot.
 TEST(PivotsDoNotDependOnRanks) {
   const std::vector<double> a = RandomMatrix<double>(61 * 61, 3);
   const Result<double> alone = Factor<double>({61, 61, 1, 61}, a, {}, OnHost);
@@ -210,8 +210,9 @@ TEST(NonFiniteInputIsReported) {
   }
 }
 
-// A stand-in for LAPACK that finds no pivot: neither among NaNs, which it must not get, nor where
-// elimination has made them.
+// Replaces LAPACK's getrf by one that returns pivots out of range, as it may where elimination
+// produces NaN. It must not get NaN as input. The panel's pivots are rows in any case, and info is
+// kNotFinite.
 TEST(PivotsAreRows) {
   static auto* const getrf = HostLapack<double>().getrf;
   static bool got_nan = false;
@@ -255,7 +256,7 @@ Tuning WithPanelsApart(int64_t columns) {
   return tuning;
 }
 
-// Some tile columns are updated beside the next panel, in a step of their own.
+// Some tile columns are updated concurrently with the next panel, in a separate step.
 TEST(PanelsHaveAPartOfTheDevice) {
   for (const Shape& shape : kShapes) {
     for (int64_t columns : {3, 12, 1000}) {
@@ -276,8 +277,8 @@ TEST(PanelsHaveAPartOfTheDevice) {
   }
 }
 
-// What is spared ends with the columns that are updated beside a panel; without a part for panels
-// nothing is.
+// Multiprocessors are spared for the panel only while `columns` columns are updated, and never if
+// the tuning reserves none.
 TEST(SparesAPartForAsManyColumnsAsAreSaid) {
   for (const auto& [chosen, columns] :
        {std::pair{LikeGpu(), 0}, {WithPanelsApart(5), 6}, {WithPanelsApart(1000), 1000}}) {
@@ -295,7 +296,7 @@ TEST(SparesAPartForAsManyColumnsAsAreSaid) {
         EXPECT(beside < 0);
         beside = 0;
       } else if (operation.text == "spare no more") {
-        const int64_t left = kN - (panel + 2) * kTile;  // behind the panel and the next one
+        const int64_t left = kN - (panel + 2) * kTile;  // after the panel and the next one
         EXPECT(beside == std::min<int64_t>(columns, left)) << beside << " of " << left;
         beside = -1;
         ++panel;
@@ -304,7 +305,7 @@ TEST(SparesAPartForAsManyColumnsAsAreSaid) {
       }
     }
     EXPECT(beside < 0);
-    // All panels but the last two have columns to update beside the next one.
+    // All panels except the last two have columns to update during the next panel.
     EXPECT(panel == (columns == 0 ? 0 : kN / kTile - 1)) << panel;
   }
 }

@@ -1,4 +1,4 @@
-// Residuals of inverses of an ill-conditioned matrix. lu_factor_test has all else of getri.
+// Residuals of inverses of an ill-conditioned matrix. lu_factor_test has the other tests of getri.
 #include "xla_ffi/engine/lu/getri.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using namespace testing;
 
 constexpr int64_t kOrder = 10;
 
-// max of |A X - I| / (n eps |A| |X|) by elements, of the inverse X of the Hilbert matrix. M, whose
-// columns are A's rows, has the residual of X M - I.
+// Returns the largest element of |A X - I| / (n eps |A| |X|) for the inverse X of the Hilbert
+// matrix A. For M, whose columns are A's rows, this is the residual of X M - I.
 double HilbertResidual(int ranks, const Tuning& tuning) {
   GeneralProblem<double> problem(kOrder, kOrder, ranks);
   for (int64_t i = 0; i < kOrder * kOrder; ++i) {
@@ -48,7 +48,7 @@ double HilbertResidual(int ranks, const Tuning& tuning) {
   return error / (kOrder * kEps<double>);
 }
 
-// A X - I, and not X A - I, is small beside |A| |X|: no inverse has both.
+// A X - I, but not X A - I, is small relative to |A| |X|: no inverse makes both small.
 TEST(ResidualOfAnIllConditionedMatrix) {
   Tuning whole = LikeGpu();
   whole.whole_inverse_order = kOrder;

@@ -27,7 +27,7 @@ const Case kCases[] = {
     {17, 4, 2}, {33, 3, 5, 2}, {61, 4, 2, 1}, {40, 1, 7}, {63, 5, 9}, {97, 3, 0},
 };
 
-// Returns each rank's A x. Each product is computed twice.
+// Returns each rank's A x. Computes each product twice, to compare the bits.
 template <typename T>
 std::vector<std::vector<T>> Products(const Case& c, const Problem<T>& problem,
                                      const std::vector<T>& x, int64_t nrhs, int64_t parts,
@@ -109,7 +109,7 @@ TEST(OrdersOfManyTilesOfTheDefaultWidth) {
   CheckProduct<std::complex<float>>({700, 1, 0}, 1, 1, OnHost);
 }
 
-// Positive numbers, whose sums are far larger than each of them.
+// Sums positive numbers; the sum is far larger than each of them.
 TEST(SummationInPartsRoundsLess) {
   const Case c = {4000, 1, 0};
   const std::vector<float> a(c.n * c.n, 1.0f / 3), x(c.n, 1.0f / 7);

@@ -1,4 +1,4 @@
-// SHA-256 and HMAC-SHA256 of the standards' examples.
+// SHA-256 and HMAC-SHA256 of the examples in the standards.
 #include "xla_ffi/comm/processes/hmac.h"
 
 #include <string>
@@ -17,7 +17,7 @@ std::string Hex(const std::string& bytes) {
   return text;
 }
 
-// The examples of FIPS 180-4, and texts about as long as a block.
+// The examples of FIPS 180-4, and texts of about one block.
 TEST(Sha256OfKnownTexts) {
   EXPECT(Hex(Sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT(Hex(Sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -1,4 +1,5 @@
-// SIGINT: which calls it ends, how ranks that wait learn of it, and what is left of the handler.
+// SIGINT: which calls it ends, how waiting ranks learn of it, and the state of the signal handler
+// afterwards.
 #include "xla_ffi/comm/interrupts.h"
 
 #include <signal.h>
@@ -49,7 +50,8 @@ bool Soon(const Condition& condition) {
   return condition();
 }
 
-// Handles SIGINT by Handle, and watches it. The watcher is done with the signals of earlier tests.
+// Installs Handle for SIGINT and watches it, once the watcher has processed the signals of earlier
+// tests.
 void Watch() {
   EXPECT(Soon([] { return asked == CountInterrupts(); }));
   struct sigaction action = {};
@@ -72,7 +74,7 @@ int64_t NewRun() {
 
 constexpr char kText[] = "potrs: interrupted by SIGINT (Ctrl-C) here";
 
-// The first test: later ones watch.
+// This test must be the first, because later ones watch the signal.
 TEST(AProcessThatDoesNotHandleSigintIsNotWatched) {
   for (const SignalHandler none : {SIG_DFL, SIG_IGN}) {
     signal(SIGINT, none);
@@ -106,7 +108,7 @@ TEST(AProgramIsInterruptedAtItsNextCall) {
   const int64_t signals = CountInterrupts();
   raise(SIGINT);
   EXPECT(CountInterrupts() == signals + 1);
-  InterruptCalls(signals + 1);  // as the watcher does, sooner or later
+  InterruptCalls(signals + 1);  // as the watcher does at some later time
   for (int i = 0; i < 2; ++i) {
     const auto group = std::make_shared<InProcessGroup>(1),
                other = std::make_shared<InProcessGroup>(1);
@@ -153,7 +155,7 @@ TEST(ASignalEndsTheCallsThatBeganBeforeIt) {
   EXPECT(call.Interruption().code() == Code::kCancelled && next.Interruption().ok());
   EXPECT(group->Failure().message() == kText) << group->Failure().message();
   InterruptCalls(signals +
-                 1);  // once more, in case the watcher has not come to the end of the list
+                 1);  // repeated, in case the watcher hasn't finished the list
   EXPECT(!later->failed());
   raise(SIGINT);
   EXPECT(Soon([&] { return later->failed(); }));
@@ -188,7 +190,7 @@ TEST(ASignalEndsTheWaitForRanksThatHaveNotCome) {
   EXPECT(Soon([&] { return done.load(); }));
   rank.join();
   EXPECT(joined.message() == kText) << joined.message();
-  // The one that comes later, too.
+  // Rank 1, which joins later, gets the same error.
   joined = JoinRendezvous({key, 0}, "potrs", 1, 2, {kPatience}, 0, &group);
   EXPECT(joined.message() == kText) << joined.message();
 }
@@ -221,7 +223,7 @@ TEST(AllRanksReturnTheInterrupt) {
           *comm, [] { return Status::Ok(); },
           [&]() -> Status {
             ++working;
-            // One computes, and the others wait for what it never sends.
+            // Rank 0 computes, and the other ranks wait for a block that it never sends.
             if (rank != 0) return comm->Recv(Stream::kMain, 0, Block(&number, 1, 1, 1));
             while (!comm->failed()) std::this_thread::yield();
             return Status::Ok();
@@ -253,7 +255,7 @@ TEST(WorkDoesNotBeginAfterAnInterrupt) {
 
 // --- The floating-point mode of native code, and that of the thread around it --------------------
 
-// Whether this thread keeps denormals, in operands and in results.
+// Returns whether this thread keeps denormals, in operands and in results.
 bool KeepsDenormals() {
   volatile double smallest = 4.9e-324, least_normal = 2.3e-308, one = 1, quarter = 0.25;
   volatile double kept = smallest * one, made = least_normal * quarter;
@@ -272,7 +274,7 @@ TEST(NativeCodeKeepsDenormalsAndRestoresTheMode) {
     EXPECT(KeepsDenormals());
     std::thread([] { EXPECT(KeepsDenormals()); }).join();
   }
-  constexpr unsigned kSticky = 0x3f;  // what operations have met so far, which is no mode
+  constexpr unsigned kSticky = 0x3f;  // status flags of earlier operations; not part of the mode
   EXPECT((__builtin_ia32_stmxcsr() & ~kSticky) == (flushes & ~kSticky));
   EXPECT(!KeepsDenormals());
   __builtin_ia32_ldmxcsr(before);

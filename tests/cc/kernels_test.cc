@@ -34,7 +34,7 @@ void CheckSolveRows(long long m, long long n, bool backward, bool teams) {
   Matrix<T> l = Matrix<T>::Uniform(n, n, random), b = Matrix<T>::Uniform(m, n, random), x(m, n);
   for (long long j = 0; j < n; ++j) {
     for (long long i = 0; i < j; ++i) l(i, j) = std::numeric_limits<RealType<T>>::quiet_NaN();
-    l(j, j) += l(j, j) / std::abs(l(j, j));  // not real: a triangle of the caller's has any
+    l(j, j) += l(j, j) / std::abs(l(j, j));  // not real, as a caller's triangle may be
   }
   const std::vector<T> original = b.data;
   const int rows = teams ? kTeamRows / (sizeof(T) == 16 ? 2 : 1) : kSolveRows;
@@ -42,7 +42,7 @@ void CheckSolveRows(long long m, long long n, bool backward, bool teams) {
   Launch(static_cast<unsigned>((m + rows - 1) / rows), teams ? rows * kTeam : rows, 1,
          [&] { kernel(m, n, backward, l.device(), l.ld, b.device(), b.ld, x.device(), x.ld); });
   EXPECT(x.MarginIsUntouched() && b.data == original) << m << " x " << n;
-  // The error of each row is as small as a triangular solve's.
+  // The error of each row is as small as in a triangular solve.
   for (long long i = 0; i < m; ++i) {
     for (long long j = 0; j < n; ++j) {
       T residual = -b(i, j);
@@ -67,7 +67,7 @@ void CheckSolveRows() {
   }
 }
 
-// The parts of a factor are bit for bit those of the host device.
+// Checks that the parts of a factor have the bits of the host device's.
 template <typename T, typename Kernel>
 void CheckSplit(const Kernel& kernel) {
   std::mt19937_64 random(5);
@@ -83,7 +83,7 @@ void CheckSplit(const Kernel& kernel) {
         a(5, 6) = std::numeric_limits<float>::denorm_min();
         a(7, 8) = std::numeric_limits<float>::infinity();
         a(9, 1) = std::nanf("");
-        // All numbers of float16, and some midpoints between them.
+        // Covers the range of float16, and some midpoints between its numbers.
         for (long long j = 10; j < n; ++j) {
           for (long long i = 0; i < m; ++i) a(i, j) *= std::ldexp(1.0f, static_cast<int>(j) - 46);
         }
@@ -113,7 +113,7 @@ TEST(PartsAreThoseOfTheHost) {
   CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
 }
 
-// The scales of rows and columns of every size are bit for bit those of the host device.
+// Checks that the scales of rows and columns of every size have the bits of the host device's.
 template <typename T, typename Kernel>
 void CheckPartScales(const Kernel& kernel) {
   std::mt19937_64 random(8);
@@ -152,7 +152,8 @@ TEST(MovesOfInterchangesCompose) {
   for (auto* each : {&moves, &sources}) {
     Launch(2, 3, 1, [&] { kernels::jaxmg_count_up(n, each->data()); });
   }
-  // Later ones first: x := x with rows 3 and 5 exchanged is what the result takes rows from.
+  // Composes the later interchanges first: the result takes its rows from x with rows 3 and 5
+  // exchanged.
   const std::vector<int> later_from = {4, 2, -1}, later_to = {2, 4, -1};  // from row 1 on
   const std::vector<int> from = {5, 0}, to = {0, 5};
   const auto compose = [&](int begin, const std::vector<int>& f, const std::vector<int>& t) {
@@ -165,7 +166,7 @@ TEST(MovesOfInterchangesCompose) {
   };
   compose(1, later_from, later_to);
   compose(0, from, to);
-  // Rows 0 and 5, then 3 and 5.
+  // Exchanges rows 0 and 5, then 3 and 5.
   EXPECT(sources == (std::vector<int>{5, 1, 2, 0, 4, 3, 6, 7, 8}));
   for (int i = 0; i < n; ++i) EXPECT(moves[i] == i);
 }
@@ -175,7 +176,7 @@ TEST(PartScalesAreThoseOfTheHost) {
   CheckPartScales<std::complex<float>>(kernels::jaxmg_part_scales_c);
 }
 
-// The kernels of equilibration compute bit for bit the same as the host device.
+// Checks that the kernels of equilibration compute the same bits as the host device.
 template <typename T, typename ScaleKernel, typename LargestKernel>
 void CheckScaling(const ScaleKernel& scale, const LargestKernel& row_largest) {
   std::mt19937_64 random(6);
@@ -279,7 +280,7 @@ void CheckTranspositions() {
 }
 
 // Stores the inverse's strict triangle above the diagonal of a tile and reads it back. The rest of
-// the tile is unchanged.
+// the tile must not change.
 template <typename T>
 void CheckInverses() {
   std::mt19937_64 random(9);
@@ -324,7 +325,7 @@ void CheckSums() {
   const long long m = 13, n = 21;
   Matrix<T> a = Matrix<T>::Uniform(m, n, random), b = Matrix<T>::Uniform(m, n, random), sum = b;
   a(3, 4) = std::numeric_limits<RealType<T>>::infinity();
-  for (unsigned blocks : {2, 40}) {  // several elements a thread, and threads that have none
+  for (unsigned blocks : {2, 40}) {  // several elements a thread, and threads without elements
     sum = b;
     Launch(blocks, 8, 1, [&] { Kernels<T>::add(m, n, a.device(), a.ld, sum.device(), sum.ld); });
     EXPECT(sum.MarginIsUntouched());
@@ -383,7 +384,7 @@ void CheckSequences() {
     Launch(1, kThreads, 1, [&] { Kernels<R>::sum_reals(terms.data(), stride, count, &sum); });
     expected = 0;
     for (int64_t i = 0; i < count; ++i) expected += terms[i * stride];
-    EXPECT(sum == expected) << sum << " not " << expected;  // in this order
+    EXPECT(sum == expected) << sum << " not " << expected;  // equal: summed in this order
   }
   for (size_t i = 1; i < terms.size(); ++i) terms[i] = std::max(terms[i], terms[i - 1]);
   Launch(1, kThreads, 1, [&] { Kernels<R>::ascend(w.size(), w.data()); });
@@ -401,7 +402,7 @@ TEST(SumsAndRunningMaxima) {
   CheckSequences<double>();
 }
 
-// Columns one unit longer than some segments, in units of 4, 8 and 16 bytes, with padding.
+// Columns one unit longer than a few segments, in units of 4, 8 and 16 bytes, with padding.
 TEST(CopyColumnsLeavesThePaddingUnchanged) {
   for (const size_t unit : {4, 8, 16}) {
     const size_t height = 2 * kCopySegment + unit, columns = 3;
@@ -426,7 +427,7 @@ TEST(CopyColumnsLeavesThePaddingUnchanged) {
   }
 }
 
-// Parts of some segments and of none, that begin and end anywhere, in units of 1 to 16 bytes.
+// Parts of several segments, one segment or no bytes, at any alignment, in units of 1 to 16 bytes.
 TEST(CopyToPartsCopiesEachPartWhole) {
   for (const long long unit : {1, 2, 4, 8, 16}) {
     const std::vector<long long> sizes = {2 * kCopySegment + unit, 0, unit, kCopySegment, 5 * unit};
@@ -435,7 +436,7 @@ TEST(CopyToPartsCopiesEachPartWhole) {
     alignas(16) static char target[7 * kCopySegment];
     std::fill(std::begin(target), std::end(target), 1);
     PartsToCopy parts = {};
-    // Behind each other in the opposite order, with a gap before each.
+    // The targets follow each other in the opposite order, with a gap before each.
     char* to = target;
     for (size_t i = sizes.size(); i-- > 0;) {
       to += 3 * unit;

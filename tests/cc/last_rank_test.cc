@@ -1,4 +1,4 @@
-// Calls that the last rank to arrive does for all (comm/rendezvous.h).
+// Calls that the last rank to arrive executes for all ranks (comm/rendezvous.h).
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 // The limit of waits that succeed at once.
 constexpr Seconds kLimit(10);
 
-// A rank of a call that the last one does for all: `part` is what it brings.
+// Runs one rank of a call that the last rank executes for all. `part` is this rank's operand.
 Status DoForAll(int64_t run, int rank, int ranks, const int* part, Seconds limit,
                 const std::function<Status(const std::vector<const void*>&)>& work) {
   const RendezvousKey key = {{run, nullptr}, 0};
@@ -51,7 +51,7 @@ TEST(TheLastRankWorksForAll) {
               return Status::Ok();
             });
         EXPECT(status.ok()) << status.message();
-        // Everything is done when the call is over, for every rank.
+        // Once a rank's call returns, all work is done.
         EXPECT(part == -round) << part;
         ++done;
       }
@@ -98,7 +98,7 @@ TEST(ARankThatDoesNotArriveIsNamedAndNobodyWorks) {
   std::thread first(arrive, 0, milliseconds(100)), second(arrive, 2, kLimit);
   first.join();
   second.join();
-  arrive(1, kLimit);  // too late
+  arrive(1, kLimit);  // after the deadline
   for (const Status& status : statuses) {
     EXPECT(status.code() == Code::kDeadlineExceeded) << status.message();
     EXPECT(std::string(status.message()).find("missing: 1") != std::string::npos);
@@ -106,8 +106,8 @@ TEST(ARankThatDoesNotArriveIsNamedAndNobodyWorks) {
   EXPECT(worked == 0) << worked.load();
 }
 
-// The limit is for ranks that don't arrive: work may take longer. So does a failure of the call
-// that comes while one rank works.
+// The limit applies to ranks that don't arrive; work may take longer. A failure of the call during
+// the work doesn't end it either.
 TEST(WorkMayTakeLongerThanTheLimit) {
   std::vector<Status> statuses(2);
   std::atomic<bool> over{false};

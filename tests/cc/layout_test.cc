@@ -1,4 +1,4 @@
-// Layout plans are the block-cyclic permutation, in place, and their inverse restores the blocks.
+// Layout plans are the block-cyclic permutation in place, and their inverse restores the blocks.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -55,7 +55,7 @@ TEST(TilesCoverEveryColumnOnce) {
       EXPECT(tiles.width(p) >= 0 && tiles.width(p) <= tiles.width()) << Describe(c);
       EXPECT((tiles.width(p) > 0) == (p < tiles.nonempty())) << Describe(c) << " tile " << p;
       if (tiles.width(p) > 0) {
-        // All columns of a tile lie on its home rank.
+        // All columns of a tile are on its home rank.
         EXPECT(next / c.block == tiles.home(p)) << Describe(c);
         EXPECT((next + tiles.width(p) - 1) / c.block == tiles.home(p)) << Describe(c);
       }
@@ -87,8 +87,8 @@ TEST(EvenWidthKeepsTheNumberOfTiles) {
       EXPECT(even >= 1 && even <= width) << block << " " << width;
       EXPECT((block + even - 1) / even <= tiles) << block << " " << width;
       EXPECT(Tiles::EvenWidth(block, even) == even) << block << " " << width;
-      // A multiple of the largest power of two, at most 64, that has a multiple between the
-      // narrowest width and `width`.
+      // The width is a multiple of the largest power of two, at most 64, that has a multiple
+      // between the narrowest width and `width`.
       const int64_t least = (block + tiles - 1) / tiles, most = std::min(width, block);
       for (int64_t multiple = 64; multiple > 0; multiple /= 2) {
         if ((least + multiple - 1) / multiple * multiple > most) continue;
@@ -99,7 +99,7 @@ TEST(EvenWidthKeepsTheNumberOfTiles) {
   }
 }
 
-// Executes plans on tile numbers, with one staging tile per rank, and checks every step.
+// Executes plans on tile numbers, with one staging tile per rank. Checks every step.
 class Simulation {
  public:
   explicit Simulation(const Tiles& tiles)
@@ -176,7 +176,7 @@ TEST(PlansAreTheBlockCyclicPermutationAndTheirInverse) {
     for (const auto& plan : plans) back.push_back(Inverse(plan));
     for (const auto* both : {&plans, &std::as_const(back)}) {
       for (const auto& plan : *both) {
-        // Each rank executes its exchanges in order, and waits for its partners, which do the same.
+        // Each rank executes its exchanges in order and waits for its partners, which do the same.
         EXPECT(std::is_sorted(plan.exchanges.begin(), plan.exchanges.end(),
                               [](const auto& a, const auto& b) { return a.round < b.round; }))
             << Describe(c);
@@ -248,7 +248,7 @@ TEST(MovesAreInTheOrderInWhichTheirSlotsAreReady) {
       EXPECT(std::is_sorted(rounds.begin(), rounds.end())) << Describe(c);
     }
   }
-  // A third of them begin before the last quarter of 24 rounds.
+  // A third of the moves begin before the last quarter of the 24 rounds.
   const Tiles tiles(4 * 256, 256, 4, 8);
   for (const RedistributionPlan& plan : PlanRedistribution(tiles)) {
     const std::vector<int> rounds = RoundsOfCycles(tiles, plan);

@@ -1,4 +1,4 @@
-// Kept LU factors: one factorization, then every operation with the factors; and getri. On the
+// Kept LU factors: one factorization, then every operation with the factors. Also getri. On the
 // host, with the tuning of GPUs, on an AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/lu/lu_factor.h"
 
@@ -109,7 +109,7 @@ class Factors {
     return parts[0].x;
   }
 
-  // Returns B op(A)^-1. Each rank has `rows` rows of B.
+  // Returns B op(A)^-1. Each rank holds `rows` rows of B.
   std::vector<T> SolveRows(Op op, int64_t rows, const std::vector<T>& b) {
     std::vector<T> x(b.size(), NaN<T>());
     Run([&](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
@@ -144,8 +144,8 @@ class Factors {
   std::vector<Part<T>> parts;
 };
 
-// Returns L and U, packed, and the pivots of M (rows x columns, column-major), by the unblocked
-// right-looking algorithm.
+// Overwrites M (rows x columns, column-major) with packed L and U and returns the pivots. Uses the
+// unblocked right-looking algorithm.
 template <typename T>
 std::vector<int32_t> FactorUnblocked(int64_t rows, int64_t columns, std::vector<T>& lu) {
   auto size = [](const T& x) { return std::abs(std::real(x)) + std::abs(std::imag(x)); };
@@ -166,7 +166,7 @@ std::vector<int32_t> FactorUnblocked(int64_t rows, int64_t columns, std::vector<
   return pivots;
 }
 
-// Returns |x - y| / |y|. Elements may be large if the factorization is ill-conditioned.
+// Returns |x - y| / |y|, because elements may be large if the factorization is ill-conditioned.
 template <typename T>
 Real<T> Distance(const std::vector<T>& x, const std::vector<T>& y) {
   Real<T> difference = 0, size = 0;
@@ -212,7 +212,7 @@ void CheckFactors(Factors<T>& factors, const Shape& shape) {
   });
   factors.Move(/*to_rows=*/true);
   const std::vector<T> rows = factors.problem.Rows();
-  // The condition number of a random matrix of this order is usually some hundreds.
+  // A random matrix of this order usually has a condition number of a few hundred.
   EXPECT(Distance(rows, expected) <= 1e3 * kEps<T> * static_cast<Real<T>>(n + m))
       << factors.name() << "factors are off by " << Distance(rows, expected);
   for (const Part<T>& part : factors.parts) {
@@ -220,7 +220,7 @@ void CheckFactors(Factors<T>& factors, const Shape& shape) {
       EXPECT(part.diagonal[i] == rows[i * n + i]) << factors.name() << "diagonal " << i;
     }
   }
-  // Restores the factors from the rows alone, to the same bits.
+  // Restores the factors, to the same bits, from the rows only.
   for (Part<T>& part : factors.parts)
     std::fill(part.overflow.begin(), part.overflow.end(), NaN<T>());
   factors.Move(/*to_rows=*/false);
@@ -240,7 +240,7 @@ void CheckSolutions(Factors<T>& factors, int64_t n, int ranks) {
       const Real<T> error = BackwardError(op, n, a, x, b);
       EXPECT(error <= 5 * (n + 2)) << factors.name() << "op " << int(op) << ": " << error;
     }
-    // Rows of X in X op(A) = B are solutions with op(A)^T: A, op and b are transposed.
+    // Rows of X in X op(A) = B are solutions with op(A)^T, so A, op and b are transposed.
     const int64_t rows = 2;
     const std::vector<T> b = RandomMatrix<T>(ranks * rows * n, 6);
     const std::vector<T> x = factors.SolveRows(op, rows, b);
@@ -302,7 +302,7 @@ const Shape kShapes[] = {
     {61, 3, 2, 5, 3},  {3, 61, 2, 5},  {1, 20, 4, 1},  {20, 1, 4, 3},
 };
 
-// Each order in one dtype; gesv_test.py and lu_accuracy_test.py test the others.
+// Checks each order in one dtype; gesv_test.py and lu_accuracy_test.py test the others.
 template <typename T>
 void CheckAll(int dtype) {
   for (int ranks : {1, 2, 3, 4, 5, 8}) {
@@ -483,7 +483,7 @@ TEST(NaNInputHasAStatusAndNaNResults) {
   }
 }
 
-// Elimination doesn't change the rest of a diagonal matrix.
+// A diagonal matrix, because elimination leaves the rest of it unchanged.
 TEST(OneInfinityMakesAllOfTheInverseNaN) {
   for (int ranks : {1, 2, 5}) {
     GeneralProblem<double> problem(13, 13, ranks);
@@ -501,7 +501,7 @@ TEST(OneInfinityMakesAllOfTheInverseNaN) {
   }
 }
 
-// All bits are reproducible, also of unused elements, because factors are saved.
+// All bits are reproducible, including unused elements, because factors are saved.
 TEST(FactorsAreReproducible) {
   for (const Shape& shape : kShapes) {
     std::vector<std::vector<double>> saved[2];

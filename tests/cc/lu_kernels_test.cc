@@ -65,11 +65,11 @@ Panel<T> ByHost(Panel<T> panel) {
   return panel;
 }
 
-// The rows of a block of kWarps threads.
+// Number of rows of a block with kWarps threads.
 template <typename T, int kColumns>
 constexpr int kBlockRows = kWarps * kernels::LuPanel<Cuda<T>, kColumns>::kRows;
 
-// Factors by kernels that process kColumns columns at a time.
+// Factors the panel with kernels that process kColumns columns at a time.
 template <typename T, int kColumns = 32>
 Panel<T> ByKernel(Panel<T> panel) {
   const int n = static_cast<int>(panel.n), k = static_cast<int>(std::min(panel.m, panel.n));
@@ -166,8 +166,8 @@ TEST(PanelsAreLapacks) {
   CheckPanels<std::complex<double>>();
 }
 
-// Equal magnitudes, of which the first is the pivot; columns of zeros; non-finite elements. One
-// block, and two.
+// Equal magnitudes, of which the first is the pivot; columns of zeros; non-finite elements. With
+// one block and with two.
 TEST(SpecialPanels) {
   for (int64_t m : {int64_t{30}, int64_t{kBlockRows<double, 32> + 30}}) {
     Panel<double> panel = RandomPanel<double>(m, 8);
@@ -187,14 +187,14 @@ TEST(SpecialPanels) {
     panel.a[m - 1] = panel.a[3] = std::numeric_limits<double>::infinity();
     EXPECT(ByKernel(panel).pivots[0] == kOffset + 3);
     panel = RandomPanel<double>(m, 8);
-    for (double& x : panel.a) x *= 1e-310;  // so that reciprocals are infinite
+    for (double& x : panel.a) x *= 1e-310;  // small enough that reciprocals are infinite
     const Panel<double> small = ByKernel(panel);
     EXPECT(small.info == kNoInfo);
     for (int64_t i = 1; i < m; ++i) EXPECT(std::abs(small.a[i]) <= 1) << small.a[i];
   }
 }
 
-// The result of PlanSwaps, computed one interchange after the other.
+// Computes the result of PlanSwaps, one interchange after the other.
 void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
                 std::vector<int>* from, std::vector<int>* to) {
   std::vector<int64_t> place(count), content(2 * count);
@@ -214,8 +214,8 @@ void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
   }
 }
 
-// Among many rows, few rows, and hardly more rows than are interchanged; no interchange, all with
-// the last row, all with the next one.
+// Interchanges among many rows, few rows, and hardly more rows than are interchanged; no
+// interchange, all with the last row, and all with the next row.
 TEST(PlannedSwapsAreTheInterchanges) {
   using Rows = std::function<int64_t(int64_t i, int64_t count)>;
   std::mt19937_64 random(3);

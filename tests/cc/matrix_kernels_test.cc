@@ -1,5 +1,5 @@
-// MatrixKernels of the host device, compared with their definitions, and the kernels of matrix.cuh,
-// run on the host and compared with the host device.
+// Compares MatrixKernels of the host device with their definitions, and the kernels of matrix.cuh,
+// run on the host, with the host device.
 #include "xla_ffi/device/matrix_kernels.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ using Cuda = host_cuda::CudaType<T>;
 constexpr int64_t kShapes[][2] = {{0, 0}, {1, 1}, {3, 70}, {37, 5}, {64, 64}, {70, 33}};
 constexpr unsigned kFew = 12;  // threads, so that each processes several elements
 
-// A matrix with padding below each column, which no operation may change.
+// A matrix with padding below each column. No operation may change the padding.
 template <typename T>
 struct Padded {
   Padded(int64_t m, int64_t n, int seed) : m(m), n(n), ld(m + 3), data(ld * n) {
@@ -67,7 +67,7 @@ void ExpectNear(const std::vector<T>& x, const std::vector<T>& y, const char* wh
   for (size_t i = 0; i < x.size(); ++i) EXPECT(Near(x[i], y[i])) << what << " " << i;
 }
 
-// Calls check(m, n, kernels of the host device) for all shapes.
+// Calls check(m, n, host kernels) for all shapes.
 template <typename T, typename Check>
 void ForEachShape(const Check& check) {
   const auto device = NewHostDevice();
@@ -163,7 +163,7 @@ TEST(ScaleRowsAndColumns) {
   });
 }
 
-// Exact, also where the power itself is out of range.
+// The product is exact, even if the power itself is out of range.
 TEST(TimesPowerOfTwo) {
   ForEachDtype([](auto zero) {
     using T = decltype(zero);
@@ -272,7 +272,7 @@ TEST(DivideByRoot) {
     ForEachShape<T>([](int64_t m, int64_t n, MatrixKernels<T>& host) {
       for (const double total : {0.0, 9.0}) {
         Padded<T> a(m, n, 1), expected(m, n, 1), by_kernel(m, n, 1);
-        // 128 terms of which only some are not zero, the last one among them.
+        // 128 terms, most of them zero; the last one is not.
         std::vector<double> sums(kSquareSums, 0);
         sums[0] = sums[5] = sums[kSquareSums - 1] = total / 3;
         for (int64_t j = 0; j < n; ++j) {
@@ -367,7 +367,7 @@ TEST(TakeRows) {
   });
 }
 
-// Numbers depend on the place in the whole matrix alone, are small, and have no common part.
+// Noise depends only on an element's place in the whole matrix, is small, and has no common part.
 TEST(AddNoise) {
   ForEachDtype([](auto zero) {
     using T = decltype(zero);

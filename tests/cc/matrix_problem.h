@@ -1,5 +1,5 @@
-// Shared by the tests of decompositions of general square matrices: matrices with given singular
-// values, in blocks of rows on the ranks.
+// Shared by the tests of decompositions of general square matrices: matrices with prescribed
+// singular values, in blocks of rows on the ranks.
 #ifndef JAXMG_TESTS_CC_MATRIX_PROBLEM_H_
 #define JAXMG_TESTS_CC_MATRIX_PROBLEM_H_
 
@@ -14,11 +14,11 @@
 
 namespace jaxmg::testing {
 
-// Row-major, n x n.
+// A row-major n x n matrix.
 template <typename T>
 using Dense = std::vector<T>;
 
-// X^H Y, or X Y.
+// Returns X Y or, if `adjoint`, X^H Y.
 template <typename T>
 Dense<T> Times(const Dense<T>& x, const Dense<T>& y, int64_t n, bool adjoint = false) {
   Dense<T> product(n * n);
@@ -31,7 +31,7 @@ Dense<T> Times(const Dense<T>& x, const Dense<T>& y, int64_t n, bool adjoint = f
   return product;
 }
 
-// The Frobenius norm of X - Y.
+// Returns the Frobenius norm of X - Y.
 template <typename T>
 double Distance(const Dense<T>& x, const Dense<T>& y) {
   double sum = 0;
@@ -46,7 +46,7 @@ Dense<T> Identity(int64_t n) {
   return eye;
 }
 
-// Orthonormal rows, by Gram and Schmidt, twice.
+// Returns a matrix with orthonormal rows, computed by two passes of Gram-Schmidt.
 template <typename T>
 Dense<T> Orthogonal(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -87,7 +87,7 @@ std::vector<double> SingularValues(const std::string& kind, int64_t n) {
   return s;
 }
 
-// Left diag(s) Right, of Orthogonal ones.
+// Returns left diag(s) right, where left and right come from Orthogonal.
 template <typename T>
 Dense<T> WithValues(const std::vector<double>& s, int64_t n, uint64_t seed) {
   Dense<T> left = Orthogonal<T>(n, seed);
@@ -97,7 +97,7 @@ Dense<T> WithValues(const std::vector<double>& s, int64_t n, uint64_t seed) {
   return Times(left, Orthogonal<T>(n, seed + 1), n);
 }
 
-// A rank's rows, with NaN in padding.
+// Returns a rank's rows, with NaN in the padding.
 template <typename T>
 std::vector<T> RowsOf(const Dense<T>& a, int64_t n, int64_t block, int rank) {
   std::vector<T> rows(block * n, NaN<T>());
@@ -106,7 +106,7 @@ std::vector<T> RowsOf(const Dense<T>& a, int64_t n, int64_t block, int rank) {
   return rows;
 }
 
-// The matrix of these rows of all ranks, of `columns` columns.
+// Assembles the n x columns matrix from the rows of all ranks.
 template <typename T>
 std::vector<T> Whole(const std::vector<std::vector<T>>& rows, int64_t n, int64_t columns) {
   std::vector<T> whole;

@@ -23,7 +23,8 @@ struct Case {
   int64_t block() const { return (n + grid.size() - 1) / grid.size(); }
 };
 
-// Orders that no grid divides, ranks without tiles, tiles wider than a block and than the matrix.
+// Orders that no grid divides, ranks without tiles, and tiles wider than a block or than the
+// matrix.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Grid& grid : {Grid{1, 1}, Grid{1, 2}, Grid{2, 1}, Grid{2, 2}, Grid{1, 4}, Grid{4, 1},
@@ -86,7 +87,7 @@ TEST(RanksHaveTheTransposedTilesOnTheTransposedGrid) {
   }
 }
 
-// Every element that was copied is in its place.
+// Checks that every copied element is in its place.
 void CheckBlocksInTiles(const Case& c, const Grid& grid, Part part) {
   const GridLayout layout = {c.n, c.n, c.width, grid};
   const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
@@ -111,7 +112,7 @@ void CheckBlocksInTiles(const Case& c, const Grid& grid, Part part) {
   JAXMG_EXPECT_ALL_OK(statuses, c);
 }
 
-// A rank's tiles of the matrix with these values.
+// Returns a rank's tiles of the matrix with these values.
 std::vector<Complex> TilesOf(const GridLayout& layout, int rank) {
   std::vector<Complex> local(layout.Elements(rank), kUntouched);
   const int64_t width = layout.width;
@@ -125,7 +126,7 @@ std::vector<Complex> TilesOf(const GridLayout& layout, int rank) {
   return local;
 }
 
-// Every column that was copied back is what its tiles hold.
+// Checks that every column that was copied back equals the contents of its tiles.
 void CheckTilesInBlocks(const Case& c, const Grid& grid) {
   const GridLayout layout = {c.n, c.n, c.width, grid};
   const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {

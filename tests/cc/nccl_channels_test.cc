@@ -1,5 +1,5 @@
 // Blocks over NCCL channels: their order, failures of a call and losses of a process at any point,
-// and the path of blocks between processes that can't make channels.
+// and the path of blocks if processes can't make channels.
 #include "xla_ffi/comm/processes/nccl_channels.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ bool Has(const std::string& text, const std::string& part) {
 
 double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
 
-// An AsyncDevice whose memory no other process maps.
+// Returns AsyncDevices whose memory other processes don't map.
 Devices Apart(bool many = false) {
   return {[] { return NewAsyncDevice(NewHostDevice(), HostTuning()); }, false, many};
 }
@@ -51,14 +51,15 @@ double ValueOf(int from, int to, int round, int64_t i) {
   return from * 1e6 + to * 1e4 + round * 1e2 + static_cast<double>(i % 97);
 }
 
-// Frees memory once no rank of this process reads it, as the handlers do.
+// Memory may be freed once no rank of this process reads it. As in the handlers, the ranks agree on
+// that after a failure.
 Status AgreeAndEnd(const RankContext& context, const Status& mine) {
   const Status outcome = context.comm.Agree(mine);
   if (!outcome.ok()) (void)context.comm.Agree(context.device.Synchronize());
   return outcome;
 }
 
-// Every rank sends to every other one: blocks of different shapes of a larger matrix, on all
+// Every rank sends to every other one: blocks of different shapes within a larger matrix, on all
 // streams in turn.
 Status ExchangeAll(const RankContext& context, int64_t rows) {
   Communicator& comm = context.comm;
@@ -137,7 +138,7 @@ TEST(BlocksKeepTheirOrderAndShape) {
               Apart(many)));
           if (run == 1) made = TheTestChannels().made;
         }
-        // One channel for each direction between two devices, which all calls share.
+        // One channel for each direction between two devices. All calls share it.
         const auto here = std::count(deal.begin(), deal.end(), process);
         const auto there = static_cast<long>(deal.size()) - here;
         EXPECT(made == (many ? 2 * here * there : made)) << made;
@@ -150,7 +151,7 @@ TEST(BlocksKeepTheirOrderAndShape) {
   }
 }
 
-// Several calls over the same channels, which the processes begin in different orders.
+// Several calls over the same channels. The processes begin them in different orders.
 TEST(ConcurrentCallsShareChannels) {
   RunProcesses(2, [&](int process) {
     std::vector<std::shared_ptr<const SharedCallSite>> sites;
@@ -172,8 +173,7 @@ TEST(ConcurrentCallsShareChannels) {
 }
 
 // One rank fails at any point, with blocks in all states, or returns without a message. No block is
-// read after the call, no receive that has been posted lacks its send, and the next call can use
-// the channels.
+// read after the call, every posted receive has its send, and the next call can use the channels.
 TEST(AFailedCallKeepsTheChannelsUsable) {
   const std::vector<int> deal = {0, 1, 1, 2};
   RunProcesses(3, [&](int) {
@@ -181,7 +181,7 @@ TEST(AFailedCallKeepsTheChannelsUsable) {
     int64_t run = 0;
     for (unsigned seed = 0; seed < 60; ++seed) {
       const int bad = static_cast<int>(seed % 4);
-      // Freed when the call has failed: no rank may read it afterwards.
+      // Freed after the call has failed: no rank may read it from then on.
       std::array<std::vector<double>, 4> all_mine, all_theirs;
       const auto outcomes = RunOverChannels(site, ++run, [&](const RankContext& context) {
         Communicator& comm = context.comm;
@@ -233,7 +233,7 @@ TEST(AFailedCallKeepsTheChannelsUsable) {
   });
 }
 
-// A receive of a block that its sender has withdrawn would wait forever.
+// A receive of a block that its sender has withdrawn must fail, because it would wait forever.
 TEST(WithdrawnBlocksAreNotReceived) {
   RunProcesses(2, [](int process) {
     const auto site = SiteOn(2, {0, 1});
@@ -266,7 +266,8 @@ TEST(WithdrawnBlocksAreNotReceived) {
   });
 }
 
-// Staging memory that is still read is waited for only if there would be too much of it otherwise.
+// Staging memory that is still being read is reused only if there would be too much of it
+// otherwise; then its reads are waited for.
 TEST(StagingMemoryIsReusedAfterItsLastRead) {
   const auto device = NewAsyncDevice(NewHostDevice(), HostTuning());
   std::vector<double> source(1 << 20, 1.0), target(1 << 20);
@@ -279,7 +280,7 @@ TEST(StagingMemoryIsReusedAfterItsLastRead) {
     EXPECT(staging.Reserve(*device, bytes, most, &room).ok());
     auto* data = room->buffer->as<double>();
     seen.insert(data);
-    std::fill(data, data + source.size(), i);  // as a receive may do at any time from now on
+    std::fill(data, data + source.size(), i);  // a receive may do this from here on
     const Bytes2D block = {data, bytes, bytes, 1};
     EXPECT(device->Copy(Stream::kCopy, {target.data(), bytes, bytes, 1}, block).ok());
     EXPECT(device->FillInt32(Stream::kCopy, reinterpret_cast<int32_t*>(target.data()), 1, 7).ok());
@@ -292,7 +293,7 @@ TEST(StagingMemoryIsReusedAfterItsLastRead) {
   EXPECT(target.back() == 49) << target.back();
 }
 
-// One process ends itself at some point in a sequence of calls.
+// One process kills or stops itself at some point in a sequence of calls.
 void LoseOne(int signal, int victim, milliseconds after, double within) {
   JobOptions options;
   options.peer_timeout = signal == SIGSTOP ? milliseconds(1500) : milliseconds(20000);
@@ -354,7 +355,7 @@ TEST(AProcessThatMakesNoChannelIsAnErrorWithinTheLimit) {
           << one.status.message();
     }
     EXPECT(SecondsSince(begin) < 10) << SecondsSince(begin) << " s";
-    // The slow process has arrived by now.
+    // The slow process has arrived by this time.
     TheTestChannels().hangs = false;
     AllOk(RunOverChannels(SiteOn(2, {0, 1}), 2,
                           [](const RankContext& c) { return ExchangeAll(c, 5); }));
@@ -362,7 +363,7 @@ TEST(AProcessThatMakesNoChannelIsAnErrorWithinTheLimit) {
   });
 }
 
-// A process that can't make channels is reached by copies in host memory, and reports the reason.
+// A process that can't make channels exchanges blocks through host memory and reports the reason.
 TEST(WithoutChannelsBlocksAreCopiedThroughTheHost) {
   for (const std::string why : {"refused on purpose", "sockets 2", "has none"}) {
     RunProcesses(3, [&](int process) {
@@ -409,7 +410,7 @@ TEST(RequestedChannelsAreUsedOrAnError) {
   RunProcesses(
       2,
       [](int) {
-        // Memory that both processes could map.
+        // Channels are used although both processes could map the memory.
         AllOk(RunOverChannels(SiteOn(2, {0, 1}), 1,
                               [](const RankContext& c) { return ExchangeAll(c, 5); }));
         ExpectChannels(true);

@@ -17,7 +17,7 @@ namespace {
 
 using namespace testing;
 
-// A device whose rank coordinates differ from those that its host assumes.
+// A device whose rank coordinates differ from those that the host assumes.
 class Misplaced : public ForwardingDevice {
  public:
   explicit Misplaced(Device& real) : ForwardingDevice(real), status_(real) { Offer(status_); }

@@ -43,7 +43,8 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-// Few threads, so that each processes several elements; as many as on a GPU would only take longer.
+// Few threads, so that each processes several elements. As many threads as on a GPU would only take
+// longer.
 constexpr int kLanes = 4;
 constexpr unsigned kFew = 3 * kLanes;
 
@@ -108,7 +109,7 @@ PanelFactors<T> ByKernel(const Case& c, PanelFactors<T> panel) {
   return panel;
 }
 
-// Blocks with one warp for each kWarpColumns columns.
+// Launches blocks with one warp for each kWarpColumns columns.
 template <typename T>
 PanelFactors<T> ByRegisters(const Case& c, PanelFactors<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
@@ -141,8 +142,8 @@ PanelFactors<T> ByHost(PanelFactors<T> panel) {
 template <typename T>
 using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// Errors of the panel's Q: Q R - A, each column relative to its norm, and Q^H Q - I, in units of
-// rounding.
+// Checks the panel's Q: the errors of Q R - A, relative to the norm of each column, and of Q^H Q -
+// I, in units of rounding.
 template <typename T>
 void CheckFactors(PanelFactors<T>& input, PanelFactors<T>& actual, double scale,
                   const std::string& what) {
@@ -210,7 +211,7 @@ void Check(Kernel<T> kernel, const Case& c, double scale = 1) {
   PanelFactors<T> input = RandomPanel<T>(c, scale), actual = kernel(c, input);
   CheckFactors(input, actual, scale, what);
   if (c.kind != Kind::kNormal && c.kind != Kind::kRealDiagonal) return;
-  // The reflectors are unique, so they equal the host's.
+  // The reflectors are unique, so they must equal the host's.
   PanelFactors<T> expected = ByHost(input);
   double difference = 0;
   for (int64_t j = 0; j < c.n; ++j) {
@@ -274,20 +275,20 @@ void CheckAll() {
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
-// A warp processes four columns, so that few columns are enough.
+// Few columns are enough, because a warp processes four columns.
 template <typename T>
 void CheckRegisters() {
   const double huge = static_cast<double>(std::numeric_limits<Real<T>>::max()) / 1e8;
   const double tiny = static_cast<double>(std::numeric_limits<Real<T>>::min()) * 1e2;
   auto check = [](const Case& c, double scale = 1) { Check<T>(ByRegisters<T>, c, scale); };
   for (const Case& c : {Case{1, 1}, {1, 3}, {2, 1}, {3, 7}, {8, 8}}) check(c);
-  // As many rows as a block can have, and about half of them.
+  // The largest number of rows of a block, and about half of it.
   const int64_t most = 32 * kernels::RegisterPanel<Cuda<T>>::kRows;
   for (const int64_t m : {most / 2, most / 2 + 1, most}) check({m, 2});
   check({2 * most - 5, 3, 3});
   for (const Kind kind :
        {Kind::kZeroColumns, Kind::kSameColumns, Kind::kSmallRest, Kind::kRealDiagonal}) {
-    // The kernel for complex128 isn't used for this reason (device/cuda/panel.cc).
+    // The kernel for complex128 fails this case, so it isn't used (device/cuda/panel.cc).
     if (kind == Kind::kSmallRest && sizeof(T) == 2 * sizeof(double)) continue;
     check({50, 6, 3, kind});
     check({3, 6, 1, kind});
@@ -313,7 +314,7 @@ TEST(QrPanelInRegistersDouble) { CheckRegisters<double>(); }
 TEST(QrPanelInRegistersComplexFloat) { CheckRegisters<std::complex<float>>(); }
 TEST(QrPanelInRegistersComplexDouble) { CheckRegisters<std::complex<double>>(); }
 
-// For a column (0, x), R is -x and T is 1, also for the smallest x.
+// For a column (0, x), R is -x and T is 1, even for the smallest x.
 template <typename T>
 void CheckSmallestNumber() {
   for (const Kernel<T> kernel : {ByKernel<T>, ByRegisters<T>}) {
@@ -333,8 +334,8 @@ TEST(QrPanelOfTheSmallestNumber) {
   CheckSmallestNumber<std::complex<double>>();
 }
 
-// NaN propagates to all results, and no block waits forever for a NaN whose bits mark a number that
-// has not arrived.
+// NaN propagates to all results. No block waits forever for a NaN whose bits mark a number that has
+// not arrived.
 TEST(QrPanelOfNan) {
   const Case c = {30, 4, 3};
   double all_ones;
@@ -351,8 +352,8 @@ TEST(QrPanelOfNan) {
   }
 }
 
-// Replaces the host's kernels. Ranks are threads, and the shared memory of a block is a single
-// variable in this process, so one rank runs at a time.
+// Replaces the host's kernels. Ranks are threads, but the shared memory of a block is a single
+// variable in this process, so only one rank runs at a time.
 template <typename T>
 class Kernels : public PanelKernels<T> {
   using R = Real<T>;
@@ -430,7 +431,7 @@ TEST(UnpackReflectorsAndPackBand) {
   CheckUnpackAndPack<std::complex<double>>();
 }
 
-// The host device with these kernels for panels; all ranks share an eigenproblem.
+// The host device with these kernels for panels. All ranks share an eigenproblem.
 class KernelDevice : public ForwardingDevice {
  public:
   explicit KernelDevice(std::unique_ptr<Device> host)

@@ -38,7 +38,7 @@ float Number(Part part) {
   return number;
 }
 
-// Returns the parts of one number: those of a left factor of one element, with six products.
+// Returns the parts of one number, from a left factor of one element with six products.
 std::vector<float> PartsOfNumber(float x) {
   const auto device = NewHostDevice();
   std::vector<Part> parts(6 * kPartsGroup);
@@ -80,8 +80,8 @@ float HalfNumber(Part part) {
   return part & 0x8000 ? -size : size;
 }
 
-// Returns the parts of a left factor of one element with three products, in their order: h1, h0,
-// h0.
+// Returns the parts of a factor of one element with three products, in the order of the products:
+// h1, h0, h0 for a left factor.
 std::vector<float> HalvesOfNumber(float x, Side side) {
   const auto device = NewHostDevice();
   std::vector<Part> parts(3 * kPartsGroup);
@@ -188,7 +188,7 @@ TEST(ProductsOfEveryShapeEqualThoseOfTheParts) {
   CheckProducts<Complex>();
 }
 
-// Rows of A and columns of B of any size, some of them zero, denormal or not finite.
+// Rows of A and columns of B with elements of any size, some of them zero, denormal or not finite.
 template <typename T>
 void CheckScaledProducts() {
   constexpr int64_t m = 40, n = 24, k = kPartsDepth + 9;
@@ -264,7 +264,7 @@ std::string Describe(const Case& c) {
          std::to_string(c.tile);
 }
 
-// A rank's device in the first call and in the second.
+// Makes a rank's device for the first call or the second.
 using MakeDevice = std::function<std::unique_ptr<Device>(int call, int rank)>;
 
 // Returns the backward error of potrs and |A X - 1| of potri.

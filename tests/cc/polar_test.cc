@@ -1,4 +1,4 @@
-// The polar decomposition, from the caller's rows of A to those of U and H.
+// The polar decomposition, from the caller's rows of A to the rows of U and H.
 #include "xla_ffi/engine/svd/polar.h"
 
 #include <algorithm>
@@ -44,8 +44,8 @@ Factors<T> Decompose(const Dense<T>& a, const Case& c, bool hermitian = true,
   return {Whole(u, n, n), Whole(h, n, n), status[0]};
 }
 
-// U has orthonormal columns, H is Hermitian with the singular values as its eigenvalues, and A is
-// U H, all to rounding. `scale` is A's 2-norm.
+// Checks to rounding that U has orthonormal columns, that H is Hermitian with the singular values
+// as its eigenvalues, and that A is U H. `scale` is A's 2-norm.
 template <typename T>
 void CheckFactors(const Dense<T>& a, const Factors<T>& factors, int64_t n, double scale,
                   const std::string& name) {
@@ -64,7 +64,7 @@ void CheckFactors(const Dense<T>& a, const Factors<T>& factors, int64_t n, doubl
   }
 }
 
-// The smallest eigenvalue of H is at most a few roundings below zero.
+// Checks that the smallest eigenvalue of H is at most a few roundings below zero.
 template <typename T>
 void CheckSemidefinite(Dense<T> h, int64_t n, const std::string& name) {
   std::vector<Real<T>> w(n);
@@ -75,7 +75,7 @@ void CheckSemidefinite(Dense<T> h, int64_t n, const std::string& name) {
   EXPECT(w[0] >= -20 * unit) << name << ": an eigenvalue of H is " << w[0] / unit << " units";
 }
 
-// Sizes that divide nothing, tiles that leave an overflow, ranks without rows, and padding.
+// Orders without divisors, tiles that leave an overflow, ranks without rows, and padding.
 const Case kShapes[] = {{1, 1, 0},  {2, 1, 0},  {9, 1, 2},  {40, 1, 0},    {1, 3, 0},
                         {7, 2, 3},  {24, 2, 0}, {23, 3, 2}, {21, 3, 5, 2}, {30, 4, 4},
                         {37, 4, 3}, {5, 8, 1},  {33, 8, 2}};
@@ -101,7 +101,7 @@ TEST(FactorsOfFloat64) { CheckAll<double>(); }
 TEST(FactorsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(FactorsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-// Conditions that lead to each kind of step: series, inverses, and QR.
+// Condition numbers that lead to each kind of step: series, inverses, and QR.
 TEST(FactorsOfEveryCondition) {
   for (const Case& c : {Case{40, 1, 0}, Case{40, 3, 5}}) {
     for (const double condition : {1.0, 1.001, 1.5, 5.0, 100.0, 1e3, 1e5, 1e9, 1e12, 1e15}) {
@@ -158,7 +158,8 @@ TEST(WhatIsNotFiniteGivesNaN) {
   }
 }
 
-// U of an ill-conditioned matrix is right to rounding, where single precision loses six digits.
+// U of an ill-conditioned matrix is accurate to rounding; in single precision it would lose six
+// digits.
 template <typename T, typename W>
 void CheckInDouble() {
   for (const Case& c : {Case{40, 1, 0}, Case{33, 4, 3}}) {
@@ -181,7 +182,7 @@ TEST(SinglePrecisionInDouble) {
   CheckInDouble<std::complex<float>, std::complex<double>>();
 }
 
-// The attribute means nothing where the dtype is double already.
+// The attribute has no effect if the dtype is already double.
 TEST(DoublePrecisionStaysAsItIs) {
   const Case c = {15, 2, 4};
   const auto a = WithValues<double>(SingularValues<double>("even", c.n), c.n, 13);
@@ -210,7 +211,7 @@ TEST(ResultsDoNotDependOnStreams) {
   }
 }
 
-// Every two accesses to the same memory, one of them writing, are ordered by events.
+// Events order every two accesses to the same memory of which at least one writes.
 TEST(EveryAccessIsOrdered) {
   for (const Case& c : {Case{21, 1, 4}, Case{30, 3, 4}, Case{22, 4, 3}}) {
     for (const std::string kind : {"even", "graded", "deficient"}) {
@@ -229,7 +230,7 @@ TEST(EveryAccessIsOrdered) {
   }
 }
 
-// A rank whose memory does not suffice fails the call on all ranks.
+// A rank that runs out of memory fails the call on all ranks.
 TEST(NoMemoryOnOneRank) {
   const auto outcomes = RunRanks(3, [&](const RankContext& context) -> Status {
     std::vector<double> a(4 * 12, 1.0);

@@ -1,5 +1,5 @@
 // PotrsRoutine on threads, with textbook LAPACK: every dtype, many sizes, layouts and rank counts,
-// matrices that are not positive definite, right-hand sides that differ.
+// matrices that are not positive definite, and ranks with different right-hand sides.
 #include "xla_ffi/engine/cholesky/potrs.h"
 
 #include <cmath>
@@ -29,7 +29,7 @@ void CheckPotrs(const Case& c, const Tuning* tuning = nullptr,
     std::mt19937_64 random(99);
     std::vector<T> b(n * nrhs);
     for (T& value : b) value = Random<T>(random);
-    // In x, or apart from it, where x has no numbers yet.
+    // b is in x, or apart from it; x then has no numbers yet.
     const bool apart = (nrhs / 2 + c.ranks) % 2 == 1;
     std::vector<std::vector<T>> x(c.ranks, apart ? std::vector<T>(b.size(), T(NAN)) : b);
     std::vector<Real<T>> log_det(c.ranks);
@@ -58,7 +58,7 @@ void CheckPotrs(const Case& c, const Tuning* tuning = nullptr,
     }
     const Real<T> error = std::sqrt(residual) / (problem.norm() * std::sqrt(size));
     EXPECT(error <= 10 * n * kEps<T>) << TextOf(c) << " backward error " << error;
-    // log det by elimination without pivoting, in double precision.
+    // Computes log det by elimination without pivoting, in double precision.
     std::vector<std::complex<double>> u(problem.a.begin(), problem.a.end());
     double expected = 0;
     for (int64_t k = 0; k < n; ++k) {
@@ -84,8 +84,8 @@ void CheckLikeGpu(const Case& c) {
   CheckPotrs<T>(c, &tuning);
 }
 
-// Panels in place, copied from their owner to all ranks; panels out of place, in pieces and without
-// a chain.
+// Panels in place, copied from their owner to all ranks; then panels out of place, in pieces and
+// without a chain.
 template <typename T>
 void CheckPotrsWithCopies(const Case& c) {
   Tuning tuning;
@@ -143,7 +143,7 @@ TEST(NotPositiveDefiniteIsAStatusAndNaN) {
   }
 }
 
-// Ranks with different right-hand sides return a status, with either algorithm.
+// Ranks with different right-hand sides return a status, with both algorithms.
 TEST(DifferentRightHandSidesAreAStatus) {
   constexpr int kRanks = 3;
   for (bool gathers : {false, true}) {

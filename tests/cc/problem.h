@@ -1,5 +1,5 @@
-// Shared by the tests of the engine: matrices that are distributed by rows, and devices that differ
-// from the host in one property.
+// Shared by the tests of the engine: matrices distributed by rows, and devices that differ from the
+// host in one property.
 #ifndef JAXMG_TESTS_CC_PROBLEM_H_
 #define JAXMG_TESTS_CC_PROBLEM_H_
 
@@ -23,7 +23,7 @@ struct Case {
   int64_t n;
   int ranks;
   int64_t tile;
-  int64_t extra_rows = 0;  // padding on each rank beyond what n needs
+  int64_t extra_rows = 0;  // padding rows on each rank beyond those that n needs
 };
 
 template <typename T>
@@ -42,8 +42,8 @@ T NaN() {
   return T(std::numeric_limits<Real<T>>::quiet_NaN());
 }
 
-// An n x n Hermitian matrix, row-major, and its blocks of rows, with NaN in all elements that no
-// routine may read: below the diagonal and in the padding.
+// An n x n Hermitian matrix, row-major, and its blocks of rows. Elements that no routine may read,
+// below the diagonal and in the padding, are NaN.
 template <typename T>
 struct Problem {
   explicit Problem(const Case& c, bool definite = true)
@@ -85,7 +85,7 @@ struct Problem {
   std::vector<std::vector<T>> blocks;
 };
 
-// Forwards to another device; subclasses override single functions.
+// Forwards all calls to another device. Subclasses override single functions.
 class ForwardingDevice : public Device {
  public:
   explicit ForwardingDevice(Device& real) : real_(real) { OfferAllOf(real); }
@@ -111,7 +111,7 @@ class ForwardingDevice : public Device {
   Device& real_;
 };
 
-// A device on which allocations fail.
+// A device whose allocations fail.
 class NoMemory : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -120,7 +120,7 @@ class NoMemory : public ForwardingDevice {
   }
 };
 
-// The host with another tuning.
+// A device with another tuning. Doesn't own the real device.
 class Tuned : public ForwardingDevice {
  public:
   Tuned(Device& real, const Tuning& tuning) : ForwardingDevice(real), tuning_(tuning) {}
@@ -141,7 +141,7 @@ class TunedHost : public Tuned {
   const std::unique_ptr<Device> host_;
 };
 
-// The tuning of a GPU: panels out of place, in pieces, sent along a chain.
+// Returns the tuning of a GPU: panels out of place, in pieces, sent along a chain.
 inline Tuning LikeGpu(int64_t update_depth = 9) {
   Tuning tuning;
   tuning.panel_block = 3;

@@ -1,5 +1,5 @@
-// Runs a part of a test in several processes, which are forked from this one and connected to each
-// other like the processes of a job. This process must not have other threads.
+// Runs a part of a test in several processes, forked from this one and connected to each other like
+// the processes of a job. This process must not have other threads.
 #ifndef JAXMG_TESTS_CC_PROCESSES_H_
 #define JAXMG_TESTS_CC_PROCESSES_H_
 
@@ -33,13 +33,14 @@ struct JobOptions {
   Transport transport = Transport::kAuto;
   Seconds peer_timeout = std::chrono::seconds(20);
   int first = 0;  // the index of the first process
-  // Makes one process differ from the others: another version, another job.
+  // Makes one process differ from the others, as in another version or another job.
   std::function<void(int process, JobOptions*)> change = nullptr;
-  // Called when a process has the addresses of the others, before it passes them to its hub.
+  // Called when a process has the addresses of the others, before it passes the addresses to its
+  // hub.
   std::function<void(int process, std::map<int, std::string>*)> before = nullptr;
 };
 
-// Writes all bytes or fails. A process whose parent has ended is ended by SIGPIPE.
+// Writes all bytes or fails. SIGPIPE ends a process whose parent has ended.
 inline void WriteText(int fd, const std::string& text) {
   const uint32_t size = static_cast<uint32_t>(text.size());
   std::string all(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -70,12 +71,12 @@ inline bool ReadText(int fd, std::string* text, int ms) {
   return ReadBytes(fd, text->data(), size, ms);
 }
 
-// The part of each process; the test receives the text that it returns.
+// The part of each process. It returns a text to the test.
 using Part = std::function<std::string(int process)>;
 
-// Returns the texts of all parts, empty for a process that ended before it returned. A process that
-// takes longer than a minute is killed and fails the test unless its index is in `lost`. Processes
-// in `lost` are killed when the others have ended.
+// Returns the texts of all parts; the text is empty if a process ended before its part returned.
+// Kills a process that takes longer than a minute and fails the test, unless the process is in
+// `lost`. Kills processes in `lost` when the others have returned.
 inline std::vector<std::string> RunProcesses(int count, const Part& part,
                                              const JobOptions& options = {},
                                              const std::vector<int>& lost = {}) {
@@ -122,7 +123,8 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
       EXPECT(connected.ok()) << connected.message();
       const std::string result = part(process);
       WriteText(up[1], result);
-      // Others may still read data that was sent; the destructors of static objects are not run.
+      // Waits, because others may still read sent data. _Exit skips the destructors of static
+      // objects.
       std::string go;
       ReadText(down[0], &go, 60000);
       std::_Exit(Failures() == before ? 0 : 1);
@@ -181,10 +183,10 @@ struct Devices {
   std::function<std::unique_ptr<Device>()> make = NewSharingHostDevice;
   bool on_host = true;  // sockets send blocks directly from their memory
   bool many = false;    // each rank has a device of its own
-  int64_t ordinal = 0;  // of the common device, unless `many`
+  int64_t ordinal = 0;  // number of the common device, unless `many`
 };
 
-// Runs the ranks of this process in a call, each on a thread, as the handlers do.
+// Runs the ranks of this process in a call, each on its own thread, as the handlers do.
 inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedCallSite>& site,
                                              int64_t run, const RankProgram& program,
                                              Seconds limit = kPatience,
@@ -211,7 +213,7 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedC
       outcome.status = RunInGroup(group, outcome.rank, device.get(), {kPatience},
                                   [&](Communicator& comm) -> Status {
                                     const Status done = program({*device, comm});
-                                    // The error of enqueued work, if work is enqueued.
+                                    // Any enqueued work has its own error.
                                     const Status finished = device->Synchronize();
                                     return done.ok() ? finished : done;
                                   });
@@ -243,8 +245,8 @@ inline int Threads() {
   return count;
 }
 
-// Waits up to two seconds for a condition. The last thread of its ranks destroys a group, shortly
-// after the others are done.
+// Waits up to two seconds for a condition. A condition may depend on a group, which the last thread
+// of its ranks destroys shortly after the others are done.
 template <typename Condition>
 bool Soon(const Condition& condition) {
   for (int i = 0; i < 200; ++i) {
@@ -259,7 +261,7 @@ inline bool NoCallIsLeft() {
   return Soon([] { return Hub::Instance().calls() == 0; });
 }
 
-// Returns whether, in addition, no other process waits for this one in a call.
+// Returns whether, in addition, no other process waits for this process in a call.
 inline bool NothingIsLeft() {
   return Soon([] { return Hub::Instance().calls() == 0 && CountOpenSharedRendezvous() == 0; });
 }

@@ -1,4 +1,4 @@
-// The rank programs in several processes: results equal those of one process bit for bit.
+// The rank programs in several processes: the results equal those of one process bit for bit.
 #include <complex>
 #include <cstring>
 #include <string>
@@ -22,7 +22,7 @@ const std::vector<std::vector<int>> kDeals = {
 
 const Case kCases[] = {{1, 4, 0}, {30, 4, 4}, {37, 4, 3, 1}, {64, 4, 8}};
 
-// Runs ranks in this process: either all of them, or those that belong to it.
+// Runs ranks in this process: either all ranks, or those that belong to this process.
 using RunAll = std::function<void(int ranks, const testing::RankProgram&)>;
 
 template <typename T>
@@ -71,12 +71,12 @@ Results<T> Solve(const Case& c, bool definite, const RunAll& run) {
   return all;
 }
 
-// The devices of ranks, and the transport of blocks between their processes.
+// The devices of ranks, and the transport of blocks between the processes.
 struct Setup {
   const char* name;
   Transport transport;
   bool on_host;
-  bool streams;  // run concurrently, as on a GPU
+  bool streams;  // streams run concurrently, as on a GPU
 };
 const Setup kSetups[] = {
     {"memory", Transport::kAuto, true, false},

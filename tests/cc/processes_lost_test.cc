@@ -1,5 +1,5 @@
-// Processes that are killed or stopped during a call: all others get an error that names the
-// process and the reason, within the limit. A slow process is not lost.
+// Processes that are killed or stopped during a call: within the limit, all others get an error
+// that names the process and the reason. A slow process doesn't count as lost.
 #include <algorithm>
 #include <csignal>
 
@@ -27,7 +27,7 @@ JobOptions Over(Transport transport, Seconds peer_timeout) {
   return options;
 }
 
-// Sends process `to` a frame of the call.
+// Sends process `to` a frame of a call.
 void SendOneOf(const CallId& call, int to) {
   OutFrame frame;
   frame.header.type = FrameType::kData;
@@ -38,7 +38,7 @@ void SendOneOf(const CallId& call, int to) {
   }
 }
 
-// One process ends itself during a call, between its first agreement and its last.
+// One process kills or stops itself during a call, between its first agreement and its last.
 void LoseOne(int signal, int victim, Transport transport, Seconds limit, double within) {
   const std::vector<int> deal = {0, 1, 1, 2};
   RunProcesses(
@@ -71,7 +71,8 @@ void LoseOne(int signal, int victim, Transport transport, Seconds limit, double 
           }
         }
         EXPECT(took < within) << took << " s";
-        // It is lost permanently: a call with it fails at once, a call without it succeeds.
+        // The process is lost permanently: a call with it fails at once, and a call without it
+        // succeeds.
         const auto again = Clock::now();
         for (const RankOutcome& one : RunRanksHere(site, 2, [](const RankContext& context) {
                return context.comm.Agree(Status::Ok());
@@ -89,7 +90,7 @@ void LoseOne(int signal, int victim, Transport transport, Seconds limit, double 
                  [](const RankContext& context) { return context.comm.Agree(Status::Ok()); })) {
           EXPECT(one.status.ok()) << one.status.message();
         }
-        EXPECT(NothingIsLeft());  // also no frames that wait for a call of the lost process
+        EXPECT(NothingIsLeft());  // including frames that wait for a call of the lost process
         return "";
       },
       Over(transport, limit), {victim});
@@ -107,7 +108,7 @@ TEST(AProcessThatIsStoppedIsAnErrorWithinTheLimit) {
   }
 }
 
-// After a stop shorter than the limit neither side treats the other as lost.
+// After a stop shorter than the limit, neither side treats the other as lost.
 TEST(AShortStopLosesNoProcess) {
   RunProcesses(
       2,
@@ -134,7 +135,7 @@ TEST(AShortStopLosesNoProcess) {
       Over(Transport::kAuto, milliseconds(2000)));
 }
 
-// The others sent frames while this process alone was stopped for longer than the limit.
+// The other processes sent frames while this process was stopped for longer than the limit.
 TEST(AProcessThatResumesDoesNotLoseTheOthers) {
   RunProcesses(
       2,
@@ -162,7 +163,7 @@ TEST(AProcessThatResumesDoesNotLoseTheOthers) {
       Over(Transport::kAuto, milliseconds(1000)));
 }
 
-// A rank may compute for much longer than the limit of silence, because the hub answers.
+// A rank may compute for much longer than the limit of silence, because the hub answers meanwhile.
 TEST(AComputingProcessIsNotLost) {
   RunProcesses(
       2,

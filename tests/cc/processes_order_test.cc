@@ -1,5 +1,5 @@
-// Processes that make their calls in different orders get an error that lists the calls, within a
-// few seconds. Calls whose rendezvous may still succeed are waited for.
+// Processes that make their calls in different orders get an error within a few seconds. It lists
+// the calls. If a rendezvous may still succeed, the processes wait.
 #include "tests/cc/processes.h"
 
 namespace jaxmg {
@@ -9,9 +9,9 @@ using namespace testing;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Longer than it takes to detect that a rendezvous can't succeed.
+// Longer than the time to detect that a rendezvous can't succeed.
 constexpr milliseconds kLate(4500);
-// The limit of calls that must fail long before it.
+// The limit of calls that must fail long before the limit.
 constexpr seconds kLimit(6);
 
 bool Has(const std::string& text, const std::string& part) {
@@ -22,7 +22,7 @@ double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - beg
 
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
-// A call with two ranks in each process, on two devices.
+// Devices of a call with two ranks in each process, on two devices.
 Devices Two() { return {NewSharingHostDevice, true, true}; }
 std::shared_ptr<const SharedCallSite> SiteOfAll(int processes, const std::string& text) {
   std::vector<int> all;
@@ -66,7 +66,7 @@ TEST(CallsInOppositeOrdersFailSoon) {
           Fails(first, 3, texts, Two());
           Fails(second, 4, texts, Two());
         }
-        Runs(first, 5, Two());  // the failed call has no effect on it
+        Runs(first, 5, Two());  // not affected by the failed call
         EXPECT(NothingIsLeft());
         return "";
       });
@@ -74,7 +74,7 @@ TEST(CallsInOppositeOrdersFailSoon) {
   }
 }
 
-// The other processes haven't made its program, but it has made theirs.
+// The other processes haven't made this process's program, but it has made theirs.
 TEST(ACallThatOthersNeverMakeFailsSoon) {
   for (const int odd : {0, 1}) {
     RunProcesses(3, [&](int process) {
@@ -111,8 +111,8 @@ TEST(ProcessesThatWaitInACycleFail) {
   });
 }
 
-// Each call has another lead. The lead of the second call starts its search when the lead of the
-// first has completed its own: it learns of the cycle from the first lead.
+// The calls have different leads. The lead of the second call starts its search when the first lead
+// has completed its own, and learns of the cycle from the first lead.
 TEST(CallsOnMeshesInOppositeOrderOfRanksFail) {
   RunProcesses(3, [&](int process) {
     const auto first = SiteOn(2, {0, 1}, "potrs (n 8)");
@@ -131,7 +131,8 @@ TEST(CallsOnMeshesInOppositeOrderOfRanksFail) {
   });
 }
 
-// A GPU runs the calls of a program one after the other: another branch, or another iteration.
+// A GPU runs a program's calls one after the other, so another call means another branch or another
+// iteration.
 TEST(OneProgramWithOtherCallsFailsOnGpus) {
   RunProcesses(2, [&](int process) {
     const Devices gpu = {NewSharingHostDevice, false, false};
@@ -144,7 +145,7 @@ TEST(OneProgramWithOtherCallsFailsOnGpus) {
   });
 }
 
-// It may compile or read a file, and join later.
+// The process may be compiling or reading a file, and may join later.
 TEST(AProcessThatIsInNoCallIsWaitedFor) {
   RunProcesses(3, [&](int process) {
     const auto all = SiteOfAll(3, "potrs (n 8)");
@@ -159,7 +160,7 @@ TEST(AProcessThatIsInNoCallIsWaitedFor) {
   });
 }
 
-// Process 0 waits in the first call, process 1 in the second; each joins the other call later.
+// Process 0 waits in the first call and process 1 in the second. Each joins the other call later.
 void JoinsLate(int process, const std::shared_ptr<const SharedCallSite>& first,
                const std::shared_ptr<const SharedCallSite>& second, int64_t run, int64_t other_run,
                const Devices& devices, const Devices& others) {
@@ -189,7 +190,7 @@ TEST(ConcurrentCallsAreWaitedFor) {
       cases.emplace_back(
           [=] { JoinsLate(process, first, second, run + 2, other_run, devices, others); });
     };
-    // Two meshes of the same processes on different devices.
+    // Two meshes of the same processes, on different devices.
     join({0, 1}, 10, 13, device(0), device(1));
     // One program on CPU devices.
     join({0, 1}, 20, 22, device(2), device(2));
@@ -203,8 +204,8 @@ TEST(ConcurrentCallsAreWaitedFor) {
   });
 }
 
-// Two threads of a process start programs, which is discouraged, and the process has been seen to
-// run two at a time before.
+// Two threads of a process start programs, which is discouraged. The hub has already seen the
+// process run two programs at a time.
 TEST(AProcessThatRunsProgramsConcurrentlyIsWaitedFor) {
   RunProcesses(2, [&](int process) {
     const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 9)");

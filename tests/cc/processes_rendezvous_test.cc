@@ -1,5 +1,5 @@
 // Processes that never join a call, join another one, can't prepare it, or don't belong to the job:
-// all others get an error that names the process and the reason, within the limit.
+// within the limit, all others get an error that names the process and the reason.
 #include <csignal>
 
 #include "tests/cc/processes.h"
@@ -61,7 +61,7 @@ TEST(ARankThatNeverJoinsIsNamed) {
   }
 }
 
-// Some ranks of a process join and others don't.
+// Some ranks of a process join, and others don't.
 TEST(AMissingRankOfAnotherProcessIsNamed) {
   RunProcesses(2, [&](int process) {
     const auto site = SiteOn(3, {0, 1, 1});
@@ -83,7 +83,7 @@ TEST(AMissingRankOfAnotherProcessIsNamed) {
   });
 }
 
-// Checks that the error names both calls, long before the limit.
+// Checks that the error names both calls and comes long before the limit.
 void FailsAtOnce(const std::vector<RankOutcome>& outcomes, const char* one, const char* other) {
   for (const RankOutcome& outcome : outcomes) {
     const std::string text = outcome.status.message();
@@ -96,7 +96,7 @@ void FailsAtOnce(const std::vector<RankOutcome>& outcomes, const char* one, cons
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
 TEST(DifferentCallsFailAtOnce) {
-  // Different options: call sites with different names, unknown to the other process.
+  // Different options: the call sites have different names, each unknown to the other process.
   RunProcesses(2, [&](int process) {
     const auto begin = Clock::now();
     const auto site = SiteOn(2, {0, 1}, process == 0 ? "potrs (n 8)" : "potri (n 50)");
@@ -114,7 +114,7 @@ TEST(DifferentCallsFailAtOnce) {
       const auto outcomes = RunRanksHere(site, 1 + step * process, Agrees, kPatience,
                                          process == 0 ? "float64" : "float32");
       FailsAtOnce(outcomes, "float64", "float32");
-      for (const RankOutcome& outcome : outcomes) {  // found by comparison, not as a cycle
+      for (const RankOutcome& outcome : outcomes) {  // from the comparison, not from a cycle
         const std::string text = outcome.status.message();
         EXPECT(Has(text, "make different calls: ")) << text;
         EXPECT(Has(text, "the dtype is float64 in process 0 and float32 in process 1: ")) << text;
@@ -144,7 +144,7 @@ TEST(WhatDiffersIsSaidInTheWordsOfTheCaller) {
   expect("", "(", "the routine is  in process 0 and ( in process 1");
 }
 
-// The calls in which the others waited have failed already.
+// The calls in which the other processes waited have already failed.
 TEST(AProcessThatJoinsLaterLearnsThatTheCallsDiffer) {
   RunProcesses(3, [&](int process) {
     const auto site = SiteOn(3, {0, 1, 2}, process == 0 ? "potrs (n 8)" : "potrs (n 9)");
@@ -158,9 +158,9 @@ TEST(AProcessThatJoinsLaterLearnsThatTheCallsDiffer) {
   });
 }
 
-// Programs may run concurrently, so a process that waits in one call may join the other one later,
+// Programs may run concurrently. So a process that waits in one call may join the other one later,
 // if it has made that program. The devices of a program are unknown before it has run.
-// processes_order_test.cc has the calls that are known to be in a different order.
+// processes_order_test.cc tests calls whose order is known to differ.
 TEST(CallsThatMayStillJoinAreWaitedFor) {
   for (const bool late : {false, true}) {  // process 0 makes the second program later
     RunProcesses(2, [&](int process) {
@@ -184,7 +184,7 @@ TEST(CallsThatMayStillJoinAreWaitedFor) {
   }
 }
 
-// The processes have made both programs and run neither, so that their order is unknown.
+// The processes have made both programs but run neither, so their order is unknown.
 TEST(CallsInAnotherOrderAreNamedAtTheLimit) {
   RunProcesses(2, [&](int process) {
     const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 50)");
@@ -235,7 +235,7 @@ TEST(ProcessesOfAnotherJobAreRefused) {
                    milliseconds(500))) {
             const std::string text = one.status.message();
             EXPECT(!one.status.ok()) << "process " << process << " joined one of another job";
-            // The connecting process gets the proof first, and doesn't wait for the limit.
+            // The connecting process gets the other's proof first, and doesn't wait for the limit.
             EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
           }
           for (const ConnectionInfo& info : Hub::Instance().Connections()) {
@@ -248,14 +248,14 @@ TEST(ProcessesOfAnotherJobAreRefused) {
 }
 
 // The process runs, but accepts no connection before it knows which processes to expect. That may
-// take longer than the limit of a greeting.
+// take longer than the time limit of a greeting.
 TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
   for (const Transport transport : {Transport::kTcp}) {
     JobOptions options = Over(transport, seconds(20));
     std::map<int, std::string> all;
     options.before = [&](int process, std::map<int, std::string>* addresses) {
       all = *addresses;
-      // Process 2 expects process 1 alone, which connects later than process 0.
+      // Process 2 expects only process 1, which connects later than process 0.
       if (process == 2) addresses->erase(0);
       if (process == 1) std::this_thread::sleep_for(seconds(12));
     };
@@ -273,7 +273,7 @@ TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
   }
 }
 
-// A rank that can't prepare the call fails it in all processes, also in those that join later.
+// A rank that can't prepare the call fails it in all processes, including those that join later.
 TEST(ARankThatCanNotJoinFailsAllProcesses) {
   RunProcesses(3, [&](int process) {
     const auto site = SiteOn(4, {0, 1, 1, 2});
@@ -281,7 +281,7 @@ TEST(ARankThatCanNotJoinFailsAllProcesses) {
       const auto begin = Clock::now();
       const Status why = Error(Code::kUnavailable, "no library in process ", broken);
       std::vector<Status> statuses;
-      // All processes are connected before one fails.
+      // All processes connect before one fails.
       for (const RankOutcome& one : RunRanksHere(site, 10 + 2 * broken, [](const RankContext& c) {
              return c.comm.Agree(Status::Ok());
            })) {

@@ -63,7 +63,8 @@ int64_t ResidentPages() {
   return resident;
 }
 
-// Every rank sends to every other one: blocks of a larger matrix, whose sizes nothing divides.
+// Every rank sends to every other one: blocks of a larger matrix, with sizes that have no common
+// divisor.
 Status ExchangeAll(const RankContext& context, int64_t rows) {
   Communicator& comm = context.comm;
   const int64_t ld = rows + 3, columns = 5;
@@ -181,7 +182,8 @@ TEST(SharedValuesReachEveryRank) {
   }
 }
 
-// As in one process: the first cause, of the lowest rank, in whichever process it is.
+// As in one process, all ranks return the first cause, from the lowest rank, whichever process has
+// it.
 TEST(AgreementIsTheFirstCause) {
   for (const auto& deal : kDeals) {
     for (int bad = 0; bad < 4; ++bad) {
@@ -192,7 +194,7 @@ TEST(AgreementIsTheFirstCause) {
             context.comm.Abort(mine);
             return context.comm.Agree(mine);
           }
-          int value = 0;  // from a rank that will never send
+          int value = 0;  // rank `bad` will never send
           const Status told = context.comm.Recv(Stream::kMain, bad, Block(&value, 1, 1, 1));
           EXPECT(told.code() == Code::kAborted) << told.message();
           return context.comm.Agree(told);
@@ -233,7 +235,7 @@ TEST(AnExceptionOfARankIsAnErrorOfAll) {
 }
 
 // Blocks that a rank sends must not be read after the call has failed, because their memory is
-// freed. (With -fsanitize=address a read would be an error.)
+// freed. (-fsanitize=address would report a read.)
 TEST(SentBlocksAreNotReadAfterAFailure) {
   for (const Transport transport : kSockets) {
     JobOptions options;
@@ -327,8 +329,8 @@ class Recorder : public FrameSink {
   std::vector<int64_t> seen;
 };
 
-// A frame may arrive before its process has joined the call, or after the call has ended. After
-// each rendezvous all frames that were sent before it have arrived.
+// A frame may arrive before its process has joined the call, or after the call has ended. A
+// rendezvous completes only after all frames sent before it have arrived.
 TEST(FramesAreKeptForTheirCallAlone) {
   RunProcesses(2, [&](int process) {
     Hub& hub = Hub::Instance();
@@ -350,7 +352,7 @@ TEST(FramesAreKeptForTheirCallAlone) {
     };
     const auto call = std::make_shared<Recorder>();
     for (const int64_t value : {1, 2, 3}) send(5, value);
-    send(4, 8);  // which the other process never joins: an earlier call of the lead
+    send(4, 8);  // an earlier call of the lead, which process 0 never joins
     all_join();
     if (process == 0) {
       EXPECT(hub.calls() >= 2) << hub.calls();
@@ -379,7 +381,7 @@ TEST(FramesAreKeptForTheirCallAlone) {
   });
 }
 
-// Several call sites and executions at a time, which the processes begin in different orders.
+// Several call sites and executions at a time. The processes begin them in different orders.
 TEST(ConcurrentCallsAreSeparate) {
   RunProcesses(2, [&](int process) {
     std::vector<std::shared_ptr<const SharedCallSite>> sites;
@@ -423,9 +425,9 @@ TEST(AThousandRendezvousFreeTheirMemory) {
     EXPECT(NothingIsLeft());
     EXPECT(OpenFiles() == files) << OpenFiles() << " files, before " << files;
     EXPECT(Threads() <= threads) << Threads() << " threads, before " << threads;
-    // Some buffers are kept for the next use.
+    // A few buffers are kept for reuse.
     EXPECT(alive < objects + 20) << alive - objects << " more objects";
-    // Every one of these calls receives three blocks of 80 KB.
+    // Each of these calls receives three blocks of 80 KB.
     EXPECT(ResidentPages() < pages + 5000 + kQuarantined)
         << ResidentPages() - pages << " more pages";
     return "";

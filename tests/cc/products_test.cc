@@ -23,11 +23,11 @@ namespace {
 
 using namespace testing;
 
-// C is m x n, and k the dimension that a product sums over.
+// C is m x n, and k is the dimension over which a product sums.
 struct Sizes3 {
   int64_t m, n, k;
   int ranks;
-  int64_t extra_rows = 0;  // of padding on each rank, beyond what the sizes need
+  int64_t extra_rows = 0;  // padding rows on each rank, beyond those that the sizes need
 };
 
 const Sizes3 kSizes[] = {
@@ -107,7 +107,7 @@ struct Problem3 {
 
   Product<T> on(int rank) { return {kind, x.on(rank), y.on(rank), c.on(rank), terms, factor}; }
 
-  // The sum of products of an element, and of their absolute values.
+  // Returns the sum of an element's products, and the sum of their absolute values.
   std::pair<T, Real<T>> Exact(int64_t i, int64_t j) const {
     if (kind == ProductKind::kAdjointOf) return {Turned(terms.adjoint, x.at(j, i)), 0};
     T sum = 0;
@@ -143,7 +143,7 @@ struct Problem3 {
 
 bool Fits(ProductKind kind, const Sizes3& s) { return kind != ProductKind::kGram || s.m == s.n; }
 
-// Computes the product, and returns C's blocks.
+// Computes the product and returns C's blocks.
 template <typename T>
 std::vector<std::vector<T>> Run(Problem3<T> problem, const DeviceMaker& make) {
   const auto x = problem.x.blocks, y = problem.y.blocks;
@@ -187,7 +187,7 @@ void Check(ProductKind kind, const Sizes3& s, const ProductTerms<T>& terms, Fact
   EXPECT(Run(problem, make) == blocks) << problem.name() << "another run has other bits";
 }
 
-// Tunings by which each way of a product is taken.
+// Returns tunings that select each algorithm of a product.
 std::vector<Tuning> Tunings() {
   Tuning narrow = LikeGpu();  // several pieces of a few rows
   narrow.usual_tile = 2;
@@ -326,7 +326,7 @@ TEST(RanksShareGram) {
   }
 }
 
-// What a rank allocates beside its rows is less than they are, if they are many.
+// A rank's workspace is smaller than its rows, if it has many rows.
 TEST(WorkspaceIsSmallerThanTheRows) {
   Tuning tuning = LikeGpu();
   tuning.usual_tile = 16;

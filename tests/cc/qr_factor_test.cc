@@ -1,4 +1,4 @@
-// The kept QR factor: one factorization, then every operation with the factor; and gels. On the
+// The kept QR factor: one factorization, then every operation with the factor. Also gels. On the
 // host, on an AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/qr/qr_factor.h"
 
@@ -146,7 +146,7 @@ class Factor {
     });
   }
 
-  // Routines with a replicated operand.
+  // Runs a routine with a replicated operand.
   template <typename Routine>
   std::vector<T> WithColumns(const std::vector<T>& b, const Routine& routine) {
     const auto tiles = problem.blocks;
@@ -179,7 +179,7 @@ class Factor {
                        });
   }
 
-  // Applies op(Q) to b, of which each rank has `rows` rows.
+  // Applies op(Q) to b; each rank holds `rows` rows of b.
   std::vector<T> ApplyRows(Op op, int64_t rows, const std::vector<T>& b) {
     std::vector<T> x(b.size(), NaN<T>());
     Run([&](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
@@ -235,12 +235,13 @@ void ExpectClose(const std::string& what, const std::vector<T>& x, const std::ve
   Real<T> worst = 0;
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
     const Real<T> error = std::abs(x[i] - y[i]);
-    worst = error <= worst ? worst : error;  // keeps NaN too
+    worst = error <= worst ? worst : error;  // propagates NaN
   }
   EXPECT(worst <= tolerance) << what << " is off by " << worst << ", more than " << tolerance;
 }
 
-// If M is nearly singular, as few of these are, rounding determines the last columns of Q.
+// The bound is large because rounding determines the last columns of Q if M is nearly singular, as
+// a few of these matrices are.
 template <typename T>
 Real<T> Unit(const Shape& shape) {
   return 2e3 * kEps<T> * static_cast<Real<T>>(shape.m + shape.n);
@@ -288,7 +289,7 @@ void CheckShape(const Shape& shape, const DeviceMaker& make) {
   ExpectClose<T>(factor.name() + "Q", factor.problem.Rows(), q, Unit<T>(shape));
 }
 
-// Checks least-squares solutions of M x = b, and the shortest x with M^T x = b and M^H x = b.
+// Checks least-squares solutions of M x = b, and the shortest x with M^T x = b and with M^H x = b.
 template <typename T>
 void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
   const int64_t m = shape.m, n = shape.n;
@@ -333,8 +334,8 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
           }
           continue;
         }
-        // x solves the equations and lies in the range of conj(M) or M: Q^T x or Q^H x is zero
-        // from row m on.
+        // x solves the equations and lies in the range of conj(M) or M: Q^T x or Q^H x is zero from
+        // row m on.
         std::vector<T> column(n);
         for (int64_t i = 0; i < n; ++i) column[i] = x[i * nrhs + r];
         for (int64_t j = 0; j < m; ++j) {
@@ -365,7 +366,8 @@ void CheckShapes(const DeviceMaker& make) {
   }
 }
 
-// The AsyncDevice takes most of the time, and its streams don't depend on the dtype.
+// The AsyncDevice runs one dtype only: it takes most of the time, and its streams don't depend on
+// the dtype.
 TEST(ProductsSolutionsAndQFloat32) { CheckShapes<float>(OnHost); }
 TEST(ProductsSolutionsAndQFloat64) { CheckShapes<double>(OnHost); }
 TEST(ProductsSolutionsAndQComplex64) { CheckShapes<std::complex<float>>(OnHost); }

@@ -1,5 +1,5 @@
-// QR, products and polynomials of stacks: StackKernels of the host, and QR by the kernel for GPUs
-// run on the host.
+// QR, products and polynomials of stacks: StackKernels of the host, and QR with the GPU kernel run
+// on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -29,7 +29,7 @@ using host_cuda::Cast;
 using host_cuda::Launch;
 using Wide = std::complex<long double>;
 
-// Elements of op(X), X of `ld` numbers a row.
+// Returns an element of op(X). X has leading dimension `ld` (row-major).
 template <typename T>
 T At(const StackedFactor<T>& x, int64_t matrix, int64_t i, int64_t j) {
   const T* const data = x.data + matrix * x.size;
@@ -37,13 +37,13 @@ T At(const StackedFactor<T>& x, int64_t matrix, int64_t i, int64_t j) {
   return x.op == Op::kTrans ? data[j * x.ld + i] : Conj(data[j * x.ld + i]);
 }
 
-// With the kernel, like CudaStacks, and products of loops.
+// Factors with the kernel, like CudaStacks. Products are loops.
 template <typename T>
 void FactorByKernel(int64_t count, int64_t m, int64_t n, unsigned warps, bool in_shared, T* a,
                     T* q) {
   using R = Real<T>;
   const StackedQr<T> program(count, m, n);
-  // What nothing has set is not read.
+  // NaN shows that no uninitialized number is read.
   std::vector<T> space(program.Space(), std::numeric_limits<R>::quiet_NaN());
   auto factor = [&](int64_t first, int64_t width, T* v, T* t) {
     Launch(static_cast<unsigned>(count), 32 * (warps + 1), 1, [&] {
@@ -87,14 +87,14 @@ T Number(std::mt19937_64& random) {
 
 constexpr int64_t kCount = 4;
 
-// Random matrices, one of rank 1, one with a column of zeros and one of tiny numbers, and one that
-// is upper triangular.
+// Returns random matrices, one of rank 1, one with a column of zeros and one of tiny numbers, and
+// one that is upper triangular.
 template <typename T>
 std::vector<T> Matrices(int64_t m, int64_t n) {
   std::mt19937_64 random(m * 1000 + n);
   std::vector<T> a(kCount * m * n);
   for (T& x : a) x = Number<T>(random);
-  const Real<T> tiny = sizeof(Real<T>) == 4 ? 1e-22 : 1e-160;  // whose squares are denormal
+  const Real<T> tiny = sizeof(Real<T>) == 4 ? 1e-22 : 1e-160;  // its square is denormal
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       a[(m + i) * n + j] = Real<T>(1) / Real<T>(1 + i + j % 2);
@@ -106,7 +106,7 @@ std::vector<T> Matrices(int64_t m, int64_t n) {
   return a;
 }
 
-// A = Q R, Q^H Q = 1 up to rounding, R upper triangular with a real diagonal.
+// Checks A = Q R and Q^H Q = 1 up to rounding, and that R is upper triangular with a real diagonal.
 template <typename T>
 void CheckFactors(int64_t m, int64_t n, const std::vector<T>& a, const std::vector<T>& r,
                   const std::vector<T>& q) {
@@ -154,7 +154,7 @@ void CheckQr() {
       q.assign(q.size(), T(7));
       FactorByKernel<T>(kCount, m, n, warps, in_shared, r.data(), q.data());
       CheckFactors<T>(m, n, a, r, q);
-      // Signs are LAPACK's.
+      // The signs equal LAPACK's.
       for (int64_t i = 0; i < std::min(m, n); ++i) {
         EXPECT(std::real(r[i * (n + 1)]) * std::real(expected[i * (n + 1)]) >= 0) << m << " " << i;
       }
@@ -170,7 +170,7 @@ TEST(QrFloat64) { CheckQr<double>(); }
 TEST(QrComplex64) { CheckQr<std::complex<float>>(); }
 TEST(QrComplex128) { CheckQr<std::complex<double>>(); }
 
-// A matrix with NaN doesn't change others.
+// A matrix with NaN doesn't affect others.
 TEST(QrOfNan) {
   std::vector<double> a = Matrices<double>(40, 40), r = a, q(a.size()), expected_q(a.size());
   FactorByKernel<double>(kCount, 40, 40, 2, true, r.data(), expected_q.data());
@@ -217,8 +217,8 @@ TEST(Products) {
   CheckProducts<std::complex<double>>();
 }
 
-// Of matrices (count, m, n) that are s_i e_i f_i^H up to a unitary number, whose singular values
-// the polynomials map one by one.
+// Checks matrices (count, m, n) of the form sum of s_i e_i f_i^H, times a unitary number. The
+// polynomials map their singular values one by one.
 template <typename T>
 void CheckPolynomials(int64_t m, int64_t n) {
   using R = Real<T>;

@@ -21,11 +21,12 @@ using DeviceMaker = std::function<std::unique_ptr<Device>(int rank)>;
 
 inline std::unique_ptr<Device> OnHost(int) { return NewHostDevice(); }
 
-// The time limit of a wait for another rank in tests that are not about time limits.
+// The time limit of a wait for another rank, in tests that don't test time limits.
 constexpr std::chrono::seconds kPatience{30};
 
-// Runs `program` on every rank. Returns the Status of each, or the error of its enqueued work. If
-// ranks exceed `limit` the test program exits, because hundreds of later cases might wait as long.
+// Runs `program` on every rank. Returns each rank's Status, or the error of its enqueued work. If
+// ranks exceed `limit`, the test program exits, because hundreds of later cases might also wait
+// that long.
 inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
                                     std::chrono::duration<double> limit = kPatience,
                                     const DeviceMaker& make = OnHost) {
@@ -45,7 +46,7 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // A rank that missed a wake-up succeeds at its deadline, so the time is checked too.
+  // A rank that missed a wake-up succeeds at its deadline, so this also checks the time.
   if (limit >= kPatience && std::chrono::steady_clock::now() - begin >= limit) {
     for (const Status& status : statuses) std::fprintf(stderr, "%s\n", status.message().c_str());
     std::fprintf(stderr, "FAILED: a rank waited until the time limit\n");

@@ -1,5 +1,5 @@
-// Recorder: the operations of all streams of all ranks with their memory accesses, in which races
-// are found. For recording_device.h.
+// Recorder: records the operations of all streams of all ranks with their memory accesses, and
+// finds races in them. For recording_device.h.
 #ifndef JAXMG_TESTS_CC_RECORDER_H_
 #define JAXMG_TESTS_CC_RECORDER_H_
 
@@ -16,7 +16,7 @@
 
 namespace jaxmg::testing {
 
-// For each stream of each rank, the number of its operations that precede a point.
+// For each stream of each rank, the number of its operations that precede this point.
 using VectorClock = std::vector<int64_t>;
 
 struct MemoryAccess {
@@ -65,8 +65,8 @@ class Recording {
     return b.before[a.lane] >= a.before[a.lane];
   }
 
-  // Returns how many operations named `name` are unordered with some operation named `other` of
-  // the same rank.
+  // Returns the number of operations named `name` that are unordered with an operation named
+  // `other` of the same rank.
   int64_t CountConcurrent(const char* name, const char* other) const {
     const auto is = [](const Operation& a, const char* with) { return a.text.rfind(with, 0) == 0; };
     return std::count_if(operations_.begin(), operations_.end(), [&](const Operation& a) {
@@ -78,7 +78,8 @@ class Recording {
     });
   }
 
-  // Describes the first two unordered operations that access the same memory, one of them writing.
+  // Describes the first two unordered operations that access the same memory, at least one of them
+  // writing.
   std::string FirstRace() const {
     for (size_t i = 0; i < operations_.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {

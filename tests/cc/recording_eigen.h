@@ -151,7 +151,7 @@ class RecordingSecular : public SecularKernels<T> {
   MemoryAccess Share(R* data, int64_t begin, int64_t end) {
     return to_.Write(data + begin, end - begin, end - begin, 1);
   }
-  // All from the first to the last of those that an index names.
+  // Returns the access to all columns from the smallest to the largest index.
   MemoryAccess Columns(int64_t rows, int64_t count, const int32_t* index, const R* data, int64_t ld,
                        bool writes) {
     int64_t begin = 0, end = count;

@@ -22,7 +22,7 @@ class RecordingLu : public LuKernels<T> {
             offset);
     return real_.FactorPanel(s, m, n, a, lda, offset, pivots, info);
   }
-  // All rows from the first on may change, up to the leading dimension.
+  // Any row from the first one up to the leading dimension may change.
   Status SwapRows(Stream s, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
                   int64_t count, const int32_t* pivots) override {
     to_.Add(s, "swap rows", {to_.Write(a, lda, lda - offset, n), to_.Read(pivots, count, count, 1)},

@@ -12,7 +12,7 @@
 namespace jaxmg::testing {
 namespace {
 
-// op(A)(i, j)
+// Returns op(A)(i, j).
 template <typename T>
 T At(char op, const T* a, int lda, int i, int j) {
   if (op == 'N') return a[j * lda + i];
@@ -56,7 +56,7 @@ void Herk(char*, char*, int* n, int* k, Real<T>* alpha, T* a, int* lda, Real<T>*
   }
 }
 
-// op(A) of a triangular A. Neither the other triangle nor a unit diagonal is read.
+// op(A) for a triangular A. Reads neither the other triangle nor a unit diagonal.
 template <typename T>
 struct Triangular {
   bool lower() const { return (uplo == 'L') == (op == 'N'); }
@@ -118,11 +118,11 @@ Real<T> Size(const T& x) {
   return std::abs(std::real(x)) + std::abs(std::imag(x));
 }
 
-// A = L L^H, or with the upper triangle A = L^H L of which L^H is left.
+// Factors A = L L^H. In the upper triangle it stores L^H.
 template <typename T>
 void Potrf(char* uplo, int* n, T* a, int* lda, int* info) {
   const bool lower = *uplo == 'L';
-  // L(i, j), or its conjugate.
+  // Returns L(i, j), or its conjugate in the upper triangle.
   auto l = [&](int i, int j) -> T& { return lower ? a[j * *lda + i] : a[i * *lda + j]; };
   *info = 0;
   for (int j = 0; j < *n; ++j) {
@@ -174,7 +174,7 @@ void Trtri(char* uplo, char* diag, int* n, T* a, int* lda, int* info) {
       return;
     }
   }
-  // In LAPACK's order: lower triangles from the last column, upper ones from the first, so that
+  // Uses LAPACK's order: lower triangles from the last column, upper ones from the first, so that
   // inverse * A is the identity up to rounding.
   const bool lower = *uplo == 'L';
   for (int step = 0; step < *n; ++step) {
@@ -182,7 +182,8 @@ void Trtri(char* uplo, char* diag, int* n, T* a, int* lda, int* info) {
     T* column = a + j * *lda;
     const T reciprocal = *diag == 'U' ? T(1) : T(1) / column[j];
     if (*diag != 'U') column[j] = reciprocal;
-    // The columns processed before hold the inverse of their block, without its unit diagonal.
+    // The columns that are already processed hold the inverse of their block, without its unit
+    // diagonal.
     auto inverse = [&](int i, int k) { return i == k && *diag == 'U' ? T(1) : a[k * *lda + i]; };
     const int begin = lower ? j + 1 : 0, end = lower ? *n : j;
     for (int next = 0; next < end - begin; ++next) {
@@ -195,7 +196,7 @@ void Trtri(char* uplo, char* diag, int* n, T* a, int* lda, int* info) {
   }
 }
 
-// Eigenvalues by Jacobi rotations, which converge for every Hermitian matrix.
+// Computes eigenvalues with Jacobi rotations, which converge for every Hermitian matrix.
 template <typename T>
 void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
   using R = Real<T>;
@@ -237,7 +238,7 @@ void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
           h[j * n + p] = c * hp - s * hq;
           h[j * n + q] = conj_s * hp + c * hq;
         }
-        h[q * n + p] = h[p * n + q] = 0;  // up to rounding, which would be rotated forever
+        h[q * n + p] = h[p * n + q] = 0;  // removes rounding errors, which would be rotated forever
       }
     }
   }
@@ -268,8 +269,8 @@ void Heevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, Real
   Jacobi(jobz, *n, a, *lda, w, info);
 }
 
-// Unblocked reflectors, as LAPACK's geqr2 makes them: H_j = 1 - tau v v^H, v_j = 1. Of a column as
-// it is scaled to be of size 1: squares, and quotients of denormal numbers, may vanish.
+// Computes unblocked reflectors, as LAPACK's geqr2: H_j = 1 - tau v v^H, v_j = 1. Scales each
+// column to a size of 1 first, because squares, and quotients of denormal numbers, may vanish.
 template <typename T>
 void Geqrf(int* m, int* n, T* a, int* lda, T* tau, T*, int*, int* info) {
   for (int j = 0; j < std::min(*m, *n); ++j) {
@@ -322,7 +323,7 @@ void Orgqr(int* m, int* n, int* k, T* a, int* lda, T* tau, T*, int*, int* info) 
   *info = 0;
 }
 
-// x (n) := x without its parts along the columns of q, of unit length.
+// Orthogonalizes x (n) against the columns of q and normalizes it.
 template <typename T>
 void MakeUnit(int n, int columns, const T* q, int64_t ldq, T* x) {
   for (int pass = 0; pass < 2; ++pass) {
@@ -337,8 +338,8 @@ void MakeUnit(int n, int columns, const T* q, int64_t ldq, T* x) {
   }
 }
 
-// One-sided Jacobi rotations of a square matrix: A V has columns that are orthogonal. U's columns
-// of singular values that are 0 are completed to an orthonormal basis.
+// Applies one-sided Jacobi rotations to a square matrix, so that A V has orthogonal columns.
+// Completes U's columns for singular values of 0 to an orthonormal basis.
 template <typename T>
 void OneSided(const char* jobz, int n, T* a, int lda, Real<T>* s, T* u, int ldu, T* vt, int ldvt) {
   using R = Real<T>;
@@ -417,14 +418,14 @@ void OneSided(const char* jobz, int n, T* a, int lda, Real<T>* s, T* u, int ldu,
 template <typename T>
 void Gesdd(char* jobz, int* m, int* n, T* a, int* lda, Real<T>* s, T* u, int* ldu, T* vt, int* ldvt,
            T*, int*, int*, int* info) {
-  *info = *m == *n ? 0 : -2;  // square matrices alone
+  *info = *m == *n ? 0 : -2;  // square matrices only
   if (*info == 0) OneSided(jobz, *n, a, *lda, s, u, *ldu, vt, *ldvt);
 }
 
 template <typename T>
 void ComplexGesdd(char* jobz, int* m, int* n, T* a, int* lda, Real<T>* s, T* u, int* ldu, T* vt,
                   int* ldvt, T*, int*, Real<T>*, int*, int* info) {
-  *info = *m == *n ? 0 : -2;  // square matrices alone
+  *info = *m == *n ? 0 : -2;  // square matrices only
   if (*info == 0) OneSided(jobz, *n, a, *lda, s, u, *ldu, vt, *ldvt);
 }
 

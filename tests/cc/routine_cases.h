@@ -43,16 +43,16 @@ void OnStreams(const Tuning& tuning, const Check& check) {
   make_device = OnHost;
 }
 
-// Tunings that differ in the order of a routine's steps: the GPUs', the host's, and one with which
-// a single rank works on small matrices.
+// Returns tunings that differ in the order of a routine's steps: the GPUs', the host's, and one
+// with which a single rank works on small matrices.
 inline std::vector<Tuning> TuningsOnStreams() {
   Tuning gathering = LikeGpu();
   gathering.whole_order = gathering.gather_to_solve = gathering.gather_to_invert = 40;
   return {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning(), gathering};
 }
 
-// Tunings with which one rank does all the work on a small matrix, as on GPUs: as a single tile,
-// and in several.
+// Returns tunings with which one rank does all the work on a small matrix, as on GPUs: in a single
+// tile, and in several.
 inline std::vector<Tuning> GatheringTunings() {
   Tuning one = LikeGpu();
   one.usual_tile = 7;

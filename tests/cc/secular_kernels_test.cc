@@ -1,4 +1,4 @@
-// The kernels for merges of divide and conquer, run on the host.
+// The kernels for the merges of divide and conquer, run on the host.
 #include <cstdint>
 #include <numeric>
 #include <random>
@@ -17,7 +17,7 @@ namespace {
 
 using host_cuda::Launch;
 
-// Launches them like CudaSecular, but with few threads, which take less time here.
+// Launches the kernels like CudaSecular, but with few threads, which take less time here.
 template <typename R>
 class EmulatedSecular : public SecularKernels<R> {
  public:
@@ -69,15 +69,15 @@ class EmulatedSecular : public SecularKernels<R> {
 
 constexpr unsigned kFew = 8;
 
-// Fewer orders than for the host device: emulated threads are slow, and every root runs the same
-// code.
+// Uses fewer orders than the host device's test: emulated threads are slow, and every root runs the
+// same code.
 template <typename R>
 void CheckOrders() {
   EmulatedSecular<R> few(kFew), many(kSecularThreads);
   CheckMerges(few, {1, 2, 3, 9});
   std::mt19937_64 random(5);
   CheckMerge<R>(few, 150, true, 1, random);
-  // As many threads as on a GPU; most have no pole.
+  // As many threads as on a GPU; most of them have no pole.
   CheckMerge<R>(many, 12, true, 1, random);
 }
 

@@ -1,4 +1,4 @@
-// Merges of divide and conquer, and checks of a device's SecularKernels on them.
+// Merges of divide and conquer, and checks of a device's SecularKernels on these merges.
 #ifndef JAXMG_TESTS_CC_SECULAR_PROBLEM_H_
 #define JAXMG_TESTS_CC_SECULAR_PROBLEM_H_
 
@@ -16,7 +16,7 @@
 
 namespace jaxmg::testing {
 
-// diag(d) + rho z z^T after deflation: distinct poles, no small z.
+// The problem diag(d) + rho z z^T after deflation, with distinct poles and no small z.
 template <typename R>
 struct SecularProblem {
   std::vector<R> d, z;
@@ -47,7 +47,7 @@ void CheckMerge(SecularKernels<R>& kernels, int64_t k, bool clustered, R rho,
   constexpr long double kEps = std::numeric_limits<R>::epsilon();
   const auto problem = SecularProblem<R>::Random(k, clustered, rho, random);
   const std::vector<R>&d = problem.d, &z = problem.z;
-  // Computed in two parts, as on two ranks.
+  // Computes in two parts, as on two ranks.
   const std::vector<std::pair<int64_t, int64_t>> shares = {{0, k / 3}, {k / 3, k}};
   std::vector<R> origin(k), tau(k), roots(k), refined(k);
   std::vector<int32_t> order(k);
@@ -69,7 +69,7 @@ void CheckMerge(SecularKernels<R>& kernels, int64_t k, bool clustered, R rho,
   }
   const long double norm = 1 + rho;
   for (int64_t j = 0; j < k; ++j) {
-    // The root lies between the right poles, and satisfies the equation up to rounding.
+    // The root lies between the right poles and satisfies the equation up to rounding.
     long double w = 1 / static_cast<long double>(rho), noise = w;
     for (int64_t i = 0; i < k; ++i) {
       const long double distance = static_cast<long double>(d[i]) - origin[j] - tau[j];
@@ -109,8 +109,8 @@ void CheckMerge(SecularKernels<R>& kernels, int64_t k, bool clustered, R rho,
 
 template <typename R>
 void CheckMerges(SecularKernels<R>& kernels, const std::vector<int64_t>& orders) {
-  // The second problem has a root (float64, k = 100) to which Li's iteration alone doesn't
-  // converge.
+  // The second problem has a root (float64, k = 100) for which Li's iteration does not converge by
+  // itself.
   for (int seed : {3, 234}) {
     std::mt19937_64 random(seed);
     for (int64_t k : orders) {
@@ -121,7 +121,7 @@ void CheckMerges(SecularKernels<R>& kernels, const std::vector<int64_t>& orders)
   }
 }
 
-// *info is set if, and only if, the limit of evaluations is too low.
+// Checks that *info is set if and only if the limit of evaluations is too low.
 template <typename R>
 void CheckLimit(SecularKernels<R>& kernels) {
   const R d[] = {0, 1, 2}, z[] = {R(0.6), R(0.4), R(0.7)};
@@ -140,8 +140,8 @@ void CheckRotations(SecularKernels<R>& kernels, int64_t rows) {
   std::vector<R> q(ld * kColumns);
   for (size_t i = 0; i < q.size(); ++i) q[i] = R(i % 37) - 11;
   std::vector<R> expected = q;
-  // Chains of four, one and two rotations. Not every rotation begins with the previous one's second
-  // column.
+  // Chains of four, one and two rotations. Some rotations don't begin with the second column of the
+  // previous one.
   const int32_t starts[] = {0, 4, 5, 7};
   const int32_t first[] = {0, 3, 4, 0, 1, 6, 7}, second[] = {3, 4, 0, 3, 2, 5, 8};
   const R c[] = {R(0.6), R(0.8), R(-0.6), R(0.28), 1, 0, R(0.6)};

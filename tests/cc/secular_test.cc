@@ -1,4 +1,5 @@
-// The host's kernels for merges of divide and conquer: roots, the refined z, vectors and columns.
+// The host's kernels for the merges of divide and conquer: roots, the refined z, vectors and
+// columns.
 #include <cstdint>
 #include <memory>
 #include <vector>

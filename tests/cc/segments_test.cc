@@ -1,4 +1,5 @@
-// Memory that processes share: allocation, mappings in other processes, and the loss of a process.
+// Memory shared between processes: allocation, mappings in other processes, and the loss of a
+// process.
 #include "xla_ffi/comm/processes/segments.h"
 
 #include <signal.h>
@@ -101,7 +102,8 @@ TEST(FreeMemoryIsReusedAndSegmentsThatAreTooSmallAreFreed) {
     segments.Free(one);
     segments.Free(other);
   }
-  // One block stays allocated: an unused segment whose gaps are too small would be replaced.
+  // One block stays allocated, because an unused segment whose gaps are too small would be
+  // replaced.
   void* stays = take(20 * kMiB);
   std::vector<int> order = {0, 1, 2};
   do {
@@ -129,7 +131,8 @@ TEST(RunningOutOfMemoryIsAnError) {
   EXPECT(none.message().find("bytes that processes share") != std::string::npos) << none.message();
 }
 
-// Blocks of a rank's workspace are read in place, blocks of other memory are copied first.
+// Other processes read blocks of a rank's workspace in place. Blocks of other memory are copied
+// first.
 TEST(ABlockOfTheWorkspaceIsNotCopied) {
   RunProcesses(2, [](int) {
     AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [](const RankContext& context) -> Status {
@@ -146,7 +149,7 @@ TEST(ABlockOfTheWorkspaceIsNotCopied) {
           JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, 1, {data, kMiB, kMiB, 1}));
           data[0] = 'b';
         }
-        JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));  // the receiver reads after it
+        JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));  // the receiver reads after this agreement
         if (sends) continue;
         JAXMG_RETURN_IF_ERROR(comm.Borrow(Stream::kMain, 0, &block));
         const char first = static_cast<const char*>(block.data)[0];
@@ -161,7 +164,7 @@ TEST(ABlockOfTheWorkspaceIsNotCopied) {
   });
 }
 
-// There are only as many copies as blocks that have not been taken.
+// There are at most as many copies as blocks that the receiver hasn't taken.
 TEST(CopiesAreReusedOnceTheyAreTaken) {
   RunProcesses(3, [](int) {
     AllOk(RunRanksHere(SiteOn(3, {0, 1, 2}), 1, [](const RankContext& context) -> Status {
@@ -190,7 +193,7 @@ TEST(FreedSegmentsAreUnmappedByOthers) {
   RunProcesses(2, [](int) {
     const auto site = SiteOn(2, {0, 1});
     int64_t run = 0;
-    // Each call needs more memory than the segments of the calls before it have.
+    // Each call needs more memory than the segments of earlier calls have.
     auto exchange = [&](size_t bytes) {
       AllOk(RunRanksHere(site, ++run, [&](const RankContext& context) -> Status {
         std::unique_ptr<Buffer> mine, theirs;
@@ -208,14 +211,15 @@ TEST(FreedSegmentsAreUnmappedByOthers) {
     for (size_t bytes = kMiB; bytes <= 128 * kMiB; bytes += 9 * kMiB) exchange(bytes);
     exchange(kMiB);
     exchange(kMiB);
-    // The words of both processes, this process's two segments, and at most two of the other one.
+    // The words of both processes, this process's two segments, and at most two of the other
+    // process.
     EXPECT(Soon([] { return Mappings() <= 6; })) << Mappings() << " mappings";
     EXPECT(NothingIsLeft());
     return "";
   });
 }
 
-// A lost process never signals the event for which a rank waits.
+// A lost process never signals the event that a rank waits for.
 TEST(WaitsForALostProcessEnd) {
   RunProcesses(
       2,
@@ -240,7 +244,7 @@ TEST(WaitsForALostProcessEnd) {
           return static_cast<int32_t>(now - shared->count()) >= 0;
         };
         EXPECT(Soon(come));
-        // Work that its GPU had started may still write the word.
+        // Work that the lost process's GPU had started may still write the word.
         __atomic_store_n(shared->word(), 3, __ATOMIC_RELEASE);
         EXPECT(Soon(come));
         return "";

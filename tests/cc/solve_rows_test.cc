@@ -15,7 +15,7 @@ namespace {
 
 using namespace testing;
 
-// A lower triangle with elements of at most one, a diagonal far from zero, and NaN above it.
+// Returns a lower triangle with small elements, a diagonal of at least 2, and NaN above it.
 template <typename T>
 std::vector<T> Factor(int64_t n) {
   std::mt19937_64 random(n);

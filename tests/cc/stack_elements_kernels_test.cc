@@ -1,5 +1,5 @@
-// StackElements: those of the host, the kernels for GPUs run on the host beside them, and the
-// iterations that consist of them.
+// StackElements of the host, the GPU kernels run on the host, and the iterations that consist of
+// them.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -28,7 +28,7 @@ namespace {
 using host_cuda::Cast;
 using host_cuda::Launch;
 
-// Launches them like CudaElements, in as many pieces as it is told.
+// Launches the kernels like CudaElements, in `pieces` pieces.
 template <typename T>
 class EmulatedElements : public StackElements<T> {
   using R = Real<T>;
@@ -52,7 +52,7 @@ class EmulatedElements : public StackElements<T> {
     Run(count, [&] {
       kernels::SumStack(static_cast<int>(what), size, pieces_, n, Cast(x), Cast(y), parts.data());
     });
-    // Fewer threads than matrices.
+    // Runs with fewer threads than matrices.
     Launch(1, 2, 1, [&] { kernels::AddStackParts(count, pieces_, parts.data(), sums); });
     return Status::Ok();
   }
@@ -133,7 +133,7 @@ void CheckScales() {
     for (const Case& one : cases) {
       for (int64_t place : {int64_t{0}, kSize - 1}) {
         for (bool imaginary : {false, true}) {
-          // The matrix beside it isn't concerned.
+          // The second matrix must not be affected.
           std::vector<T> a(2 * kSize, T(0)), scaled(2 * kSize);
           std::vector<int32_t> exponents(2);
           R* const parts = reinterpret_cast<R*>(a.data() + place);
@@ -203,7 +203,7 @@ void CheckSumsAndCombinations() {
     const StackedTerms<T> only = {y.data(), nullptr, of_x.data(), nullptr, nullptr, R(1)};
     EXPECT(elements.Combine(Stream::kMain, kCount, kSize, kN, only, out.data()).ok());
     EXPECT(out[0] == R(2) * y[0] && out[kSize] == T(0) && out[2 * kSize] == -y[2 * kSize]);
-    // A matrix whose sum is 0 stays as it is.
+    // A matrix whose sum is 0 must not change.
     out = y;
     const std::vector<double> squares = {4, 0, 0.25};
     const auto divide = [&](const T* a) {
@@ -215,7 +215,8 @@ void CheckSumsAndCombinations() {
     divide(y.data());
     out = y;
     divide(out.data());
-    // Several elements of a thread, and of some threads fewer; a root that float can't have.
+    // Threads have several elements, some one less than others; one root is outside of float's
+    // range.
     constexpr int64_t kMany = 4099;
     std::vector<T> many(2 * kMany), parts(many.size());
     std::generate(many.begin(), many.end(), Rand<T>());
@@ -243,7 +244,8 @@ void CheckSumsAndCombinations() {
   });
 }
 
-// max |X Y - Z|, with X^H in the place of X, of n x n matrices.
+// Returns max |X Y - Z|, or max |X^H Y - Z| if `adjoint`, for n x n matrices. A null Z is the
+// identity.
 template <typename T>
 Real<T> Apart(int64_t n, bool adjoint, const T* x, const T* y, const T* z) {
   Real<T> most = 0;
@@ -259,7 +261,7 @@ Real<T> Apart(int64_t n, bool adjoint, const T* x, const T* y, const T* z) {
   return most;
 }
 
-// Of a matrix of full rank, huge and tiny ones, one of rank 1, zeros, and one with NaN.
+// Checks a matrix of full rank, a huge and a tiny one, one of rank 1, zeros, and one with NaN.
 template <typename T>
 void CheckPolar() {
   using R = Real<T>;
@@ -337,7 +339,8 @@ void CheckRoots() {
   }
 }
 
-// Also where an error is just below one that isn't in the region of convergence yet.
+// Checks diagonal matrices; in some, one error is just below another that isn't in the region of
+// convergence yet.
 template <typename T>
 void CheckRootsOfDiagonals() {
   using R = Real<T>;

@@ -1,4 +1,4 @@
-// StackKernels: those of the host, and the kernels for GPUs run on the host.
+// StackKernels of the host, and the GPU kernels run on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -24,7 +24,7 @@ namespace {
 
 using host_cuda::Launch;
 
-// Launches them like CudaStacks, with few threads, which take less time here.
+// Launches the kernels like CudaStacks, but with few threads, which take less time here.
 template <typename R>
 class EmulatedStacks : public StackKernels<R> {
  public:
@@ -36,7 +36,7 @@ class EmulatedStacks : public StackKernels<R> {
     std::vector<int> places(poles);
     std::vector<R> high(poles), low(poles), z(poles), origin_high(poles), origin_low(poles),
         tau(poles), refined(poles);
-    // Fewer threads than poles, each of which has several.
+    // Fewer threads than poles, so that each thread has several.
     Launch(1, threads_, 1, [&] {
       kernels::SortPoles(merges.count, k, merges.gap, merges.high, merges.low, merges.z,
                          places.data(), high.data(), low.data(), z.data());
@@ -99,8 +99,8 @@ class EmulatedStacks : public StackKernels<R> {
   const unsigned threads_;
 };
 
-// Merges of order k: of random poles, of equal ones, with small z beside large ones, and of two
-// equal halves.
+// Merges of order k: with random poles, equal poles, small z among large ones, and two equal
+// halves.
 template <typename R>
 struct Problem {
   static constexpr int64_t kCount = 4;
@@ -145,7 +145,7 @@ struct Solved {
   std::vector<R> high, low, vectors;
 };
 
-// The eigenpairs satisfy the problem and are orthogonal, up to rounding.
+// Checks that the eigenpairs satisfy the problem and are orthogonal, up to rounding.
 template <typename R>
 void CheckPairs(StackKernels<R>& kernels, int64_t k) {
   constexpr long double kEps = std::numeric_limits<R>::epsilon();
@@ -184,7 +184,7 @@ void CheckPairs(StackKernels<R>& kernels, int64_t k) {
   }
 }
 
-// Of a merge with NaN, nothing else is changed.
+// Checks that NaN in one merge doesn't change the others.
 template <typename R>
 void CheckNan(StackKernels<R>& kernels) {
   Problem<R> problem(6);
@@ -212,7 +212,8 @@ void CheckMerges() {
 TEST(MergesFloat32) { CheckMerges<float>(); }
 TEST(MergesFloat64) { CheckMerges<double>(); }
 
-// Random matrices, of equal rows, with zeros, and graded both ways.
+// Checks a random matrix, one of equal rows, one with zeros, and two that are graded, one in each
+// direction.
 template <typename R>
 void CheckTridiagonal(StackKernels<R>& kernels, int64_t n) {
   constexpr int64_t kCount = 5;
@@ -267,8 +268,8 @@ void CheckTridiagonals() {
 TEST(TridiagonalFloat32) { CheckTridiagonals<float>(); }
 TEST(TridiagonalFloat64) { CheckTridiagonals<double>(); }
 
-// A = Q T Q^T with orthogonal Q, of random matrices, with zeros, and of one with eigenvalues that
-// decrease so quickly that squares of entries vanish.
+// Checks A = Q T Q^T with orthogonal Q, for a random matrix, one with zeros, and one whose
+// eigenvalues decrease so quickly that squares of entries vanish.
 template <typename R>
 void CheckReduction(StackKernels<R>& kernels, int64_t n) {
   constexpr int64_t kCount = 3;
@@ -367,7 +368,7 @@ void FactorByKernels(int64_t count, int n, int width, unsigned threads, T* a, in
   }
 }
 
-// Random matrices, one of them singular, one of equal rows but for the last column.
+// Returns random matrices. One is singular, and one has equal rows except in the last column.
 template <typename R>
 std::vector<std::complex<R>> Matrices(int64_t count, int n) {
   std::mt19937_64 random(n);
@@ -384,7 +385,7 @@ std::vector<std::complex<R>> Matrices(int64_t count, int n) {
   return a;
 }
 
-// P A = L U up to rounding, with multipliers of size 1 at most (2^(1/2) of complex ones).
+// Checks P A = L U up to rounding, with multipliers of at most 1 in size (2^(1/2) if complex).
 template <typename R>
 void CheckFactors(int64_t count, int n, const std::vector<std::complex<R>>& a,
                   const std::vector<std::complex<R>>& lu, const std::vector<int32_t>& pivots) {
@@ -426,7 +427,8 @@ template <typename T>
 void CheckLuByKernels() {
   using R = typename kernels::RealOf<T>::type;
   constexpr int64_t kCount = 3;
-  // Of one column, one panel, several, none that a panel divides; more rows than threads and fewer.
+  // Orders: one column, one panel, several panels, and with a partial last panel; more rows than
+  // threads and fewer.
   for (int n : {1, 2, 5, 32, 45, 70}) {
     for (int width : {4, 32}) {
       auto a = Matrices<R>(kCount, n);

@@ -1,4 +1,4 @@
-// The kernels of kernels.cu that make and reduce what is known of a call, run on the host: checks,
+// The kernels of kernels.cu that compute and reduce the status of a call, run on the host: checks,
 // infos, digests and the outcome.
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@
 namespace jaxmg {
 namespace {
 
-// The kernels that check a matrix, and its log-determinant.
+// Tests the kernels that check a matrix and compute its log-determinant.
 template <typename T>
 void CheckChecks() {
   using R = RealType<T>;
@@ -49,7 +49,7 @@ void CheckChecks() {
   EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   a(280, 280) = a(271, 270) = std::numeric_limits<R>::quiet_NaN();
   EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
-  // With the logarithm of the determinant, added as add_log_det does.
+  // With the log-determinant, as add_log_det adds it.
   for (long long j = 0; j < n; ++j) a(j, j) = T(R(1 + j % 7));
   R sum = 3, alone = 3;
   int failed = -1, info = kNoInfo, solver_info = 0;
@@ -60,8 +60,8 @@ void CheckChecks() {
   EXPECT(failed == 0 && info == kNoInfo && sum == alone && sum > 3) << sum;
 }
 
-// The outcome of three ranks at once: as reduce_info, keep_negative, sum_reals, multiply and
-// poison_if have it one after the other.
+// Tests the outcome of three ranks in one kernel. It must equal reduce_info, keep_negative,
+// sum_reals, multiply and poison_if in sequence.
 template <typename T>
 void CheckConclusions() {
   using R = RealType<T>;
@@ -100,7 +100,7 @@ void CheckConclusions() {
           EXPECT(fails ? std::isnan(std::real(x[i])) : x[i] == T(kUntouched)) << i;
         }
         EXPECT(x[399] == T(kUntouched));
-        // What isn't wanted isn't written.
+        // Results with null pointers are not written.
         Launch(1, kThreads, 1, [&] {
           Kernels<T>::conclude(records, kRanks, &status, nullptr, nullptr, nullptr, nullptr, 0);
         });
@@ -110,7 +110,8 @@ void CheckConclusions() {
   }
 }
 
-// A library's LU factor: its pivots from 1, and the first pivot that is zero or not finite.
+// Tests a library's LU factor, with pivots that count from 1, and the search for the first pivot
+// that is zero or not finite.
 template <typename T>
 void CheckLuFactors() {
   using R = RealType<T>;
@@ -146,7 +147,7 @@ void CheckLuFactors() {
   };
   EXPECT(any_after(17) == kNotFinite);  // at (290, 290)
   a(290, 290) = T(0);
-  a(3, n - 1) = std::numeric_limits<R>::quiet_NaN();  // beyond the columns
+  a(3, n - 1) = std::numeric_limits<R>::quiet_NaN();  // after the checked columns
   EXPECT(any_after(17) == 17 && any_after(kNoInfo) == kNoInfo);
   a(3, n - 2) = std::numeric_limits<R>::quiet_NaN();
   EXPECT(any_after(17) == kNotFinite && any_after(kNoInfo) == kNotFinite);
@@ -156,7 +157,7 @@ JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
 JAXMG_TEST_KERNELS(ConcludesAtOnce, CheckConclusions)
 JAXMG_TEST_KERNELS(FactorsOfALibrary, CheckLuFactors)
 
-// Equal to the host device's, for every grid.
+// Digests equal the host device's, for every grid.
 TEST(Digests) {
   std::mt19937_64 random(5);
   std::vector<unsigned> words(1000);
@@ -189,7 +190,7 @@ TEST(Places) {
       EXPECT(record[1] == 0 && record[2] == 77 && record[3] == 0 && record[4] == -1);
     }
   }
-  int info[] = {-1, -1};  // nothing to compare, and no words behind it
+  int info[] = {-1, -1};  // no coordinates to compare, and only one word
   Launch(1, 8, 1, [&] { kernels::jaxmg_init_info(nullptr, 5, 5, info, nullptr, 1, 0, 0); });
   EXPECT(info[0] == kNoInfo && info[1] == -1);
 }
@@ -199,7 +200,7 @@ TEST(Infos) {
   Launch(2, 8, 1, [&] { kernels::jaxmg_fill_int32(infos.data(), 19, kNoInfo); });
   EXPECT(infos[18] == kNoInfo && infos[19] == -1);
   int status = -1;
-  // Pairs of an info and a digest, three numbers apart.
+  // Infos and digests in pairs, three numbers apart.
   for (size_t i = 1; i < infos.size(); i += 3) infos[i] = 77;
   auto reduce = [&] {
     Launch(1, 8, 1, [&] { kernels::jaxmg_reduce_info(infos.data(), 3, 6, &status); });

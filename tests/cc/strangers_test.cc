@@ -1,6 +1,6 @@
-// Strangers, other users of the host and anyone who reaches its ports, can't join a job, read its
-// data, delay it or exhaust its resources. In all tests process 1 listens, and process 0 connects
-// to it during or after the strangers' attempts.
+// Strangers are other users of the host, and anyone who reaches its ports. They can't join a job,
+// read its data, delay it or exhaust its resources. In all tests process 1 listens, and process 0
+// connects to it during or after the strangers' attempts.
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -39,7 +39,7 @@ ProcessAddress AddressOf(const std::map<int, std::string>& addresses, int proces
   return address;
 }
 
-// A blocking socket, with a time limit for each call.
+// A blocking socket with a time limit for each call.
 class Stranger {
  public:
   explicit Stranger(const ProcessAddress& address) {
@@ -69,7 +69,7 @@ class Stranger {
     return send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
-  // Reads `size` bytes, or fewer if the other side closes or nothing arrives within the limit.
+  // Reads `size` bytes, or fewer if the other side closes or if nothing arrives within the limit.
   std::string Read(size_t size) {
     std::string bytes(size, '\0');
     size_t done = 0;
@@ -124,7 +124,7 @@ std::string RandomText(size_t size) {
   return text;
 }
 
-// Runs `part` as that user in a child of this process, and returns its result.
+// Runs `part` as `user` in a child of this process, and returns its result.
 bool AsUser(uid_t user, const std::function<bool()>& part) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -136,7 +136,7 @@ bool AsUser(uid_t user, const std::function<bool()>& part) {
   return status == 0;
 }
 
-// Returns whether this process can act as another user: root can, unless its namespace has no other
+// Returns whether this process can act as another user. Root can, unless its namespace has no other
 // users.
 bool CanBeAnother(const char* test) {
   if (AsUser(kNobody, [] { return geteuid() == kNobody; })) return true;
@@ -185,7 +185,7 @@ bool SendFile(int to, int file) {
   return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
 }
 
-// The call that both processes make at the end; it must succeed.
+// The call that both processes make at the end. It must succeed.
 std::string Solve(int) {
   AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, Agrees));
   EXPECT(NothingIsLeft());
@@ -216,7 +216,7 @@ TEST(FilesOfAnotherUserBlockNoProcess) {
   JobOptions options;
   options.before = [&](int process, std::map<int, std::string>* addresses) {
     std::string sent;
-    if (process == 1) {  // accepts connections from now on
+    if (process == 1) {  // accepts connections from here on
       EXPECT(ReadText(ready[0], &sent, 20000));
       begin = Clock::now();
       return;
@@ -295,7 +295,7 @@ TEST(InvalidGreetingsAreClosed) {
   }
 }
 
-// Strangers that don't know the job's key, although they know its processes.
+// Strangers that don't know the job's key but know its processes.
 TEST(NoProcessJoinsWithoutAProof) {
   for (const Transport transport : {Transport::kAuto, Transport::kTcp}) {
     JobOptions options = Over(transport);
@@ -319,7 +319,7 @@ TEST(NoProcessJoinsWithoutAProof) {
         EXPECT(body.find(one.answer) != std::string::npos) << body;
         EXPECT(stranger.IsClosed(seconds(5)));
       }
-      // The answer of process 1 to one stranger is useless to another one.
+      // The answer of process 1 to one stranger doesn't help another.
       std::string proof, before;
       for (int i = 0; i < 3; ++i) {
         Stranger stranger(address);
@@ -342,7 +342,7 @@ TEST(NoProcessJoinsWithoutAProof) {
   }
 }
 
-// A stranger in place of process 1 learns nothing with which it could join the job.
+// A stranger that replaces process 1 learns nothing that would let it join the job.
 TEST(ProcessesSendNoProofToAStranger) {
   JobOptions options;
   Fd listener;
@@ -425,7 +425,7 @@ double ProcessorSeconds() {
   return in_seconds(usage.ru_utime) + in_seconds(usage.ru_stime);
 }
 
-// Before process 0 connects to process 1, and once it is connected.
+// Many connections, both before process 0 connects to process 1 and after.
 TEST(ManyConnectionsTakeFewResources) {
   for (const Transport transport : {Transport::kAuto, Transport::kTcp}) {
     std::vector<std::unique_ptr<Stranger>> strangers;
@@ -469,7 +469,7 @@ TEST(ManyConnectionsTakeFewResources) {
           AllOk(RunRanksHere(site, 2, Agrees));
           over = true;
           watcher.join();
-          // Connections that may still greet, and connections that are being closed.
+          // Includes connections that may still greet, and connections that are being closed.
           EXPECT(files < files_before + 160) << files << " files, " << files_before << " before";
           EXPECT(threads < threads_before + 40) << threads << " threads";
           // All strangers' connections have been closed.
@@ -485,7 +485,7 @@ TEST(ManyConnectionsTakeFewResources) {
   }
 }
 
-// Connections that wait to be accepted fill the queue, until process 1 accepts and closes them.
+// Connections that wait for accept() fill the queue until process 1 accepts and closes them.
 TEST(AFullQueueIsWaitedFor) {
   const rlimit limit = {6000, 6000};
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
@@ -507,10 +507,11 @@ TEST(AFullQueueIsWaitedFor) {
   RunProcesses(2, Solve, options);
 }
 
-// The hub's thread doesn't spin while no descriptor is free, and process 0 connects later.
+// The hub's thread doesn't spin if no descriptor is free, and process 0 connects later.
 TEST(AProcessWithoutDescriptorsWaits) {
 #ifdef __SANITIZE_ADDRESS__
-  // The sanitizer tests by a pipe whether memory is readable, and without one reports it as freed.
+  // The sanitizer uses a pipe to test whether memory is readable. Without a descriptor it would
+  // report the memory as freed.
   std::fprintf(stderr, "AProcessWithoutDescriptorsWaits skipped: the sanitizer needs them\n");
   return;
 #endif
@@ -538,7 +539,7 @@ TEST(AProcessWithoutDescriptorsWaits) {
       options);
 }
 
-// Processes of one host listen over TCP only on request, and then on the loopback interface alone.
+// Processes of one host listen over TCP only on request, and then only on the loopback interface.
 TEST(NoOtherHostReachesAJobOfOneHost) {
   for (const Transport transport : {Transport::kAuto, Transport::kUnix, Transport::kTcp}) {
     JobOptions options = Over(transport);

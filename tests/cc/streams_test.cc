@@ -1,6 +1,5 @@
-// The order of routines' operations on the streams of all ranks: every two accesses to the same
-// memory, one of them writing, are ordered by events, so that no device can execute them
-// concurrently.
+// The order of routines' operations on the streams of all ranks: events order every two accesses to
+// the same memory of which at least one writes, so that no device can execute them concurrently.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -75,7 +74,7 @@ void CheckRoutines(const Case& c, const Tuning& tuning) {
   }
 }
 
-// Generalized eigenproblems, solved by one rank or by all, with some of the eigenvectors.
+// Tests generalized eigenproblems, solved by one rank or by all, with a subset of the eigenvectors.
 void CheckGeneralized(const Case& c, Tuning tuning) {
   for (const int64_t from : {0, 1}) {
     tuning.ShareEigenproblemsFrom(from);
@@ -102,7 +101,7 @@ TEST(EveryAccessOfGeneralizedEigenproblemsIsOrdered) {
   }
 }
 
-// A kept factor, the operations with it, and its redistribution to rows and back.
+// Tests a kept factor, the operations with it, and its redistribution to rows and back.
 void CheckFactor(const Case& c, const Tuning& tuning) {
   for (int64_t nrhs : {1, 3}) {
     Problem<T> problem(c);
@@ -149,7 +148,7 @@ TEST(EveryAccessIsOrderedOnHostsAndWithCopiedPanels) {
   }
 }
 
-// Small chunks, so that several share the staging tile and its parts are reused.
+// Chunks are small, so that several share the staging tile and its parts are reused.
 TEST(EveryAccessIsOrderedWithNarrowChunks) {
   for (int64_t bytes : {1, 200, 2000}) {
     Tuning tuning = LikeGpu();

@@ -20,7 +20,7 @@ using namespace testing;
 
 template <typename T>
 void CheckSyevd(const Case& c) {
-  if (c.n > 100) return;  // one rank does all the work, slowly with textbook LAPACK
+  if (c.n > 100) return;  // one rank does all the work, with slow textbook LAPACK
   for (bool vectors : {true, false}) {
     Problem<T> problem(c, /*definite=*/false);
     const int64_t n = c.n;

@@ -1,4 +1,4 @@
-// Generalized eigenproblems, from the caller's rows of A and B to the caller's results.
+// Generalized eigenproblems, from the caller's rows of A and B to its results.
 #include "xla_ffi/engine/eigen/sygvd.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace testing;
 
-// Whether all ranks solve the standard eigenproblem, and the columns of its panels.
+// Whether all ranks solve the standard eigenproblem, and the panels' number of columns.
 struct Variant {
   bool all;
   int64_t tile = 0;
@@ -43,7 +43,7 @@ bool Same(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
 }
 
-// Computes all vectors in place of A, those of a subset in separate memory, or none.
+// Computes all vectors in place of A, a subset of them in separate memory, or none.
 template <typename T>
 Eigenpairs<T> Solve(Problem<T> a, Problem<T> b, const Variant& variant, bool vectors,
                     Subset subset = {0, 0}, const DeviceMaker& make = OnHost) {
@@ -72,7 +72,7 @@ Eigenpairs<T> Solve(Problem<T> a, Problem<T> b, const Variant& variant, bool vec
 }
 
 // Checks |A X - B X W| in units of n eps (|A| |X| + |B| |X W|) and |X^H B X - I| in units of n eps,
-// of all vectors and of some, and compares the eigenvalues computed with and without vectors.
+// for all vectors and for some. Compares the eigenvalues computed with and without vectors.
 template <typename T>
 void Check(const Problem<T>& a, const Problem<T>& b, const Variant& variant, Real<T> kappa = 1,
            const DeviceMaker& make = OnHost) {
@@ -144,7 +144,7 @@ TEST(EigenvectorsOfFloat64) { CheckAll<double>(); }
 TEST(EigenvectorsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(EigenvectorsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-// A multiple of B, and diagonal matrices.
+// Tests a multiple of B, and diagonal matrices.
 TEST(KnownEigenvalues) {
   const int64_t n = 30;
   for (const bool all : {false, true}) {
@@ -166,7 +166,7 @@ TEST(KnownEigenvalues) {
   }
 }
 
-// The error grows with the condition number of B, no faster than the bound of the LAPACK Users'
+// The error grows with the condition number of B, but no faster than the bound of the LAPACK Users'
 // Guide, section 4.10.
 TEST(IllConditionedB) {
   const int64_t n = 40;

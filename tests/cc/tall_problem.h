@@ -1,5 +1,5 @@
-// Shared by tests of tall matrices by rows on the ranks: their shapes, matrices of every kind, and
-// products of them.
+// Shared by the tests of tall matrices, distributed by rows: shapes, matrices of every kind, and
+// products.
 #ifndef JAXMG_TESTS_CC_TALL_PROBLEM_H_
 #define JAXMG_TESTS_CC_TALL_PROBLEM_H_
 
@@ -29,7 +29,7 @@ struct TallShape {
   }
 };
 
-// Row-major rows x columns.
+// A row-major rows x columns matrix.
 template <typename T>
 struct Dense {
   Dense(int64_t rows, int64_t columns) : rows(rows), columns(columns), data(rows * columns) {}
@@ -48,7 +48,7 @@ Dense<T> Normal(int64_t rows, int64_t columns, int seed = 1) {
   return a;
 }
 
-// X^H Y.
+// Returns X^H Y.
 template <typename T>
 Dense<T> AdjointProduct(const Dense<T>& x, const Dense<T>& y) {
   Dense<T> product(x.columns, y.columns);
@@ -67,7 +67,7 @@ Real<T> Length(const Dense<T>& x, int64_t column) {
   return std::sqrt(square);
 }
 
-// Orthonormal columns by Gram and Schmidt, twice.
+// Returns a matrix with orthonormal columns, computed by two passes of Gram-Schmidt.
 template <typename T>
 Dense<T> Orthonormal(int64_t rows, int64_t columns) {
   Dense<T> x = Normal<T>(rows, columns, 3);
@@ -108,7 +108,7 @@ struct Named {
   Maker<T> make;
 };
 
-// Matrices of which each needs another algorithm, or none does but the last.
+// Returns matrices that need different algorithms. The hardest ones need the last algorithm.
 template <typename T>
 std::vector<Named<T>> Kinds() {
   const double unit = kEps<T>;

@@ -1,4 +1,4 @@
-// QR of tall matrices by rows on the ranks, on the host and on devices with streams.
+// QR of tall matrices, distributed by rows, on the host and on devices with streams.
 #include "xla_ffi/engine/qr/tall_qr.h"
 
 #include <algorithm>
@@ -29,10 +29,10 @@ namespace {
 using namespace testing;
 using Shape = TallShape;
 
-// Whether one rank factors the matrix for all (whole_qr.h), whatever its size.
+// Whether one rank factors the matrix for all ranks (whole_qr.h), whatever its size.
 bool on_one = false;
 
-// The results of a call: Q by all ranks, and R, Q^H b and powers, the same on all of them.
+// The results of a call: Q of all ranks, and R, Q^H b and the powers, which are equal on all ranks.
 template <typename T>
 struct Results {
   Dense<T> q, r, c;
@@ -45,7 +45,7 @@ bool SameBits(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
 }
 
-// Of `a`, whose last rows are `below`, and of b.
+// Factors `a`, whose last rows are `below`, with the right-hand sides b.
 template <typename T>
 Results<T> Factor(const Shape& s, const Dense<T>& a, const Dense<T>& b, const DeviceMaker& make) {
   const int64_t n = s.n, block = (s.m + s.ranks - 1) / s.ranks + s.extra_rows;
@@ -107,7 +107,7 @@ void CheckR(const std::string& name, const Dense<T>& r) {
   }
 }
 
-// Q orthonormal and A = Q R in each column, R^H R = A^H A, R^H (Q^H b) = A^H b: all to rounding.
+// Checks to rounding, column by column: Q orthonormal, A = Q R, R^H R = A^H A, R^H (Q^H b) = A^H b.
 template <typename T>
 void Check(const std::string& name, const Shape& s, Dense<T> a, Dense<T> b,
            const Results<T>& found) {
@@ -251,7 +251,8 @@ TEST(OneRankFactorsForAll) {
   CheckOnOne<std::complex<double>>();
 }
 
-// Counts the Cholesky factorizations and Householder QRs of a call: which algorithms it has tried.
+// Counts the Cholesky factorizations and Householder QRs of a call, which show the algorithms it
+// has tried.
 TEST(EachAlgorithmGoesAsFarAsItShould) {
   auto tried = [](const Shape& s, const Dense<double>& a) {
     Recording recording(s.ranks);
@@ -281,8 +282,8 @@ TEST(EachAlgorithmGoesAsFarAsItShould) {
   EXPECT(tried(system, OfCondition<double>(s.m, s.n, 1e3)) == Counts(2, 0));
 }
 
-// Errors of x are those of the condition, not of its square: by the corrected seminormal equations
-// as by Q. b is in the direction that suffers most.
+// Errors of x are proportional to the condition number, not to its square, with the corrected
+// seminormal equations as with Q. b has the direction with the largest error.
 TEST(SeminormalEquationsAreAsExactAsQ) {
   const Shape shape = {90, 60, 2, 0, 1, false};
   const Dense<double> u = Orthonormal<double>(90, 60), v = Orthonormal<double>(60, 60);
@@ -311,7 +312,7 @@ TEST(SeminormalEquationsAreAsExactAsQ) {
   EXPECT(std::sqrt(square) <= 60 * kEps<double>) << std::sqrt(square) / kEps<double>;
 }
 
-// Squares of entries that overflow or underflow, on one rank alone too.
+// Tests matrices whose squared entries overflow or underflow, also on a single rank.
 template <typename T>
 void CheckPowers() {
   const int far = std::numeric_limits<Real<T>>::max_exponent * 3 / 4;

@@ -1,6 +1,6 @@
-// NCCL channels emulated on the host by sockets. A thread at each end executes the enqueued
-// operations after random delays. As on a GPU, an end waits for the other one until it is aborted,
-// even if that is gone, and blocks all later operations.
+// NCCL channels, emulated on the host with sockets. A thread at each end executes the enqueued
+// operations after random delays. As on a GPU, an end waits for the other end until the channel is
+// aborted, even if the other end is gone, and blocks all later operations.
 #ifndef JAXMG_TESTS_CC_TEST_CHANNEL_H_
 #define JAXMG_TESTS_CC_TEST_CHANNEL_H_
 
@@ -41,7 +41,7 @@ class TestChannelEnd : public ChannelEnd {
   }
 
   Status Receive(void* data, size_t bytes, std::shared_ptr<Event>* done) override {
-    // Otherwise the sender might wait for an operation behind this receive.
+    // Otherwise the sender might wait for an operation that follows this receive.
     EXPECT(!last_ || last_->IsSet()) << "a receive is enqueued behind one that waits";
     return Enqueue(done, [=](End& end) {
       size_t sent = 0;
@@ -82,7 +82,7 @@ class TestChannelEnd : public ChannelEnd {
 
   template <typename Work>
   Status Enqueue(std::shared_ptr<Event>* done, const Work& work) {
-    // A call of NCCL may take as long.
+    // A call of NCCL may take this long.
     if (random_() % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (end_->aborted) return Status::Fixed(Code::kUnavailable, "the channel is aborted");
     auto event = std::make_shared<AsyncEvent>();
@@ -104,7 +104,7 @@ class TestChannelEnd : public ChannelEnd {
 
 class TestChannelSource : public ChannelSource {
  public:
-  // Failures to inject.
+  // Injected failures.
   std::string name = "sockets 1";
   std::atomic<bool> refuses{false}, hangs{false};
   std::atomic<int> made{0};

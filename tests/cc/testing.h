@@ -1,5 +1,6 @@
-// A test harness of one page: TEST(Name) { EXPECT(condition) << details; }. The program takes parts
-// of the names of the tests to run, or --list. Bazel's --test_filter is such parts between commas.
+// A test harness of one page: TEST(Name) { EXPECT(condition) << details; }. The program's arguments
+// are parts of the names of the tests to run, or --list. Bazel's --test_filter is a comma-separated
+// list of such parts.
 #ifndef JAXMG_TESTS_CC_TESTING_H_
 #define JAXMG_TESTS_CC_TESTING_H_
 
@@ -27,10 +28,10 @@ inline std::atomic<int>& Failures() {
   return failures;
 }
 
-// The most failures of a test that are printed: thousands of lines would hide the first.
+// The largest number of a test's failures to print: thousands of lines would hide the first.
 constexpr int kPrintedFailures = 20;
 
-// How many had failed before the test that is running.
+// Number of failures before the test that is running.
 inline std::atomic<int>& EarlierFailures() {
   static std::atomic<int> failures{0};
   return failures;
@@ -40,7 +41,7 @@ struct Registration {
   Registration(const char* name, void (*body)()) { Tests().push_back({name, body}); }
 };
 
-// Collects the details of a failure, and prints them on destruction. Thread-safe.
+// Collects the details of a failure and prints them on destruction. Thread-safe.
 class Failure {
  public:
   Failure(const char* file, int line, const char* condition) {

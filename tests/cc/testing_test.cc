@@ -1,4 +1,4 @@
-// The harness runs the requested tests, and fails if there are none.
+// The harness runs the requested tests, and fails if no test matches.
 #include "tests/cc/testing.h"
 
 #include <string>

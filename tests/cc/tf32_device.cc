@@ -40,7 +40,7 @@ class Tf32Products : public ForwardingBlas<T> {
   }
 
  private:
-  // Copies m x n elements, rounded to 10 bits behind the binary point.
+  // Copies m x n elements, rounded to 10 bits after the binary point.
   static std::vector<T> Rounded(int64_t m, int64_t n, const T* a, int64_t lda) {
     std::vector<T> copy(lda * n);
     for (int64_t j = 0; j < n; ++j) {

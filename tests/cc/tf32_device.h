@@ -8,7 +8,8 @@
 
 namespace jaxmg::testing {
 
-// `real` with another tuning and TF32 products; any other operation at that precision fails.
+// Returns `real` with another tuning and TF32 products. Any other operation at that precision
+// fails.
 std::unique_ptr<Device> WithTf32(Device& real, const Tuning& tuning);
 
 }  // namespace jaxmg::testing

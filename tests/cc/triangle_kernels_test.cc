@@ -1,5 +1,5 @@
-// Triangles of stacks, and small matrices of theirs: StackKernels of the host, and the kernels for
-// GPUs run on the host.
+// Triangles of stacks, and stacks of small matrices: StackKernels of the host, and the GPU kernels
+// run on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -30,7 +30,7 @@ using kernels::Conj;
 
 constexpr int64_t kCount = 3;
 
-// The lower triangles of stacks. With `upper` the transposes are what is stored.
+// The lower triangles of stacks. With `upper`, the stack stores the transposes.
 template <typename T>
 struct Lower {
   T& operator()(int64_t matrix, int i, int j) const {
@@ -41,7 +41,7 @@ struct Lower {
   bool upper;
 };
 
-// With the kernels, like CudaStacks, and products of loops.
+// Runs the kernels, like CudaStacks. Products are loops.
 template <typename T>
 class ByKernels {
  public:
@@ -77,7 +77,8 @@ class ByKernels {
   static constexpr int kBlock = kStackDiagonal<sizeof(T)>;
 };
 
-// Hermitian matrices with eigenvalues of size 1 to 3; 7 in the triangle that isn't read.
+// Returns Hermitian matrices with eigenvalues of about 1 to 3. The triangle that isn't read
+// contains 7.
 template <typename T>
 std::vector<T> Matrices(int n, bool upper) {
   using R = Real<T>;
@@ -98,7 +99,7 @@ std::vector<T> Matrices(int n, bool upper) {
   return a;
 }
 
-// A = L L^H up to rounding, and 0 above L.
+// Checks A = L L^H up to rounding, and zeros above L.
 template <typename T>
 void CheckCholesky(int n, bool upper, std::vector<T> a, std::vector<T> factor) {
   using Wide = std::complex<long double>;
@@ -122,7 +123,7 @@ void CheckCholesky(int n, bool upper, std::vector<T> a, std::vector<T> factor) {
   }
 }
 
-// X L = 1 up to rounding in the blocks on the diagonal of this order.
+// Checks X L = 1 up to rounding in the diagonal blocks of order `order`.
 template <typename T>
 void CheckInverse(int n, int order, bool upper, std::vector<T> triangle, std::vector<T> inverse) {
   using Wide = std::complex<long double>;
@@ -150,7 +151,7 @@ void CheckAll() {
   StackKernels<T>& host = device->stacks<T>();
   const ByKernels<Cuda> kernels;
   constexpr int kBlock = ByKernels<Cuda>::kBlock;
-  // Of one block and a part of it, of several, and more rows than a block of threads has.
+  // Orders: one block, a part of one, several, and more rows than a thread block has.
   for (int n : {1, 5, 32, 33, kBlock, kBlock + 1, 2 * kBlock + 37}) {
     for (bool upper : {false, true}) {
       const auto a = Matrices<T>(n, upper);
@@ -175,7 +176,7 @@ TEST(Float64) { CheckAll<double>(); }
 TEST(Complex64) { CheckAll<std::complex<float>>(); }
 TEST(Complex128) { CheckAll<std::complex<double>>(); }
 
-// T x = b up to rounding, of T with 1/n beside the diagonal, and in the other triangle too.
+// Checks T x = b up to rounding. T's elements off the diagonal, in both triangles, are about 1/n.
 template <typename T>
 void CheckSubstitution() {
   using Cuda = host_cuda::CudaType<T>;
@@ -192,7 +193,7 @@ void CheckSubstitution() {
       const bool upper = flags & 1, adjoint = flags & 2, unit = flags & 4;
       std::vector<T> b(kCount * n * kColumns);
       for (size_t e = 0; e < b.size(); ++e) b[e] = T(std::cos(static_cast<Real<T>>(e)));
-      for (const unsigned threads : {0u, 64u}) {  // 0: those of the host
+      for (const unsigned threads : {0u, 64u}) {  // 0: the host
         auto x = b;
         if (threads == 0) {
           EXPECT(device->stacks<T>()
@@ -229,8 +230,8 @@ TEST(Substitution) {
   CheckSubstitution<std::complex<double>>();
 }
 
-// Inverses and solutions of random matrices whose pivots are anywhere, of equal rows but for the
-// diagonal, and of one that is singular.
+// Checks inverses and solutions of random matrices with pivots in any row, of equal rows except on
+// the diagonal, and of a singular matrix.
 template <typename T>
 void CheckSmall() {
   using Cuda = host_cuda::CudaType<T>;
@@ -303,7 +304,8 @@ TEST(Small) {
   CheckSmall<std::complex<double>>();
 }
 
-// A matrix that isn't positive definite is NaN, whole, and alone; so is one with NaN.
+// If a matrix isn't positive definite or has a NaN, all of its lower triangle becomes NaN, and no
+// other matrix is affected.
 TEST(NotPositiveDefinite) {
   const std::unique_ptr<Device> device = NewHostDevice();
   for (int n : {3, 40, 100}) {
@@ -337,7 +339,7 @@ TEST(NotPositiveDefinite) {
   }
 }
 
-// The lower triangle of x x^H of an upper triangle.
+// Checks the lower triangle of x x^H for an upper triangle x.
 TEST(Product) {
   using T = std::complex<double>;
   const std::unique_ptr<Device> device = NewHostDevice();

@@ -33,7 +33,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-// op(A) X = B or X op(A) = B, X and B m x n.
+// The equation op(A) X = B or X op(A) = B; X and B are m x n.
 struct Equation {
   Side side;
   Op op;
@@ -58,7 +58,7 @@ struct Operands {
   std::vector<T> a, b;
 };
 
-// Returns the triangle with NaN in all elements that may not be read.
+// Returns random operands; the triangle has NaN in all elements that must not be read.
 template <typename T>
 Operands<T> RandomOperands(const Equation& equation) {
   const int64_t order = equation.order(), lda = order + 3, ldb = equation.m + 2;
@@ -89,7 +89,7 @@ struct Shape {
 using Small = Shape<1, 8, 4>;
 using SmallPair = Shape<2, 8, 4>;
 
-// Launches the kernel twice with the same memory of words, the first time with other numbers.
+// Launches the kernel twice with the same memory for words, the first time with other numbers.
 template <typename T, typename S>
 std::vector<T> ByKernel(const Equation& equation, const Operands<T>& operands) {
   using Solver = kernels::TriangleSolver<Cuda<T>, S::kColumns, S::kEdge, S::kSquares>;
@@ -137,7 +137,7 @@ std::vector<T> ByHost(const Equation& equation, Operands<T> operands) {
   return operands.b;
 }
 
-// Checks that results are equal up to rounding, and non-finite at the same places.
+// Checks that results are equal up to rounding and non-finite in the same places.
 template <typename T>
 void Compare(const std::vector<T>& actual, const std::vector<T>& expected,
              const std::string& what) {
@@ -174,8 +174,8 @@ TEST(AllTriangles) {
   for (const Equation& equation : AllKinds(37, 1)) Check<std::complex<float>, Small>(equation);
 }
 
-// The device's constants: a single block, and several with a partial last one; groups of right-hand
-// sides with a partial last one.
+// Tests the device's constants: a single block, and several with a partial last one; groups of
+// right-hand sides with a partial last one.
 template <typename T>
 void CheckWhole() {
   constexpr int kSquares = kTriangleSquares<sizeof(T)>, kRows = kTriangleEdge * kSquares;
@@ -195,7 +195,7 @@ TEST(WholeBlocks) {
 }
 
 // A zero on the diagonal gives infinity or NaN from that row on. A diagonal element whose
-// reciprocal is infinite doesn't.
+// reciprocal is infinite does not.
 TEST(SpecialDiagonals) {
   const Equation equation = {Side::kLeft, Op::kNone, kUpper, 40, 1};
   Operands<double> operands = RandomOperands<double>(equation);

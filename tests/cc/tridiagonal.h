@@ -19,7 +19,7 @@ struct Tridiagonal {
 
   int64_t n() const { return d.size(); }
   long double off(int64_t i) const { return i >= 0 && i + 1 < n() ? e[i] : R(0); }
-  // The largest column sum.
+  // Returns the largest column sum of absolute values.
   long double norm() const {
     long double norm = 0;
     for (int64_t i = 0; i < n(); ++i) {
@@ -30,7 +30,7 @@ struct Tridiagonal {
   }
 };
 
-// Returns the number of eigenvalues less than x, by a Sturm sequence.
+// Returns the number of eigenvalues less than x, from a Sturm sequence.
 template <typename R>
 int64_t CountBelow(const Tridiagonal<R>& t, long double x) {
   int64_t count = 0;
@@ -55,7 +55,7 @@ long double Bisect(const Tridiagonal<R>& t, int64_t index) {
   return (low + high) / 2;
 }
 
-// Reduces a dense symmetric matrix (n x n) by Householder reflections.
+// Reduces a dense symmetric matrix (n x n) with Householder reflections.
 template <typename R>
 Tridiagonal<R> Tridiagonalize(int64_t n, std::vector<double> a) {
   for (int64_t k = 0; k + 2 < n; ++k) {
@@ -82,7 +82,7 @@ Tridiagonal<R> Tridiagonalize(int64_t n, std::vector<double> a) {
   return t;
 }
 
-// Returns a matrix with these eigenvalues: applies random reflections to the diagonal matrix, and
+// Returns a matrix with these eigenvalues: applies random reflections to the diagonal matrix and
 // reduces the result.
 template <typename R>
 Tridiagonal<R> WithSpectrum(int64_t n, std::mt19937_64& random,
@@ -111,11 +111,11 @@ struct Kind {
   std::string name;
   // Makes a matrix of order n.
   std::function<Tridiagonal<R>(int64_t n, std::mt19937_64& random)> make;
-  // The largest order, for kinds that take long to make.
+  // The largest order; limited for kinds that take long to make.
   int64_t largest = std::numeric_limits<int64_t>::max();
 };
 
-// Makes a matrix whose elements are functions of i.
+// Returns a matrix whose elements are functions of i.
 template <typename R, typename D, typename E>
 Tridiagonal<R> FromElements(int64_t n, const D& d, const E& e) {
   Tridiagonal<R> t;
@@ -124,7 +124,7 @@ Tridiagonal<R> FromElements(int64_t n, const D& d, const E& e) {
   return t;
 }
 
-// The kinds of matrices with which LAPACK tests its solvers of tridiagonal eigenproblems.
+// Returns the kinds of matrices with which LAPACK tests its tridiagonal eigensolvers.
 template <typename R>
 std::vector<Kind<R>> Kinds() {
   using Random = std::mt19937_64;

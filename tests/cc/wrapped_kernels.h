@@ -1,4 +1,4 @@
-// The kernels of all dtypes of a device that wraps another one. For async_device.cc and
+// The kernels of all dtypes of a device that wraps another device. For async_device.cc and
 // recording_device.cc.
 #ifndef JAXMG_TESTS_CC_WRAPPED_KERNELS_H_
 #define JAXMG_TESTS_CC_WRAPPED_KERNELS_H_
@@ -10,7 +10,8 @@
 
 namespace jaxmg::testing {
 
-// Each class template wraps kernels of its kind and is constructed from a `Context` and those.
+// Each class template wraps kernels of its kind. Its constructor takes a `Context` and these
+// kernels.
 template <typename Context, template <typename> class BlasOf, template <typename> class SolverOf,
           template <typename> class PanelOf, template <typename> class ChaseOf,
           template <typename> class SecularOf, template <typename> class LuOf,

@@ -1,6 +1,6 @@
 // Invalid frames from a process of the job: sizes whose product overflows 64 bits, places outside
 // of shared memory, replies to blocks that were not sent, and more frames than a process keeps. The
-// receiver gets an error or treats the sender as lost, and is otherwise unaffected.
+// receiver gets an error or treats the sender as lost, and is not otherwise affected.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
-// Process 0 leads all calls, which it numbers from 1.
+// Returns a frame for rank 1 in a call. Process 0 leads all calls and numbers them from 1.
 OutFrame ToRank1(FrameType type, int64_t call, int64_t height, int32_t columns) {
   OutFrame frame = CallFrame({0, call}, type, 0, 1);
   frame.header.value = height;
@@ -24,7 +24,7 @@ OutFrame ToRank1(FrameType type, int64_t call, int64_t height, int32_t columns) 
   return frame;
 }
 
-// In the first call rank 0 sends the frame that `wrong` returns, and rank 1 receives it as a block.
+// Rank 0 sends the frame that `wrong` returns in the first call, and rank 1 receives it as a block.
 // The second call must succeed.
 void SendsInACall(Transport transport,
                   const std::function<OutFrame(const RankContext& context)>& wrong,
@@ -93,7 +93,7 @@ TEST(PlacesBeyondASegmentAreRefused) {
   }
 }
 
-// The frame waits until rank 1's process has joined the call, which has no link yet.
+// The frame waits until rank 1's process has joined the call, which has no link before.
 TEST(TakenFramesWithoutASendAreRefused) {
   for (const Transport transport : {Transport::kAuto, Transport::kUnix}) {
     JobOptions options;
@@ -132,7 +132,7 @@ TEST(ASenderOfFramesForCallsThatNeverBeginIsLost) {
     if (process == 0) {
       for (int i = 0; i < 70000; ++i) {
         const OutFrame frame = CallFrame({0, 1000000 + i % 10}, FrameType::kVote, 0);
-        // Null from when the other process has closed it.
+        // Null once the other process has closed the connection.
         const auto connection = Hub::Instance().ConnectionTo(1);
         EXPECT(connection == nullptr || connection->Send(frame).ok());
       }
@@ -145,7 +145,7 @@ TEST(ASenderOfFramesForCallsThatNeverBeginIsLost) {
   });
 }
 
-// Frames of NCCL channels between devices that do not exist.
+// Frames of NCCL channels that name devices that do not exist.
 TEST(ASenderThatNamesUnknownDevicesIsLost) {
   for (const int device : {-1, 1 << 20}) {
     RunProcesses(2, [&](int process) {
@@ -162,7 +162,7 @@ TEST(ASenderThatNamesUnknownDevicesIsLost) {
   }
 }
 
-// A process that reads mapped memory after its owner has truncated it is killed by SIGBUS.
+// SIGBUS kills a process that reads mapped memory after the owner has truncated it.
 TEST(MemoryThatMayShrinkIsRefused) {
   constexpr size_t kBytes = 1 << 20;
   void* data = nullptr;

@@ -1,5 +1,5 @@
-// Cooperative kernels, whose blocks wait for each other, on the host. Each block runs in its own
-// process, because the shared memory of its threads is a static variable there.
+// Runs cooperative kernels, whose blocks wait for each other, on the host. Each block runs in its
+// own process, because the shared memory of its threads is a static variable.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_COOPERATIVE_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_COOPERATIVE_H_
 

@@ -1,4 +1,4 @@
-// The part of CUDA's header of the same name that kernels.cu uses.
+// The part of CUDA's cuComplex.h that kernels.cu uses.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_CUCOMPLEX_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_CUCOMPLEX_H_
 

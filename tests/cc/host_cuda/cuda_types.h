@@ -1,4 +1,4 @@
-// CUDA's number types, implemented by the host's.
+// CUDA's number types, implemented with the host's types.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_CUDA_TYPES_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_CUDA_TYPES_H_
 

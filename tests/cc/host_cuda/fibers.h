@@ -1,7 +1,7 @@
-// The threads of a block as fibers of one thread, each of which runs until it waits at a barrier.
-// The system's threads take ten times as long, most of it to switch from one to another. After each
-// barrier the fibers run in another order. A kernel with a missing __syncthreads computes the same
-// numbers in every run, and mostly wrong ones. Included only by host_cuda.h.
+// Runs the threads of a block as fibers of one thread. A fiber runs until it waits at a barrier.
+// System threads take ten times as long, mostly for switching between threads. After each barrier
+// the fibers run in another order. A kernel with a missing __syncthreads computes the same numbers
+// in every run, and these are mostly wrong. Included only by host_cuda.h.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_FIBERS_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_FIBERS_H_
 
@@ -22,7 +22,7 @@ namespace host_cuda {
 struct Fiber {
   ucontext_t context;
   bool ended = false;
-  // It waits until *word isn't `old`, unless `word` is null.
+  // The fiber waits until *word differs from `old`. It doesn't wait if `word` is null.
   const int* word = nullptr;
   int old = 0;
 };
@@ -33,7 +33,7 @@ inline const std::function<void()>* program;
 
 inline void SwitchToOthers() { swapcontext(&running->context, &scheduler); }
 
-// Other blocks may be other processes.
+// Also yields to other processes, which may run other blocks.
 inline void Yield() {
   SwitchToOthers();
   std::this_thread::yield();
@@ -66,7 +66,7 @@ class Barrier {
 constexpr unsigned kMostThreads = 1024;
 constexpr size_t kStackBytes = 256 << 10;
 
-// Memory for the stacks of a block, which the next block reuses.
+// Returns memory for the stacks of a block. The next block reuses it.
 inline char* Stacks() {
   static void* const stacks = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -79,8 +79,8 @@ inline void RunFiber() {
   running->ended = true;
 }
 
-// Runs `body` as thread 0 to count - 1. `enter` is called with a thread's number whenever it goes
-// on.
+// Runs `body` as threads 0 to count - 1. Calls `enter` with a thread's number whenever the thread
+// starts or resumes.
 inline void RunThreads(unsigned count, const std::function<void(unsigned)>& enter,
                        const std::function<void()>& body) {
   if (count > kMostThreads) std::abort();

@@ -1,5 +1,5 @@
-// Runs kernels on the host: blocks one after the other, the threads of a block as fibers, or under
-// a sanitizer as threads, that wait for each other at __syncthreads.
+// Runs kernels on the host, one block after the other. The threads of a block are fibers, or real
+// threads under a sanitizer. They wait for each other at __syncthreads.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 
@@ -44,9 +44,9 @@ inline host_cuda::Dimensions blockDim, gridDim;
 
 namespace jaxmg::kernels {
 
-// What kernels call for ::fma. That of zig 0.15's runtime, which a test may be linked with, gives
-// NaN where a product is far smaller than the third number. Of quadruple precision products are
-// exact.
+// Kernels call this function for ::fma. A test may be linked with the runtime of zig 0.15, whose
+// fma returns NaN if the product is far smaller than the third number. Products in quadruple
+// precision are exact.
 inline double fma(double a, double b, double c) {
   return static_cast<double>(static_cast<__float128>(a) * b + c);
 }
@@ -76,7 +76,7 @@ T __shfl_sync(unsigned, T x, int lane) {
   return other;
 }
 
-// Operations of whole warps.
+// Reductions over whole warps.
 template <typename T, typename F>
 T __reduce_sync(T x, const F& choose) {
   static T given[1024];
@@ -183,7 +183,7 @@ using std::memcpy;
 
 namespace host_cuda {
 
-// Runs one of the blocks, of x * y threads.
+// Runs one of `blocks` blocks, with x * y threads.
 inline void RunBlock(unsigned block, unsigned blocks, unsigned x, unsigned y,
                      const std::function<void()>& kernel) {
   blockDim = {x, y};

@@ -10,7 +10,7 @@
 #include "tests/cc/host_cuda/host_cuda.h"
 #include "xla_ffi/device/cuda/kernels.h"
 
-// Only those that are called are compiled.
+// Makes the kernels static, so that only those that are called are compiled.
 #define KERNEL [[maybe_unused]] static void
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
@@ -72,7 +72,7 @@ T Random(std::mt19937_64& random) {
   return value;
 }
 
-// A column-major matrix with a few rows of padding, which no kernel may change.
+// A column-major matrix with a few rows of padding. No kernel may change the padding.
 template <typename T>
 struct Matrix {
   Matrix(long long m, long long n)

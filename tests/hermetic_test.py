@@ -1,4 +1,5 @@
-"""Under Bazel, all that is imported is what the lock names; the machine's own packages are not."""
+"""Under Bazel, imports come from the packages that the lock names, and none from the machine's
+own."""
 
 import importlib.metadata
 import sys

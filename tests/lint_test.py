@@ -1,4 +1,4 @@
-"""`//tools:lint` finds a fault of every kind, and `//tools:format` mends what can be mended."""
+"""`//tools:lint` finds a fault of every kind, and `//tools:format` fixes the fixable ones."""
 
 import os
 import pathlib
@@ -31,7 +31,7 @@ requirements:
 
 PUBLIC = '__all__ = ["add"]\n\n\ndef add(a, b):\n    """%s"""\n    return a + b\n'
 
-# File: (with a fault, without one, whether that can be mended).
+# File: (with a fault, without one, whether `//tools:format` fixes it).
 FILES = {
     "format.py": ("x = [1,2]\n", "x = [1, 2]\n", True),
     "check.py": ("import os\n", "", True),
@@ -49,7 +49,7 @@ FILES = {
 
 @pytest.fixture
 def lint(tmp_path):
-    """Runs it on files that git knows, in a repository of their own."""
+    """Returns a function that runs it on files known to git, in a repository of their own."""
     linters = (words.split("=") for words in os.environ["LINTERS"].split())
     programs = [f"--{name}={os.path.abspath(path)}" for name, path in linters]
 

@@ -1,4 +1,4 @@
-"""A fault of tests/mutants goes into the source that it names, wherever that lies."""
+"""A fault of tests/mutants goes into the source that it names, in whichever folder that is."""
 
 import pathlib
 import sys
@@ -46,16 +46,16 @@ def test_a_source_that_is_absent_or_ambiguous_is_an_error(source, count):
 
 
 @pytest.mark.parametrize("text, old, new, result", [
-    # To the letter.
+    # Literally equal.
     ("a(); b();", "b();", "c();", "a(); c();"),
     ("  if (a)\n    b();\n", "    b();\n", "", "  if (a)\n"),
-    # In other lines, and with white space where there was none.
+    # With other line breaks, and with additional white space.
     ("f(\n    a,\n    b);\ng();", "f(a, b);", "", "\ng();"),
     ("f(a, b);\ng();", "f(a,\n  b);\ng()", "h()", "h();"),
-    # The white space around the text stays.
+    # The white space around the text is preserved.
     ("  {\n    a = 1;\n    b();\n  }", "\n  a = 1;\n  b();\n", "\n  b();\n", "  {\n    b();\n  }"),
     ("if x:\n        y = 1\n", "    y = 1\n", "    y = 2\n", "if x:\n        y = 2\n"),
-    # To the letter it occurs once.
+    # One occurrence is literally equal.
     ("a = b\na  =  b\n", "a = b", "c", "c\na  =  b\n"),
 ])  # fmt: skip
 def test_a_text_is_replaced(text, old, new, result):
@@ -75,7 +75,7 @@ def test_a_text_that_does_not_occur_once_is_an_error(text, old, count):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Puts a fault into a tree of one Python file."""
+    """Returns a function that puts a fault into a tree of one Python file."""
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg/one.py").write_text("def f(x):\n    if x:\n        return 1\n    return 2\n")
 

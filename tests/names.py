@@ -1,4 +1,4 @@
-"""Finds what pages and docstrings name and the tree doesn't have: files, and names in files.
+"""Finds files, and names in files, that pages and docstrings mention and that don't exist.
 
     python tests/names.py
 
@@ -17,26 +17,27 @@ import texts  # noqa: E402
 
 SUFFIXES = "bzl cc cu cuh h jsonl lds md py pyi sh toml yml"
 FILE = rf"[\w./-]+\.(?:{SUFFIXES.replace(' ', '|')})"
-# What a reader replaces by a name, and files that others have.
+# Placeholders, which a reader replaces by a name.
 PLACEHOLDERS = ("NAME", "FILE")
-# A page that names what was there.
+# A page that mentions files of the past.
 HISTORY = ("CHANGELOG.md",)
 
 
 def has(files, name):
-    """The files that ``name`` may mean, which may begin with dots."""
+    """Returns the files that ``name`` may denote; it may begin with dots."""
     return texts.select("/".join(part for part in name.split("/") if part.strip(".")), files)
 
 
 def absent_files(text, files):
-    """Files in backquotes, alone, of which none is there."""
+    """Yields file names in backquotes, without other words, that match no file."""
     for name in re.findall(rf"`({FILE})`", text):
         if not any(word in name for word in PLACEHOLDERS) and not has(files, name):
             yield name
 
 
 def absent_names(text, files, read):
-    """`name` in `file`, and module.NAME of jaxmg, where the file doesn't have that word."""
+    """Yields each `name` in `file`, and module.NAME of jaxmg, if the file doesn't contain that
+    word."""
     pairs = re.findall(rf"`(\w+)`\s+in\s+`({FILE})`", text)
     modules = {pathlib.Path(file).stem for file in files if file.startswith("jaxmg/")}
     for module, name in re.findall(r"(?<![\w.])(\w+)\.(_?[A-Z][A-Z_]+)\b", text):

@@ -1,4 +1,4 @@
-"""names.py finds what pages name and the tree doesn't have, and nothing else."""
+"""names.py finds the missing names that pages mention, and nothing else."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""The programs that inject failures and put faults in record what came out of a run."""
+"""The programs that inject failures and faults record the outcomes of a run."""
 
 import argparse
 import importlib.util
@@ -9,7 +9,7 @@ import pytest
 
 
 def program(path):
-    """A program of this folder, as a module."""
+    """Returns a program of this folder as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -18,13 +18,13 @@ def program(path):
 
 @pytest.fixture
 def inject(monkeypatch):
-    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "faults")  # routine_calls
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "faults")  # for routine_calls
     return program(pathlib.Path(__file__).parent / "faults/inject.py")
 
 
 @pytest.fixture
 def mutants(monkeypatch):
-    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "mutants")  # texts
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "mutants")  # for texts
     return program(pathlib.Path(__file__).parent / "mutants/run.py")
 
 

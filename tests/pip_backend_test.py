@@ -1,4 +1,4 @@
-"""pip builds a checkout's wheels by Bazel; here a stand-in for it."""
+"""pip builds a checkout's wheels by Bazel, which a stand-in replaces here."""
 
 import os
 import pathlib

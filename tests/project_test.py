@@ -1,4 +1,4 @@
-"""What the project says of itself in several files is the same everywhere."""
+"""Facts about the project that several files state are the same in all of them."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ def text(path):
 
 
 def field(name):
-    """A line of CITATION.cff."""
+    """Returns the value of a line of CITATION.cff."""
     return re.search(rf"^{name}: (.+)$", text("CITATION.cff"), re.M)[1]
 
 
@@ -47,13 +47,13 @@ def dependencies(pyproject):
 
 
 def extra(name):
-    """The requirements of one of the extras of the wheel `jaxmg`."""
+    """Returns the requirements of one of the extras of the wheel `jaxmg`."""
     line = re.search(rf"^{name} = \[(.*)\]", text("jaxmg/pyproject.toml"), re.M)[1]
     return re.findall(r'"([^"]+)"', line)
 
 
 def outputs():
-    """The packages of the conda recipe: what each needs at run time, without spaces."""
+    """Returns {package of the conda recipe: its run-time requirements, without spaces}."""
     recipe = text("conda/recipe.yaml").split("  - package:\n")[1:]
     found = {}
     for output in recipe:

@@ -1,11 +1,11 @@
-"""Runs pytest on the files named in the arguments, as Bazel and CI want it run.
+"""Runs pytest on the files named in the arguments, for Bazel and CI.
 
-Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument on. A
-choice that no test meets is a failure, and the names to choose from are printed.
+Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument. A
+filter that matches no test is a failure, and the names to choose from are printed.
 
-Under Bazel tests that are marked `extended`, `breadth` or `slow` are left out, unless --breadth or
-a filter asks for them; and XLA optimizes nothing, which takes as long as much of what is tested.
-Other runs have it do both.
+Under Bazel, tests that are marked `extended`, `breadth` or `slow` are left out, unless --breadth or
+a filter selects them; and XLA optimizes nothing, since optimizing takes as long as much of the
+tested work. Other runs do both.
 """
 
 import itertools
@@ -17,17 +17,17 @@ import pytest
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    # A thread each for BLAS: there are more devices than cores, and more tests than one.
+    # One thread for BLAS: there are more devices than cores, and several tests run at once.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
-    # A rank that waits in vain is to be found out before the test's own time is over.
+    # The error of a rank that waits in vain should come before the test's own time limit.
     "JAXMG_RENDEZVOUS_TIMEOUT": "40",
 }
 
 
 class Names:
-    """Knows all tests that were found, before any was left out."""
+    """Records all tests that were found, before any are left out."""
 
     found = ()
 
@@ -37,7 +37,7 @@ class Names:
 
 
 class Core:
-    """Leaves out what other runs have: those of wheels, on GPUs, and without Bazel."""
+    """Leaves out the tests that other runs have: with wheels, on GPUs, and without Bazel."""
 
     others = ("extended", "breadth", "slow")
 
@@ -51,9 +51,9 @@ class Core:
 
 
 class Shard:
-    """Keeps a part of the tests that were chosen, for targets with `shard_count`. A shard has all
-    cases of a test function, since they share most of what is compiled: its time grows, about, as
-    the square root of their number. Each function goes to the shard that has least to do so far."""
+    """Keeps a part of the selected tests, for targets with `shard_count`. A shard has all cases of
+    a test function, since they share most of their compiled programs: its time grows about as the
+    square root of their number. Each function goes to the shard with the least work so far."""
 
     index = int(os.environ.get("TEST_SHARD_INDEX", 0))
     total = int(os.environ.get("TEST_TOTAL_SHARDS", 1))
@@ -77,7 +77,8 @@ class Shard:
 
 
 def pytest_configure(config):
-    """Run as a plugin, `pytest -p pytest_main`, by the workers of pytest-xdist too."""
+    """Registers the shard if this module is a plugin, `pytest -p pytest_main`, also in workers of
+    pytest-xdist."""
     config.pluginmanager.register(Shard())
 
 

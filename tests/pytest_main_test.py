@@ -1,4 +1,4 @@
-"""pytest_main.py runs the tests that are asked for, and fails where that is none."""
+"""pytest_main.py runs the requested tests, and fails if there are none."""
 
 import os
 import pathlib
@@ -13,10 +13,10 @@ TESTS = "def test_alpha(): pass\n\ndef test_beta(): assert False\n"
 
 
 def run(folder, *words, tests=TESTS, **environment):
-    """(exit code, output) for a file of two tests, of which test_beta fails."""
+    """Returns (exit code, output) for a file of two tests, of which test_beta fails."""
     file = folder / "two_test.py"
     file.write_text(tests)
-    # Nothing that Bazel says to the test that this is.
+    # Without the variables that Bazel sets for this test.
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,6 +1,6 @@
-"""Every native routine has all that CONTRIBUTING's "Adding a routine" lists.
+"""Every native routine has all parts that "Adding a routine" in CONTRIBUTING.md lists.
 
-What is compared is text, and the package's names: no module of the package is named here.
+The tests compare texts and the package's names; no module of the package is named here.
 """
 
 import pathlib
@@ -26,11 +26,11 @@ HANDLERS = {}
 for routine in ROUTINES.values():
     for handler in routine.handlers:
         HANDLERS.setdefault(handler, routine)
-# What one device does with a stack of matrices, which no routine of the table is.
+# Handlers for stacks of matrices on one device, which aren't routines of the table.
 STACKED = tuple(f"jaxmg_{name}" for name in native.HANDLERS)
 PUBLIC = (*jaxmg.__all__, "linalg")
 CALLED = sorted({routine.function for routine in HANDLERS.values()})
-# The engine's headers that declare what a handler calls.
+# The engine's headers that declare the functions that handlers call.
 HEADERS = [
     str(path.relative_to(ROOT))
     for path in sorted((ROOT / "xla_ffi/engine").rglob("*.h"))
@@ -57,7 +57,7 @@ def test_the_reference_has_the_functions_of_linalg():
 
 
 def last(name):
-    """A method is spoken of by its own name, without its class."""
+    """Returns the name without its class, as pages name methods."""
     return name.split(".")[-1]
 
 
@@ -69,7 +69,7 @@ def test_these_are_the_handlers_that_are_registered():
 
 
 def test_the_functions_of_all_records_are_public():
-    """``__all__`` is written out for type checkers, which read no other."""
+    """``__all__`` is a literal, since type checkers read no other."""
     assert set(table.FUNCTIONS) <= set(jaxmg.__all__)
     forms = {name for name in jaxmg.__all__ if name.endswith(("_shardmap_ctx", "_jit_ctx"))}
     assert forms <= set(table.FUNCTIONS)

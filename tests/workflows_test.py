@@ -1,4 +1,4 @@
-"""The workflows in .github/ call what there is, all of it, and what can't change by itself."""
+"""The workflows in .github/ call existing scripts, all of them, and pin versions of actions."""
 
 import importlib.util
 import pathlib
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 WORKFLOWS = {path.name: path.read_text() for path in ROOT.glob(".github/workflows/*.yml")}
-# What they do, without what they say.
+# Their commands, without comments.
 COMMANDS = {name: re.sub(r"(^|\s)#.*", "", text) for name, text in WORKFLOWS.items()}
 
 
@@ -17,7 +17,7 @@ def text(path):
 
 
 def found(pattern):
-    """What the pattern finds in all workflows, as (workflow, what)."""
+    """Returns all matches of the pattern in the workflows, as (workflow, match)."""
     pairs = {(n, m) for n, command in COMMANDS.items() for m in re.findall(pattern, command)}
     assert pairs, f"no workflow has {pattern}"
     return sorted(pairs)
@@ -85,14 +85,14 @@ def test_only_code_of_this_repository_runs_on_our_gpus():
 
 
 def _jobs(workflow):
-    """The text of each job by its name."""
+    """Returns {name: text} of the jobs."""
     jobs = COMMANDS[workflow].split("\njobs:\n")[1]
     parts = re.split(r"^  (\w+):\n", jobs, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def test_nothing_is_published_that_was_not_tested():
-    """With every Python, and those wheels that are published."""
+    """Wheels that are published were tested before, with every Python."""
     jobs = _jobs("release.yml")
     assert "needs: [wheels, test]" in jobs["pypi"] and "needs: pypi" in jobs["github"]
     test = jobs["test"]
@@ -105,7 +105,7 @@ def test_nothing_is_published_that_was_not_tested():
 
 @pytest.fixture
 def notes(tmp_path):
-    """release_notes.notes on a version.bzl and a CHANGELOG.md of one's own."""
+    """Returns release_notes.notes for a version.bzl and a CHANGELOG.md of the test's own."""
     spec = importlib.util.spec_from_file_location("notes", ROOT / "tools/release_notes.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -2,16 +2,16 @@
 
     inject.py FAILING_SO [--cases potrs,syevd] [--limit 20] [--out FILE]
 
-FAILING_SO is failing.cc, built; the environment may name it too. Each routine (routine_calls.py) is
-called again and again in a child process; each time another of the plugin's allocations fails. The
-call has to raise JaxRuntimeError, or to be right where it can do without; then the next call has to
-be right, the arguments have to be what they were, and no thread and no memory of the plugin may
-stay behind. A child that answers late or dies is a hang or an abort of that failure, and another
-child goes on with the next. Then many calls in a row fail, and some have hardly any address space
-left.
+FAILING_SO is failing.cc, built; the environment may name it instead. A child process calls each
+routine (routine_calls.py) repeatedly; each time another of the plugin's allocations fails. The call
+must raise JaxRuntimeError, or return the right result if it can do without the allocation. Then the
+next call must be right, the arguments must be unchanged, and no thread and no memory of the plugin
+may remain. A child that answers late or dies counts as a hang or an abort of that failure, and
+another child continues with the next one. After that, several consecutive calls fail, and some have
+hardly any address space left.
 
 Prints a line for each fault found, and exits with 1 if there is one. --out, or FAULTS_OUT in the
-environment, is a file to which a record of the run is appended (benchmarks/records.py).
+environment, is a file to which it appends a record of the run (benchmarks/records.py).
 """
 
 import argparse
@@ -39,22 +39,22 @@ _ENVIRONMENT = {
     "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # Longer than the driver waits: a rank that nobody told is a hang, not a rank that came late.
+    # Longer than the driver waits: a rank that gets no error is a hang, not a late rank.
     "JAXMG_RENDEZVOUS_TIMEOUT": "600",
-    # What is large is mapped and unmapped, and no thread has an arena of its own that lies in
-    # wait: so a limit of the address space is felt at once.
+    # Large blocks are mapped and unmapped, and threads have no arenas with reserved memory, so a
+    # limit of the address space takes effect at once.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 
-# What is counted and goes into the record, also where it is 0.
+# The counts of the record, also if they are 0.
 COUNTS = ("injected", "errors", "survived", "wrong", "hangs", "aborts", "left behind")
-# OpenBLAS ends the process where there is no memory for the buffer of one more thread.
+# OpenBLAS ends the process if there is no memory for the buffer of one more thread.
 _BLAS_GAVE_UP = "OpenBLAS error: Memory allocation still failed"
-# The plugin keeps what the last failures were, no more of them than this: growth beyond is a leak.
+# The plugin keeps at most this number of recent failures; growth beyond it is a leak.
 _KEPT = 64
-# What a child says between its answers: the limit is for a call, not for the check of its result,
-# which takes seconds for a large matrix, and many times as long on a busy machine.
+# A child's messages between its answers. The limit applies to a call, not to the check of its
+# result, which takes seconds for a large matrix, and many times as long on a busy machine.
 _CALLED, _CHECKED = "called", "checked"
 _CHECK_LIMIT = 240
 _ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
@@ -64,11 +64,11 @@ class Child:
     """Answers the driver's orders, JSON lines, in a process with FAILING_SO preloaded."""
 
     def __init__(self, shim, name):
-        sys.path.insert(0, str(_ROOT / "tests/python"))  # cases.py, which routine_calls.py needs
+        sys.path.insert(0, str(_ROOT / "tests/python"))  # cases.py, for routine_calls.py
         from jaxmg._call import plugins
 
         self.answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # some of what goes wrong is printed to stdout
+        os.dup2(2, 1)  # some error messages go to stdout
         self.name, self.shim = name, ctypes.CDLL(shim)
         self.shim.failing_counted.restype = ctypes.c_size_t
         self.shim.failing_disarm.restype = self.shim.failing_live.restype = ctypes.c_int64
@@ -77,7 +77,7 @@ class Child:
         if not self.shim.failing_library(self.library.encode()):
             raise RuntimeError(f"{self.library} is not loaded")
         self.problem = routine_calls.Problem(name)
-        self.calls = {}  # point: how often one call comes there, at most
+        self.calls = {}  # point: the maximum of its calls in one call
         for turn in range(12):
             if turn >= 6:
                 self.shim.failing_count()
@@ -98,12 +98,12 @@ class Child:
             self.calls[points[i]] = (kind, max(calls[i], self.calls.get(points[i], (kind, 0))[1]))
 
     def left(self):
-        """(allocations of the plugin that nobody has freed, threads of this process)."""
+        """Returns (allocations of the plugin that aren't freed, threads of this process)."""
         return self.shim.failing_live(), len(os.listdir("/proc/self/task"))
 
     def settle(self):
-        """Waits until what a call leaves behind stops getting less; a rank's thread ends a little
-        after its call."""
+        """Waits until the remains of a call stop decreasing; a rank's thread ends shortly after its
+        call."""
         left, since = self.left(), time.monotonic()
         while time.monotonic() < since + 0.005:
             now = self.left()
@@ -112,11 +112,11 @@ class Child:
         return left
 
     def inject(self, point, first, length):
-        """One call with these failures and one without: what came out of both."""
+        """Makes one call with these failures and one without; returns the outcomes of both."""
         outcome, failed = self.fail(point, first, length)
         following, left = self.outcome(), self.grown()
         if max(left) > 0:
-            # What one failure keeps differs from time to time where several ranks fail together.
+            # The memory that one failure keeps varies if several ranks fail together.
             for calls in (_KEPT, 3 * _KEPT):
                 for _ in range(calls):
                     self.fail(point, first, length)
@@ -125,13 +125,13 @@ class Child:
         return {"failed": failed, "outcome": outcome, "next": following, "left": left}
 
     def fail(self, point, first, length):
-        """(what came out of a call with these failures, how many there were)."""
+        """Returns (the outcome of a call with these failures, the number of failures)."""
         self.shim.failing_arm(ctypes.c_uint64(point), ctypes.c_int64(first), ctypes.c_int64(length))
         outcome = self.outcome()
         return outcome, self.shim.failing_disarm()
 
     def grown(self):
-        """How much more (allocations, threads) there are than last time."""
+        """Returns the growth of (allocations, threads) since the last call."""
         for _ in range(100):
             live, threads = self.settle()
             if live <= self.live and threads <= self.threads:
@@ -142,17 +142,17 @@ class Child:
         return left
 
     def enlarge(self):
-        """From now on a matrix of which the workspace is megabytes."""
+        """Switches to a matrix whose workspace is megabytes."""
         self.problem = routine_calls.Problem(self.name, large=True)
         for _ in range(10):  # so that BLAS has a buffer for each rank
             self.problem.call()
         return {"failed": 1, "outcome": self.outcome(), "next": self.outcome(), "left": (0, 0)}
 
     def limit(self, mebibytes):
-        """One call with so much address space left, and one with as much as it likes.
+        """Makes one call with this much address space left, and one without a limit.
 
-        XLA may find no memory for what one device gets, and tells the others nothing: ranks whose
-        devices got theirs wait for the time limit of meetings.
+        XLA may find no memory for one device's data, and doesn't tell the others: ranks whose
+        devices have theirs wait for the time limit of the rendezvous.
         """
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
 
@@ -169,7 +169,7 @@ class Child:
         return {"failed": 1, "outcome": outcome, "next": self.outcome(), "left": (0, 0)}
 
     def outcome(self, after_call=lambda: None):
-        """ "right", the code of the error, or what is wrong."""
+        """Returns "right", the code of the error, or a description of what is wrong."""
         import jax
 
         try:
@@ -206,7 +206,7 @@ class Child:
 
 
 class Driver:
-    """Goes through the failures of one case, with as many children as that takes."""
+    """Makes all failures of one case, with as many children as it needs."""
 
     def __init__(self, options, name):
         self.options, self.name = options, name
@@ -214,9 +214,9 @@ class Driver:
         self.counts = collections.Counter()
 
     def start(self):
-        """A child that is warm: what it says first, or None if that takes too long."""
+        """Starts a child; returns its first answer, after the warm-up, or "hang" or "abort"."""
         shim = str(pathlib.Path(self.options.shim).resolve())
-        # Memory, not a file: what a dying process says last has to be there.
+        # Memory, not a file, so that the last words of a dying process are there.
         self.log = os.fdopen(os.memfd_create("stderr"), "r+")
         self.child = subprocess.Popen(
             [sys.executable, __file__, shim, "--child", self.name],
@@ -229,7 +229,7 @@ class Driver:
         return self.answer(120)
 
     def answer(self, limit):
-        """The child's next answer, or "hang" or "abort"."""
+        """Returns the child's next answer, or "hang" or "abort"."""
         wait = limit
         while True:
             line = self.line(wait)
@@ -239,7 +239,7 @@ class Driver:
             wait = max(limit, _CHECK_LIMIT) if said == _CALLED else limit
 
     def line(self, limit):
-        """The child's next line, empty at its end, or None if there is none in time."""
+        """Returns the child's next line, an empty one at its end, or None if the time is over."""
         pipe = self.child.stdout.fileno()
         while b"\n" not in self.unread:
             if not select.select([pipe], [], [], limit)[0]:
@@ -258,13 +258,13 @@ class Driver:
         return self.answer(limit or self.options.limit)
 
     def said(self):
-        """What the child has written to stderr since it was asked, with names for addresses."""
+        """Returns the child's output to stderr since the last order, with names for addresses."""
         self.log.seek(self.before)
         return "\n".join("  " + self.named(line) for line in self.log.read().splitlines())
 
     def named(self, line):
-        """`failing: malloc 0x1c 0x2d` with the project's lines of code at these offsets, where the
-        library was built with -g."""
+        """Returns `failing: malloc 0x1c 0x2d` with the project's lines of code at these offsets, if
+        the library was built with -g."""
         words = line.split()
         if words[:1] != ["failing:"] or not shutil.which("addr2line"):
             return line
@@ -274,7 +274,8 @@ class Driver:
         return " < ".join([line, *ours])
 
     def stop(self, result=None):
-        """Ends the child: one that is well has to leave by itself. Returns what went wrong."""
+        """Ends the child, which must exit by itself unless it hangs. Returns a description of what
+        went wrong."""
         if result == "hang" and self.options.gdb:
             command = ["gdb", "-batch", "-p", str(self.child.pid), "-ex", "thread apply all bt 12"]
             print(subprocess.run(command, capture_output=True, text=True).stdout, flush=True)
@@ -289,7 +290,7 @@ class Driver:
         return f"ended with {code}" if code else ""
 
     def run(self):
-        """Makes all failures; returns how many faults that found."""
+        """Makes all failures; returns the number of faults found."""
         start = time.monotonic()
         first = self.start()
         if isinstance(first, str):
@@ -304,7 +305,7 @@ class Driver:
             f"{count} {kind}" for kind, count in sorted(kinds.items())
         ), flush=True)  # fmt: skip
         enlarged = False
-        given_up = set()  # points whose other calls need no trial
+        given_up = set()  # points whose other calls aren't tried
         for what, order in orders:
             point = order[1] if order[0] == "inject" else 0
             if point in given_up:
@@ -340,7 +341,7 @@ class Driver:
         return self.counts["hangs"] + self.counts["aborts"] + self.counts["wrong"]
 
     def orders(self, points):
-        """(what, order for the child) of all failures."""
+        """Yields (description, order for the child) of all failures."""
         total = 0
         for point, kind, calls in sorted(points, key=lambda point: point[1]):
             total += calls
@@ -349,7 +350,7 @@ class Driver:
         step = max(1, total // self.options.rows)
         for first in range(1, total + 1, step):
             yield f"5 calls from {first} on", ("inject", 0, first, 5)
-            # Where all ranks fail at one time, what happens is not the same each time.
+            # If all ranks fail at the same time, the result varies.
             for _ in range(10):
                 yield f"all calls from {first} on", ("inject", 0, first, 1 << 40)
         if self.name in routine_calls.WITH_COLLECTIVES:
@@ -358,7 +359,7 @@ class Driver:
             yield f"{mebibytes} MiB of address space", ("limit", mebibytes)
 
     def judge(self, what, result):
-        """Whether this is what has to come of a failure."""
+        """Returns whether the result of a failure is acceptable."""
         outcome, following, left = result["outcome"], result["next"], result["left"]
         if not result["failed"]:
             self.counts["not reached"] += 1
@@ -404,7 +405,7 @@ def parse():
 
 
 def record(options, drivers, seconds):
-    """What came out of a run, by case and together, and where it comes from."""
+    """Appends a record of a run: its counts by case and in total, and its origin."""
     sys.path.append(str(_ROOT / "benchmarks"))
     import records
 

@@ -1,6 +1,6 @@
-"""The calls that inject.py makes fail: each routine with its arguments, and what must come out.
+"""The calls that inject.py makes fail: each routine with its arguments and the expected results.
 
-JAX is imported where it is needed: inject.py's driver has none.
+Functions import JAX when they need it, since inject.py's driver has none.
 """
 
 # name: (routine, order of the matrix, dtype, replicas of A)
@@ -49,7 +49,7 @@ CASES = {
 }
 _TILE, _LARGE_TILE = 7, 80
 _SUBSET = 3, 21  # of eigh, which all ranks share
-# Orders of which the workspace is more than the address space that is left.
+# Orders whose workspace exceeds the remaining address space.
 _LARGE = {
     "potrs": 1400,
     "refine": 1400,
@@ -60,8 +60,8 @@ _LARGE = {
     "cyclic_1d": 2240,
     "cho_factor": 800,
 }
-# XLA moves rows before native code is called. Its collectives wait without a limit for a device
-# for which XLA finds no memory.
+# XLA moves rows before it calls native code. Its collectives wait without a limit for a device for
+# which XLA finds no memory.
 WITH_COLLECTIVES = (
     "geqrf", "lstsq", "svdvals", "polar", "svd", "svd_on_one", "svdvals_on_one",
 )  # fmt: skip
@@ -73,7 +73,7 @@ _LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800, "lstsq": 800, "prod
 
 
 class Problem:
-    """A routine with its arguments, and what must come out."""
+    """A routine with its arguments and the expected results."""
 
     def __init__(self, name, large=False):
         import cases
@@ -90,12 +90,12 @@ class Problem:
         on_one = name.endswith("_on_one")
         plugins.load("cpu").set_whole_matrices(on_one)
         if routine in ("svdvals", "polar", "svd") and not on_one:
-            svd.SMALL = svd.LARGE = 0  # by all ranks
-            gesvd._WIDTHS = {"cpu": (4, 4)}  # in few steps, each of which allocates
+            svd.SMALL = svd.LARGE = 0  # all ranks share the work
+            gesvd._WIDTHS = {"cpu": (4, 4)}  # in small steps, each of which allocates
         self.routine, self.n = routine, _LARGE[routine] if large else n
         self.tile = None if on_one else _LARGE_TILE if large else _TILE
         mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
-        if large:  # quickly made
+        if large:  # quick to make
             random = cases.normal(cases.rng(1), (self.n, self.n), dtype)
             self.matrix = random + random.conj().T + 4 * self.n**0.5 * np.eye(self.n, dtype=dtype)
         else:
@@ -157,7 +157,7 @@ class Problem:
             result = jaxmg.cho_solve(self.factor, self.columns)
         elif self.routine == "solve_triangular":  # and its derivative, which solves for rows
             result = jax.jvp(self.solved, (self.rows,), (self.rows,))
-        elif self.routine == "cho_factor":  # whether it is right is seen by its use
+        elif self.routine == "cho_factor":  # its use shows whether it is right
             factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
             result = factor.solve(self.columns)
         elif self.routine == "from_upper":
@@ -184,7 +184,7 @@ class Problem:
         return jaxmg.lu_factor(a, self.tile).slogdet()[1]
 
     def check(self, result):
-        """Raises AssertionError unless this is the result, and the arguments are as they were."""
+        """Raises AssertionError unless the result is right and the arguments are unchanged."""
         import cases
         import numpy as np
 

@@ -1,13 +1,13 @@
-"""Values at random scales: f(2^k A) = 2^(dk) f(A) bit for bit of functions of degree d.
+"""Values at random scales: f(2^k A) = 2^(dk) f(A) exactly, for functions f of degree d.
 
     scales.py [--seed 0] [--seconds 60] [--case N] [--only TEXT]
 
-A case is a function of `jaxmg.linalg` or `jaxmg.tree`, or its gradient, a dtype, a mesh, whether
-it is of a batch, and many matrices and k for which no entry of the operands or of the result leaves
-the normal range; all follow from the seed and the case's number. Prints each failure with the
-command that repeats it, and how many cases were run and scales compared; the exit code is 1 if any
-failed. Without --seed or SCALES_SEED the seed is a random one. Nearly all the time is that of
-compiling, once a case.
+A case is a function of `jaxmg.linalg` or `jaxmg.tree`, or its gradient; a dtype; a mesh; a single
+matrix or a batch; and many matrices and k for which no entry of the operands or of the result
+leaves the normal range. All follow from the seed and the case's number. Prints each failure with
+the command that repeats it, and the numbers of cases and of scales compared; the exit code is 1 if
+any failed. Without --seed or SCALES_SEED the seed is random. Nearly all the time is spent on
+compiling, once per case.
 """
 
 import argparse
@@ -28,12 +28,13 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
 
 from scale_cases import DTYPES, FUNCTIONS, find_wrong  # noqa: E402
 
-# Matrices of a case, and of each as many random powers of two.
+# Number of matrices of a case, and of random powers of two for each.
 MATRICES, POWERS = 25, 6
 
 
 def run(seed, number, only=""):
-    """(The name of a case, what is wrong with it or None, how many scales were compared)"""
+    """Returns (the name of a case, what is wrong with it or None, the number of scales
+    compared)."""
     random = np.random.default_rng([seed, number])
 
     def choice(options):
@@ -88,6 +89,6 @@ def main():
 
 
 if __name__ == "__main__":
-    # Kept here, so that a test may import this file.
+    # In the main program, so that a test may import this file.
     jax.config.update("jax_enable_x64", True)
     sys.exit(main())

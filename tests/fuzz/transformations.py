@@ -1,12 +1,11 @@
-"""Random batches and derivatives on random meshes, beside JAX's own on one device.
+"""Random batches and derivatives on random meshes, against JAX's own on one device.
 
     transformations.py [--seed 0] [--seconds 60] [--case N]
 
 A case is a function (a routine of the table in tests/python/routines.py, or another one), a
-transformation, a mesh (automatic or explicit axes, permuted devices, some of them), how the batch
-lies, an order, and a dtype, all of which follow from the seed and the case's number. Prints each
-failure with the command that repeats it, and how many cases were run; the exit code is 1 if any
-failed.
+transformation, a mesh (automatic or explicit axes, permuted devices, a subset of them), a sharding
+of the batch, an order, and a dtype. All follow from the seed and the case's number. Prints each
+failure with the command that repeats it, and the number of cases; the exit code is 1 if any failed.
 """
 
 import argparse
@@ -55,7 +54,7 @@ def _metric(a, b):
 
 
 def _general(a):
-    """A matrix that isn't Hermitian, and whose condition is no worse."""
+    """Returns a matrix that isn't Hermitian; its condition number is no worse than ``a``'s."""
     return a * (1 - 2 * jnp.tri(a.shape[-1], k=-1)).astype(a.dtype)
 
 
@@ -68,7 +67,7 @@ def _of_eigenvalues(function):
 
 
 def _factor(use):
-    """A function of (a, b, where): of a factor and b."""
+    """Returns a function of (a, b, where) that calls ``use`` with a factor and b."""
     return lambda a, b, where: use(jaxmg.cho_factor(a, **where), b)
 
 
@@ -112,7 +111,7 @@ def _general_solution(g, b, m):
 
 
 def _lu(g, b, m):
-    """As the engine has it, of the transposed matrix and transposed."""
+    """Returns the transpose of the transposed matrix's factor, as the engine does."""
     return {"lu": jnp.swapaxes(jax.scipy.linalg.lu_factor(jnp.swapaxes(g, -1, -2))[0], -1, -2)}
 
 
@@ -120,7 +119,7 @@ def _lu_diagonal(g, b, m):
     return {"lu_diagonal": jnp.diagonal(_lu(g, b, m)["lu"], axis1=-2, axis2=-1)}
 
 
-# Row of the table -> its results by JAX, a function of (a, b, m).
+# Row of the table -> function of (a, b, m) that returns its results by JAX.
 REFERENCES = {
     "potrs": lambda a, b, m: {**_solution(a, b, m), "logdet": _log_det(a)},
     "refine": _solution,
@@ -151,15 +150,16 @@ REFERENCES = {
 
 
 def _comparable(results):
-    """Results by name, without those that have no derivative; of eigenvectors what they have
-    whatever their phases."""
+    """Returns results by name, without those that have no derivative. Eigenvectors become squared
+    magnitudes, which don't depend on phases."""
     without = ("status", "iterations", "pivots")
     results = {name: x for name, x in results.items() if name not in without}
     return {name: jnp.abs(x) ** 2 if name == "v" else x for name, x in results.items()}
 
 
 def _row(name):
-    """(function of (a, b, where) that calls the routine of a row, the same by JAX of (a, b))."""
+    """Returns (function of (a, b, where) that calls the routine of a row, the same function of (a,
+    b) by JAX)."""
     routine = ROUTINES[name]
 
     def ours(a, b, where):
@@ -171,7 +171,7 @@ def _row(name):
     return ours, lambda a, b: _comparable(REFERENCES[name](a, b, _metric(a, b)))
 
 
-# By name: function of (a, b, where), the same by JAX of (a, b).
+# Name -> (function of (a, b, where), the same function of (a, b) by JAX).
 FUNCTIONS = {
     **{name: _row(name) for name, routine in ROUTINES.items() if routine.transforms},
     "factor: L^T b": (
@@ -203,7 +203,7 @@ FUNCTIONS = {
     ),
     "linalg.sqrtm": (lambda a, b, w: jaxmg.linalg.sqrtm(a, **w), _of_eigenvalues(jnp.sqrt)),
 }
-# Those that take arrays with leading dimensions.
+# Functions that take arrays with leading dimensions.
 LEADING = [
     name
     for name in FUNCTIONS
@@ -212,7 +212,7 @@ LEADING = [
 ]
 
 
-# How the batches of a and of b lie.
+# Specs of the batches of a and of b.
 SPECS = (
     ((), ()),
     (("r",), ("r",)),
@@ -223,8 +223,8 @@ SPECS = (
     ((None, "r", "c"), (None, "c")),
     ((None, ("c", "r")), (None, None, "c")),
 )
-# Functions of (f, each): f is of one matrix, where each is vmap, or of arrays with leading
-# dimensions, where it changes nothing.
+# Functions of (f, each). If each is vmap, f takes one matrix; if each does nothing, f takes arrays
+# with leading dimensions.
 WAYS = {
     "batch": lambda f, each: each(f),
     "jit of batch": lambda f, each: jax.jit(each(f)),
@@ -234,7 +234,7 @@ WAYS = {
     "jit of jvp of batch": lambda f, each: jax.jit(_jvp(each(f))),
     "jvp of batch": lambda f, each: _jvp(each(f)),
 }
-# Of one matrix alone, and those in which only vmap can be around the rest.
+# Transformations of a function of one matrix; then those that allow only vmap around them.
 ONE = {
     "one": lambda f: f,
     "jit": lambda f: jax.jit(f),
@@ -246,7 +246,7 @@ MAPPED = {
     "vmap of grad": lambda f: jax.vmap(jax.grad(_size(f), (0, 1))),
     "jit of vmap of grad": lambda f: jax.jit(jax.vmap(jax.grad(_size(f), (0, 1)))),
 }
-# Of one matrix, with a batch of right-hand sides.
+# One matrix with a batch of right-hand sides.
 SIDES = {
     "vmap over b": lambda f: jax.vmap(f, (None, 0)),
     "jit of grad of vmap over b": lambda f: jax.jit(
@@ -275,7 +275,7 @@ def _of_hermitian_part(function):
 
 
 def _transformed(kind, way, ours, theirs):
-    """Both functions in this way."""
+    """Returns both functions, transformed in this way."""
     if kind == "vmap":
         return (WAYS[way](f, jax.vmap) for f in (ours, theirs))
     if kind == "leading":
@@ -284,7 +284,7 @@ def _transformed(kind, way, ours, theirs):
 
 
 def _divides(spec, shape, mesh):
-    """Whether a mesh's axes divide the dimensions that lie over them."""
+    """Returns whether the mesh's axes divide the dimensions that are sharded over them."""
     for size, axes in zip(shape, spec, strict=False):
         axes = axes if isinstance(axes, tuple) else (axes,) if axes else ()
         if size % int(np.prod([mesh.shape[axis] for axis in axes], dtype=int)):
@@ -293,7 +293,7 @@ def _divides(spec, shape, mesh):
 
 
 def run(seed, number):
-    """None, or what is wrong with a case."""
+    """Returns None, or a description of what is wrong with a case."""
     random = np.random.default_rng([seed, number])
 
     def choice(options):

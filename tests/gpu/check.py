@@ -1,10 +1,10 @@
-"""Checks the solvers on the GPUs of one process, all that there are, and prints a table.
+"""Checks the solvers on all GPUs of one process, and prints a table.
 
     check.py [--quick] [SECTION ...]
 
-Stands beside the tests of tests/python, which run on GPUs too: here are the sizes, the backends
-and the loops that need GPUs. Sections: see the end; all but the small ones unless named. Exits
-with the number of failures. Needs benchmarks/ on PYTHONPATH.
+The tests of tests/python run on GPUs too; this program adds the sizes, backends and loops that need
+GPUs. Sections are at the end of this file; by default, all except the small ones run. Exits with
+the number of failures. Needs benchmarks/ on PYTHONPATH.
 """
 
 import gc
@@ -40,7 +40,8 @@ def vectors(n, count, dtype="float64"):
 
 
 def upper(a, mesh):
-    """With NaN where no routine may look; sharded by rows where the ranks divide them."""
+    """Returns the matrix with NaN where no routine may read, sharded by rows if the ranks divide
+    them."""
 
     def entries(a):
         return jnp.where(jnp.tri(len(a), k=-1, dtype=bool), jnp.nan, a)
@@ -50,7 +51,7 @@ def upper(a, mesh):
 
 
 def backward_error(routine, a, results, b=None):
-    """In units of the dtype's eps; measured in double precision."""
+    """Returns the backward error in units of the dtype's eps, measured in double precision."""
     results = tuple(wide(np.asarray(result)) for result in results)
     operands = {"b": None if b is None else wide(b)}
     error = problems.backward_error(np, routine, wide(a), operands, results, np.matmul)
@@ -82,7 +83,7 @@ def check_potri(name, n, dtype, mesh, tile, backend):
 
 
 def check_factor(name, n, dtype, mesh, tile):
-    """All that is done with a factor that is kept."""
+    """Checks all functions of a kept factor."""
     a, b = matrix(n, dtype), vectors(n, 3, dtype)
     factor = jaxmg.cho_factor(upper(a, mesh), tile, mesh, P("r", None))
     u = wide(factor.upper())
@@ -102,7 +103,8 @@ def check_factor(name, n, dtype, mesh, tile):
 
 
 def check_refined(name, n, dtype, mesh, refine, kind):
-    """As good as the plain solution, whether it is refined or fallen back to."""
+    """Checks that the solution is as accurate as the plain one, whether refined or by the
+    fallback."""
     a, b = problems.matrix(np, n, dtype, kind=kind), vectors(n, 3, dtype)
     there, spec = upper(a, mesh), P("r", None)
     plain = jaxmg.potrs(there, b, None, mesh, spec)
@@ -137,7 +139,8 @@ def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
 
 
 def check_sygvd(name, n, dtype, mesh, tile, backend):
-    """D Z D x = w D^2 x with D diagonal: the eigenvalues are those of Z, the vectors D^-1 times."""
+    """Checks D Z D x = w D^2 x with a diagonal D: the eigenvalues are Z's, and the vectors are D^-1
+    times Z's."""
     z = problems.matrix(np, n, dtype, kind="ill")
     d = 1 + np.arange(n, dtype=np.finfo(dtype).dtype) / n
     a, b = (d[:, None] * z * d).astype(dtype), np.diag(d * d).astype(dtype)
@@ -156,7 +159,7 @@ def check_sygvd(name, n, dtype, mesh, tile, backend):
 
 
 def check_row(name, n, dtype, mesh, tile, backend, routine, nrhs):
-    """A routine of the table, by the error that the table measures."""
+    """Checks a routine of the table by the table's error."""
     a, m, b = matrix(n, dtype), problems.matrix(np, n, dtype), vectors(n, nrhs, dtype)
     arrays = {"a": a, "m": m, "g": problems.matrix(np, n, dtype, kind="uniform"), "b": b}
     where = {"mesh": mesh, "in_specs": P("r", None)}
@@ -170,7 +173,7 @@ def check_row(name, n, dtype, mesh, tile, backend, routine, nrhs):
     report(name, status == 0 and error < 50 + 10 * n, f"{error:.2g} {status}")
 
 
-# Those of which more is known than the table says.
+# Routines with stricter checks than the table's.
 CHECKS = {
     "potrs": lambda *case, turn: check_potrs(*case, nrhs=(1, 3, 300)[turn % 3]),
     "potri": lambda *case, turn: check_potri(*case),
@@ -187,7 +190,7 @@ def check_routine(name, routine, turn, *case):
 
 
 def table(quick):
-    """Every routine; dtypes are dealt out for those that have no check of their own."""
+    """Checks every routine. Those without a check of their own take one dtype each, in turn."""
     sizes = (1, 7, 97, 1000) if quick else (1, 2, 7, 97, 130, 513, 1000, 2048)
     tiles = (None, 3, 64, 500)
     counts = [count for count in (1, 2, 3, 4, 8) if count <= len(jax.devices())]
@@ -253,7 +256,8 @@ def check_not_positive_definite(name, mesh, backend):
 
 
 def check_out_of_memory(name, mesh, backend):
-    """The workspace does not fit on the last device alone: all agree, and the next call works."""
+    """The workspace doesn't fit only on the last device: all ranks get the error, and the next call
+    works."""
     n, dtype = 16384, "float64"
     device = mesh.devices.flat[-1]
     a = big(n, dtype, mesh)
@@ -281,7 +285,7 @@ def failing(quick):
 
 
 def big(n, dtype, mesh):
-    """Made where it lies."""
+    """Returns a matrix that is made in its sharding."""
     rows = NamedSharding(mesh, P("r", None))
     return jax.jit(lambda: problems.matrix(jnp, n, dtype), out_shardings=rows)()
 
@@ -321,13 +325,13 @@ def programs(quick):
         attempt(f"permuted {backend}", check_programs, mesh_of(devices[::-1]), backend)
         attempt(f"last device alone {backend}", check_programs, mesh_of(devices[-1:]), backend)
         if len(devices) >= 2:
-            # Two groups of replicas in one mesh, ranks along its second axis.
+            # Two groups of replicas in one mesh, with the ranks along its second axis.
             mesh = Mesh(np.array(devices).reshape(2, -1), ("g", "r"))
             attempt(f"two groups {backend}", check_potrs, 97, "float64", mesh, 16, backend)
 
 
 def resources():
-    """MiB of the GPUs' memory and of this process, and open files."""
+    """Returns MiB of the GPUs' memory and of this process's, and the number of open files."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -339,7 +343,7 @@ def resources():
     return used >> 20, resident >> 20, len(os.listdir("/proc/self/fd"))
 
 
-# How much of what `resources` counts may be there after the calls that was not before.
+# The growth of each count of `resources` that is tolerated after the calls.
 TOLERATED = {"growth_gpu_mib": 0, "growth_host_mib": 8, "growth_open_files": 0}
 
 
@@ -385,7 +389,7 @@ def check_loop(name, mesh, backend, calls):
 
 
 def check_threads(name, meshes, backend):
-    """Host threads that call at the same time, on one mesh or on several."""
+    """Host threads call at the same time, on one mesh or on several."""
     n, calls = 200, 30
     a, b = matrix(n, "float64"), vectors(n, 2)
     exact = np.linalg.solve(a, b)
@@ -418,7 +422,7 @@ def threads(quick):
 
 
 def check_all_ranks(dtype, mesh):
-    """An eigenproblem that the engine's own stages solve, with and without eigenvectors."""
+    """Checks an eigenproblem by the engine's own stages, with and without eigenvectors."""
     plugin = jaxmg._call.plugins.load(jax.default_backend())
     plugin.set_eigensolver("all")
     try:
@@ -430,7 +434,7 @@ def check_all_ranks(dtype, mesh):
 
 
 def check_singular_values(name, n, dtype, mesh):
-    """By the band, as those of large matrices."""
+    """Checks singular values by reduction to a band, as for large matrices."""
     a = problems.matrix(np, n, dtype, kind="uniform")
     layout = jaxmg._call.layouts.infer("svdvals", (a,), mesh, P("r", None))
     values = jax.jit(lambda a: jaxmg._routines.gesvd.singular_values(a, layout))(a)
@@ -440,7 +444,7 @@ def check_singular_values(name, n, dtype, mesh):
 
 
 def check_triangle(name, n, dtype, mesh, lower):
-    """A triangle of a general matrix, whose diagonal isn't real."""
+    """Checks a triangle of a general matrix whose diagonal isn't real."""
     a, b = problems.matrix(np, n, dtype, kind="uniform"), vectors(n, 20, dtype)
     a = a + 2 * n**0.5 * np.diag(np.diagonal(a) / np.abs(np.diagonal(a)))
     x = np.asarray(jaxmg.linalg.solve_triangular(a, b, lower=lower, mesh=mesh))
@@ -459,7 +463,7 @@ def check_parts(name, n, dtype, mesh, tile, precision):
 
 
 def check_scaled_parts(name, n, dtype, mesh, tile):
-    """LU by products of float16 parts, whose factors have rows and columns of any size."""
+    """Checks LU by products of float16 parts, whose factors have rows and columns of any size."""
     a, b = problems.matrix(np, n, dtype, kind="uniform"), vectors(n, 3, dtype)
     sizes = np.ldexp(np.float32(1), np.linspace(-40, 40, n).astype(int))
     scaled = a * sizes[:, None] * sizes[::-1]
@@ -471,8 +475,8 @@ def check_scaled_parts(name, n, dtype, mesh, tile):
 
 
 def small(quick):
-    """Every kernel and every copy once, for compute-sanitizer; those between GPUs where there are
-    several."""
+    """Runs every kernel and every copy once, for compute-sanitizer; with several GPUs, copies
+    between them too."""
     mesh = mesh_of(jax.devices())
     for k, dtype in enumerate(DTYPES):
         for backend in BACKENDS[: 1 + (k == 1)]:
@@ -480,7 +484,7 @@ def small(quick):
             attempt(f"potrs {case}", check_potrs, 70, dtype, mesh, 16, backend)
             attempt(f"potri {case}", check_potri, 70, dtype, mesh, 16, backend)
             attempt(f"syevd {case}", check_syevd, 70, dtype, mesh, 16, backend)
-        # On one GPU for all.
+        # One GPU solves for all.
         attempt(f"potrs {dtype} gathered", check_potrs, 70, dtype, mesh, None, "native")
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
@@ -490,7 +494,7 @@ def small(quick):
             label = f"solve_triangular {dtype} {'lower' if lower else 'upper'}"
             attempt(label, check_triangle, 70, dtype, mesh, lower)
         for name, routine in problems.TABLE.items():
-            # Those above have checks of their own, and those with hemm are in small_refined.
+            # The routines above have checks of their own; those with hemm are in small_refined.
             if name not in ("potrs", "potri", "syevd") and "jaxmg_hemm" not in routine.handlers:
                 label = f"{name} {dtype}"
                 attempt(label, check_routine, name, 1, 70, dtype, mesh, 16, "native")
@@ -500,7 +504,7 @@ def small(quick):
     for dtype in ("float32", "complex64"):
         label = f"gesv {dtype} by scaled parts"
         attempt(label, check_scaled_parts, 1600, dtype, mesh, 520)  # products of 512 or more
-    # Columns of more bytes than one block copies, and blocks that are inverted in several.
+    # Columns with more bytes than one block copies, and blocks that are inverted in several parts.
     attempt("factor n=2200", check_factor, 2200, "float64", mesh, None)
     attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")
     a = matrix(70, "float64")
@@ -510,7 +514,7 @@ def small(quick):
 
 
 def small_refined(quick):
-    """With collectives of XLA's, beside which the sanitizer's tools need not come to an end."""
+    """Runs programs with XLA's collectives, with which the sanitizer's tools may not terminate."""
     for dtype in DTYPES:
         attempt(
             f"refined {dtype}", check_refined, 70, dtype, mesh_of(jax.devices()), "tf32", "moderate"

@@ -1,10 +1,10 @@
-"""Calls one after another in several processes that share two GPUs, and what each rank got.
+"""Calls in sequence in several processes that share two GPUs, and checks each rank's results.
 
     crowd.py [PROCESSES [SECONDS]]
 
-A GPU gives its time to one process after another, each at its own moment. So one rank often stands
-still while another goes on to the next call, in the memory of the one before. Exits with 1 if a
-rank got a status other than 0 or a result that is not finite. Needs benchmarks/ on PYTHONPATH.
+A GPU runs one process after another, each GPU at its own times. So one rank often waits while
+another goes on to the next call, in the memory of the previous one. Exits with 1 if a rank has a
+status other than 0 or a result that isn't finite. Needs benchmarks/ on PYTHONPATH.
 """
 
 import os
@@ -23,7 +23,8 @@ import jaxmg
 
 
 def calls(a, b):
-    """None is waited for: (routine, results, of which the last is the status)."""
+    """Yields (routine, results, the last of which is the status) of calls, none of which is
+    awaited."""
     for _ in range(10):
         yield "potrs", jaxmg.potrs(a, b, 3, return_logdet=True, return_status=True)
         yield "syevd", jaxmg.syevd(a, 3, return_status=True)
@@ -32,7 +33,7 @@ def calls(a, b):
 
 
 def wrong(results):
-    """The ranks whose status is not 0 or whose results are not finite."""
+    """Returns the ranks whose status isn't 0 or whose results aren't finite."""
     ranks = set()
     for result in results:
         for rank, shard in enumerate(result.addressable_shards):

@@ -1,8 +1,8 @@
-"""Backend "cusolvermp" on GPUs of as many processes, and prints a table.
+"""Checks the backend "cusolvermp" with one process per GPU, and prints a table.
 
     python -m jaxmg.launch -n 4 tests/gpu/cusolvermp.py [SECTION ...]
 
-Beside the native backend and NumPy. Needs the extra `mp` of the plugin, and benchmarks/ on
+Compares with the native backend and NumPy. Needs the extra `mp` of the plugin, and benchmarks/ on
 PYTHONPATH. Exits with the number of failures.
 """
 
@@ -24,7 +24,7 @@ import jaxmg
 
 jax.distributed.initialize()
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_default_matmul_precision", "highest")  # of what is compared with
+jax.config.update("jax_default_matmul_precision", "highest")  # for the results to compare with
 
 SIZES = (1, 2, 3, 5, 16, 97, 130, 1100)
 solve = functools.partial(jaxmg.potrs, backend="cusolvermp")
@@ -37,7 +37,7 @@ def line():
 
 
 def grids():
-    """The line, and the grids that all devices make."""
+    """Returns the line, and all grids of all devices."""
     count = jax.device_count()
     shapes = [(r, count // r) for r in range(1, count + 1) if count % r == 0]
     devices = np.array(jax.devices())
@@ -52,7 +52,7 @@ def matrix(n, dtype):
 
 
 def spread(a, mesh, spec):
-    """A with NaN where no routine may look, sharded where that divides it."""
+    """Returns A with NaN where no routine may read, sharded if the mesh divides it."""
     return whole(np.where(np.tri(len(a), k=-1, dtype=bool), np.nan, a).astype(a.dtype), mesh, spec)
 
 
@@ -88,7 +88,7 @@ def check_gesv(name, n, dtype, mesh, spec, tile=None, nrhs=3):
 
 
 def check_svd(name, shape, dtype, mesh, spec):
-    """With all vectors, without any, and the polar decomposition from both sides."""
+    """Checks all vectors, only values, and the polar decomposition from both sides."""
     a = problems.vectors(np, *shape, dtype)
     options = {"mesh": mesh, "matrix_specs": spec, "backend": "cusolvermp"}
     placed = whole(a, mesh, spec)
@@ -104,7 +104,7 @@ def check_svd(name, shape, dtype, mesh, spec):
     (right, p), (left, q) = factors
 
     def off(x):
-        """How far the columns, or the rows of a wide matrix, are from orthonormal."""
+        """Returns the departure of the columns, or of a wide matrix's rows, from orthonormality."""
         x = x if x.shape[0] >= x.shape[1] else x.conj().T
         return np.abs(x.conj().T @ x - np.eye(x.shape[1])).max()
 
@@ -219,7 +219,7 @@ def failures(quick):
 
 
 def programs(quick):
-    """Again and again, in a program with other work, beside native calls, and a subset."""
+    """Calls repeatedly, in a program with other work and native calls, and with a subset."""
     mesh, n = line(), 512
     a, b = matrix(n, "float64"), problems.vectors(np, n, 1, "float64")
     rows = spread(a, mesh, P("r", None))

@@ -2,11 +2,11 @@
 
     fill.py [SHARE [N]]
 
-SHARE of each GPU's memory that the matrix takes, 0.86 unless given; N instead of the order that
-follows from it, for a trial on smaller machines. Needs benchmarks/ on PYTHONPATH.
+SHARE is the part of each GPU's memory that the matrix takes, 0.86 by default. N replaces the order
+that follows from it, for a trial on smaller machines. Needs benchmarks/ on PYTHONPATH.
 
-float32, one right-hand side, `donate=True`. The matrix is made by the devices, each its own rows,
-and a few rows of it at a time again for the residual. Prints one line of JSON, a record as those in
+float32, one right-hand side, `donate=True`. Each device makes its own rows of the matrix, and makes
+them again, a few at a time, for the residual. Prints one line of JSON, a record like those in
 benchmarks/results.
 """
 
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-# The rest of the memory is CUDA's own and that of its libraries.
+# The rest of the memory is for CUDA and its libraries.
 os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.965"
 
 import jax  # noqa: E402
@@ -34,8 +34,8 @@ jax.config.update("jax_enable_x64", True)
 
 DTYPE = "float32"
 MULTIPLE = 256  # of which the rows of each device are one
-PIECE_BYTES = 64 << 20  # of rows in double precision, so that whatever XLA keeps of them is small
-TOLERATED = 1e-5  # of the backward error: far above what float32 gives, far below what TF32 does
+PIECE_BYTES = 64 << 20  # of rows in double precision, so that XLA's copies of them are small
+TOLERATED = 1e-5  # backward error: far above float32's, far below TF32's
 
 
 def memory():
@@ -45,16 +45,17 @@ def memory():
 
 
 def order(share, devices):
-    """The smallest order that takes so much of the memory of each device."""
+    """Returns the smallest order whose matrix takes this share of each device's memory."""
     multiple = MULTIPLE * devices
     elements = share * memory() * devices / np.dtype(DTYPE).itemsize
     return int(elements**0.5 / multiple + 1) * multiple
 
 
 def backward_error(n, mesh):
-    """f(x, b), with (n,) vectors on all devices: |b - A x| / (|A| |x| + |b|) in the infinity norm.
+    """Returns f(x, b), with (n,) vectors on all devices: |b - A x| / (|A| |x| + |b|) in the
+    infinity norm.
 
-    A is made anew, a few rows at a time: no program of XLA's can need a buffer as large as A.
+    f makes A again, a few rows at a time, so that no program of XLA's needs a buffer as large as A.
     """
     rows = n // mesh.devices.size
     count = MULTIPLE
@@ -70,7 +71,7 @@ def backward_error(n, mesh):
 
         def piece(k):
             block = problems.matrix(jnp, n, DTYPE, begin + k * count, count).astype(jnp.float64)
-            # Not a product of matrices, for which XLA would make the block and try algorithms.
+            # Not a matrix product: XLA would materialize the block and try algorithms.
             return (block * x).sum(axis=1), abs(block).sum(axis=1)
 
         image, sums = jax.lax.map(piece, jnp.arange(rows // count, dtype=jnp.uint32))
@@ -98,7 +99,7 @@ def main(argv):
     if n % (MULTIPLE * len(devices)):
         sys.exit(f"n = {n} must be a multiple of {MULTIPLE} x {len(devices)}")
     options = {"donate": True, "return_status": True, "backend": "native"}
-    # What libraries do once is not what is timed.
+    # One-time work of libraries isn't timed.
     small = jax.device_put(np.eye(MULTIPLE * len(devices), dtype=DTYPE), rows)
     jax.block_until_ready(jaxmg.potrs(small, small[0], mesh=mesh, **options))
 
@@ -138,7 +139,7 @@ def main(argv):
         "donate": True,
         "threads": None,
         "runs": [seconds],
-        "cold": True,  # compilation is in it
+        "cold": True,  # includes compilation
         "status": int(status),
         "matrix_bytes_per_device": block,
         "matrix_share_of_memory": None if given else block / memory(),

@@ -1,4 +1,4 @@
-"""What is hard: ill-conditioned and graded matrices, and the same bits twice.
+"""Checks hard problems: ill-conditioned and graded matrices, and bitwise repeatability.
 
     hard.py [--quick] [accuracy] [repeat]
 
@@ -22,7 +22,8 @@ def as_tuple(results):
 
 
 class Problem:
-    """One of the benchmarks' matrices, by rows over the mesh, and the error of results for it."""
+    """One of the benchmarks' matrices, sharded by rows over the mesh, and the error of results for
+    it."""
 
     def __init__(self, n, dtype, kind, mesh):
         self.n, self.dtype, self.kind = n, dtype, kind
@@ -42,7 +43,7 @@ class Problem:
         return tuple(results), int(status)
 
     def reference(self, routine):
-        """What JAX's own solvers make of it on one GPU."""
+        """Returns the results of JAX's own solvers on one GPU."""
         linalg, device = jax.scipy.linalg, self.rows.mesh.devices.flat[0]
         a = self.make(jax.sharding.SingleDeviceSharding(device))
         b = jax.device_put(self.b, device)
@@ -54,7 +55,7 @@ class Problem:
         return as_tuple(solvers[routine]())
 
     def error(self, routine):
-        """f(results), the backward error, computed in double precision."""
+        """Returns f(results), the backward error, computed in double precision."""
 
         @jax.jit
         def error(results):
@@ -74,8 +75,8 @@ class Problem:
 
 
 def check_accuracy(name, routine, problem):
-    """No worse than ten times JAX's own on one GPU. These errors are far below eps, for |x| or the
-    inverse is large: eps would be no bound."""
+    """Errors may be at most ten times JAX's own on one GPU. They are far below eps, since |x| or
+    the inverse is large, so eps would be no bound."""
     error = problem.error(routine)
     results, status = problem.run(routine)
     ours, theirs = error(results), error(reference := problem.reference(routine))
@@ -96,12 +97,12 @@ def check_accuracies(name, *problem):
 
 
 def uneven(n, ranks):
-    """About n, such that the rows of a rank are not cut into equal tiles."""
+    """Returns an order near n for which a rank's rows aren't cut into equal tiles."""
     return (n // ranks + 1) * ranks
 
 
 def accuracy(quick):
-    """Matrices that are hard: the default tile width, where it divides the rows and where not."""
+    """Checks hard matrices with the default tile width, which may or may not divide the rows."""
     mesh = mesh_of(jax.devices())
     even, odd = 1024 if quick else 8192, uneven(1200 if quick else 12000, mesh.devices.size)
     pairs = [(even, "ill"), (odd, "graded")]
@@ -128,7 +129,7 @@ def check_repeats(name, *problem):
 
 
 def repeat(quick):
-    """Two runs from the same input give the same bits."""
+    """Checks that two runs with the same input yield the same bits."""
     mesh = mesh_of(jax.devices())
     for dtype in DTYPES:
         for n in (1024 if quick else 8192, uneven(1200 if quick else 12000, mesh.devices.size)):

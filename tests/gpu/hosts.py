@@ -1,9 +1,11 @@
-"""Two processes with a GPU each that they see alone, in network namespaces of their own: as on two
-hosts. NCCL's sockets carry their blocks over the cable between the two, and then jaxmg's own.
+"""Runs two processes, each with a GPU that only it sees, in network namespaces of their own, as on
+two hosts. NCCL's sockets carry their blocks over the cable between the two, and then jaxmg's own
+do.
 
     python hosts.py [N ...]             with JAX for CUDA, and root
 
-Where no namespaces can be made, NCCL is told that these are two hosts, and says "one namespace".
+If no namespaces can be made, NCCL is told that these are two hosts, and the output says "one
+namespace".
 """
 
 import contextlib
@@ -56,7 +58,8 @@ def main():
 
 @contextlib.contextmanager
 def _two_hosts():
-    """The commands that enter them, the address of the first one, the interface between them."""
+    """Yields the commands that enter the namespaces, the address of the first one, and the
+    interface between them."""
     try:
         namespaces = Namespaces()
     except Unavailable as reason:
@@ -68,7 +71,7 @@ def _two_hosts():
 
 
 def _job(prefixes, host, environment, *command):
-    """Exit code and output of each of two processes."""
+    """Returns the exit code and the output of each of two processes."""
     address = f"{host}:{free_port()}"
     processes = [
         subprocess.Popen(

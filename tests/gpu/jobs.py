@@ -1,5 +1,5 @@
-"""The programs of tests/processes/worker.py on the GPUs of a job: solves beside collectives, in
-loops and in two programs at once, replicas, NumPy's arrays, and a thousand calls.
+"""Runs programs of tests/processes/worker.py on the GPUs of a job: solves with collectives, in
+loops and in two programs at once, replicas, NumPy arrays, and a thousand calls.
 
     python -m jaxmg.launch -n 2 tests/gpu/jobs.py [COUNT]
 """

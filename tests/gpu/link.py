@@ -1,9 +1,9 @@
-"""How fast the in-place redistribution is: cyclic_1d there and back, beside the matrix's size.
+"""Measures the in-place redistribution: cyclic_1d there and back, relative to the matrix's size.
 
-    link.py [N] [T_A]      65536 and 1024 unless given; float64 on all GPUs
+    link.py [N] [T_A]      65536 and 1024 by default; float64 on all GPUs
 
-Prints one line of JSON, as those in benchmarks/results/redistribution.jsonl: seconds of one way,
-the bytes that leave each GPU for others, and their rate, which also counts the time of the moves
+Prints one line of JSON, like those in benchmarks/results/redistribution.jsonl: the seconds of one
+way, the bytes that leave each GPU for others, and their rate, which includes the time of moves
 inside the GPUs. Needs benchmarks/ on PYTHONPATH.
 """
 

@@ -1,10 +1,10 @@
-"""A process that is killed or stopped while GPUs of several processes solve: the others have an
-error that names it, within a limit, the GPUs are idle again, and a new job runs on them at once.
+"""Kills or stops a process while GPUs of several processes solve. The others get an error that
+names it, within a limit; the GPUs are idle again, and a new job runs on them at once.
 
-    python lost.py PROCESSES [N [ROUTINE ...]]        a GPU each; with JAX for CUDA
+    python lost.py PROCESSES [N [ROUTINE ...]]        one GPU each; with JAX for CUDA
 
-ROUTINE is one of `_LONG_CALLS` in tests/processes/worker.py, potrs if there is none. The first one
-loses a process in each of three ways, the others in one of them.
+ROUTINE is one of `_LONG_CALLS` in tests/processes/worker.py, by default potrs. The first one loses
+a process in each of three ways, the others in one of them.
 """
 
 import itertools
@@ -25,7 +25,7 @@ _GPUS = {
     "JAX_PLATFORMS": "cuda",
     "JAXMG_TEST_DEVICES": "1",
     "JAXMG_PEER_TIMEOUT": str(_LIMIT),
-    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4",  # two jobs share a GPU where one was stopped
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4",  # two jobs share a GPU if a process is stopped
 }
 
 
@@ -64,7 +64,7 @@ def _lose(how, lost, processes, n, routine):
         for output in job.wait(*others, seconds=60):
             again = re.search(r"failed again after (\d+) s: (.*)", output)
             assert again and int(again[1]) <= 2 and "went on alone" in output, output
-        # A process that is stopped keeps its memory, and what its GPU was given comes to its end.
+        # A stopped process keeps its memory, and its GPU completes the work that is enqueued.
         idle = _seconds_until_idle()
         start = time.monotonic()
         with Job("solve", 2000, 2, processes=processes, devices=1, **_GPUS) as new:

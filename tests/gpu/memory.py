@@ -1,10 +1,10 @@
-"""Measures what calls of the native engine need on each GPU, beside the formulas of docs/memory.md.
+"""Measures the memory that calls of the native engine need on each GPU, against docs/memory.md.
 
-    memory.py [N ...]      4096 and 12288 unless given; JAX's memory must be preallocated
+    memory.py [N ...]      4096 and 12288 by default; JAX's memory must be preallocated
 
-Needs benchmarks/ on PYTHONPATH. For each case a line to read and a record for
-benchmarks/results/memory.jsonl, with the bytes of each GPU. `rest` is what the formulas leave out;
-it may be no more than SLACK beyond SHARE of the formula, except for syevd, where it is mostly
+Needs benchmarks/ on PYTHONPATH. Prints for each case a line to read and a record for
+benchmarks/results/memory.jsonl, with the bytes of each GPU. `rest` is the memory beyond the
+formulas. It may be at most SLACK plus SHARE of the formula, except for syevd, where it is mostly
 cuSOLVER's. Exits with the number of failures.
 """
 
@@ -31,12 +31,12 @@ from jaxmg._call import plugins
 jax.config.update("jax_enable_x64", True)
 
 Case = collections.namedtuple("Case", "routine dtype n ranks T_A nrhs donate vectors")
-UNEVEN = 300  # a tile width that divides no rank's rows, so that the overflow tile is there
+UNEVEN = 300  # a tile width that divides no rank's rows, so that there is an overflow tile
 SHARE, SLACK = 0.03, 16 << 20
 
 
 def cases(sizes, ranks):
-    """Cheap ones first; syevd on the smallest size alone."""
+    """Yields cheap cases first; syevd only for the smallest size."""
     for n in sizes:
         for dtype in DTYPES:
             for count in sorted({1, ranks}):
@@ -69,7 +69,7 @@ def call(case, operands):
 
 @functools.cache
 def makers(n, dtype, devices):
-    """(function that makes the matrix, function of nrhs that makes right-hand sides)."""
+    """Returns (function that makes the matrix, function of nrhs that makes right-hand sides)."""
     mesh = Mesh(np.array(devices), ("rank",))
     rows, everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
     a = jax.jit(lambda: matrix(jnp, n, dtype), out_shardings=rows)
@@ -79,7 +79,7 @@ def makers(n, dtype, devices):
 
 
 def measure(case):
-    """(bytes that each GPU needed or None, the plan's for each)."""
+    """Returns (bytes that each GPU needed or None, the plan's for each)."""
     devices = jax.devices()[: case.ranks]
     make_a, make_b = makers(case.n, case.dtype, tuple(devices))
     operands = [make_a()]
@@ -103,7 +103,8 @@ def measure(case):
 
 
 def check(case):
-    """Prints the GPU that strays furthest from the formula; whether it strays too far."""
+    """Prints the GPU that deviates most from the formula; returns whether all are within the
+    tolerance."""
     width = workspace.tile(case.routine, case.dtype, case.n, case.ranks, case.T_A)
     name = f"{case.routine:5} {case.dtype:10} n={case.n:<6} ranks={case.ranks} T={width:<5}"
     name += f" nrhs={case.nrhs:<3}" if case.nrhs else " " * 9
@@ -120,7 +121,7 @@ def check(case):
     ok = True
     for measured, formula in zip(found, paper, strict=True):
         rest = measured - formula
-        # cuSOLVER's share of syevd is on the first GPU; what the formula has must always be there.
+        # cuSOLVER's share of syevd is on the first GPU. The formula's memory must always be there.
         bounded = case.routine != "syevd" or formula < max(paper)
         tolerated = SHARE * formula + SLACK
         ok &= -tolerated <= rest and (rest <= tolerated or not bounded)
@@ -150,7 +151,7 @@ def check(case):
 
 
 def check_kept(n, dtype, ranks, T_A):
-    """Prints what a factor takes beside what A took: the overflow tile and a few numbers."""
+    """Prints the memory that a factor takes beyond A's: the overflow tile and a few numbers."""
     devices = jax.devices()[:ranks]
 
     def used():
@@ -173,7 +174,7 @@ def check_kept(n, dtype, ranks, T_A):
 
 def main(argv):
     sizes = [int(word) for word in argv[1:]] or [4096, 12288]
-    plugins.load("gpu").set_eigensolver("one")  # all: benchmarks/results/eigen_gpu.jsonl
+    plugins.load("gpu").set_eigensolver("one")  # "all": benchmarks/results/eigen_gpu.jsonl
     table = list(cases(sizes, len(jax.devices())))
     failures = sum(not check(case) for case in table)
     for dtype in DTYPES:

@@ -1,9 +1,9 @@
-"""Prints a record of a step of a script, for benchmarks/results/checks.jsonl: what came out of it.
+"""Prints a record of the outcome of a script's step, for benchmarks/results/checks.jsonl.
 
     outcome.py SCRIPT STEP RESULT SECONDS LOG
 
-Needs benchmarks/ on PYTHONPATH. The counts are those that pytest, the programs beside this file and
-compute-sanitizer end with or print; what a log doesn't say is left out.
+Needs benchmarks/ on PYTHONPATH. The counts are those that pytest, the programs in this folder and
+compute-sanitizer print; counts that a log doesn't have are left out.
 """
 
 import collections

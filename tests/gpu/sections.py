@@ -1,4 +1,4 @@
-"""What programs of checks share: a line a check, sections by name, the number of failures."""
+"""Shared by programs of checks: one line per check, sections by name, the number of failures."""
 
 import sys
 import time
@@ -42,7 +42,8 @@ def eps(dtype):
 
 
 def run(sections, left_out=()):
-    """Runs the sections that the command line names, or all but those left out, and exits."""
+    """Runs the sections that the command line names, by default all except ``left_out``, and
+    exits."""
     app.run(lambda argv: _run(sections, argv[1:] or [x for x in sections if x not in left_out]))
 
 

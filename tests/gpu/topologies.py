@@ -1,9 +1,9 @@
-"""Compiles functions for several GPUs on a machine without one: XLA needs a description of the GPU.
+"""Compiles functions for several GPUs on a machine without one, from a description of the GPU.
 
-    python tests/gpu/topologies.py [GPUS ...]      for 2 and for 8 GPUs, or for those numbers
+    python tests/gpu/topologies.py [GPUS ...]      numbers of GPUs, by default 2 and 8
 
-Needs jaxmg with its plugin for CUDA 13, and JAX with its own plugin for it. A function whose
-compilation ends the process is found because each has a process of its own.
+Needs jaxmg with its plugin for CUDA 13, and JAX with its own plugin for it. Each function has a
+process of its own, so that a compilation that ends the process is detected.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import time
 import types
 
-# JAX's plugin looks for CUDA's libraries, which compiling does without.
+# JAX's plugin looks for CUDA's libraries, which compilation doesn't need.
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -23,7 +23,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-# What XLA has to know of an H200: xla's stream_executor.GpuTargetConfigProto.
+# XLA's description of an H200: xla's stream_executor.GpuTargetConfigProto.
 _H200 = """
 platform_name: "CUDA"
 device_description_str: "NVIDIA H200"
@@ -52,8 +52,8 @@ gpu_device_info {
 
 
 def _functions(jaxmg):
-    """Name -> (function of a, shape of a): what the ways of GPUs' table compute, single matrices,
-    and derivatives."""
+    """Returns name -> (function of a, shape of a): functions that use the GPUs' rows of the table,
+    functions of single matrices, and derivatives."""
     linalg = jaxmg.linalg
 
     def gradient(function):
@@ -86,7 +86,7 @@ def _functions(jaxmg):
 
 
 def _local_devices(original, devices):
-    """`jax.local_devices` on a machine that has these GPUs."""
+    """Returns `jax.local_devices` as on a machine that has these GPUs."""
     client = types.SimpleNamespace(platform_version="PJRT C API\ncuda 13000")
     gpu = types.SimpleNamespace(
         platform="gpu",

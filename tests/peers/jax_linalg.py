@@ -1,24 +1,26 @@
-"""JAX's own tests of linear algebra, with `jaxmg.linalg` in the place of JAX's functions.
+"""JAX's own tests of linear algebra, with `jaxmg.linalg` in place of JAX's functions.
 
     python tests/peers/jax_linalg.py FOLDER [--axes explicit] [--x64] [--cases 10] [-k PART] [-v]
 
-FOLDER has JAX's tests, the `FILES`, of about the JAX that is installed; nothing is fetched. They
-run on four CPU devices, in their own settings: strict promotion of dtypes, no promotion of ranks;
-``--x64`` adds float64 and complex128. What is different from a run of JAX's:
+FOLDER has JAX's tests, the `FILES`, of about the installed version of JAX; nothing is fetched. They
+run on four CPU devices, with their own settings: strict promotion of dtypes, no promotion of ranks;
+``--x64`` adds float64 and complex128. Differences from JAX's own run:
 
 - Names of ``jax.numpy.linalg`` and ``jax.scipy.linalg`` that `jaxmg.linalg` has are its functions,
   on a mesh of all devices; so are those of `_ELSEWHERE`.
-- NumPy's and SciPy's `qr`, with which tests compare, give the R whose diagonal isn't negative.
-- In tests of `_HERMITIAN` functions square random matrices are Hermitian positive definite, as far
-  as tests make them by ``jtu.rand_default``, and Hermitian by ``jtu.rand_small``. Such a test is
-  skipped if its first matrix isn't Hermitian. All other functions get the matrices that JAX's get.
-- `_HERMITIAN` functions take the Hermitian part of their matrix, unless they are told a triangle.
-  JAX does so where it symmetrizes; finite differences of derivatives leave Hermitian matrices.
+- NumPy's and SciPy's `qr`, with which tests compare, return the R whose diagonal isn't negative.
+- In tests of `_HERMITIAN` functions, square random matrices by ``jtu.rand_default`` are Hermitian
+  positive definite, and those by ``jtu.rand_small`` are Hermitian. Such a test is skipped if its
+  first matrix isn't Hermitian. All other functions get the same matrices as JAX's.
+- `_HERMITIAN` functions take the Hermitian part of their matrix, unless an argument names a
+  triangle. JAX does so if it symmetrizes; finite differences of derivatives leave Hermitian
+  matrices.
 - Tests of `lu_solve` that JAX skips on CPUs run.
-- Results of explicit axes are replicated, since tests index them as JAX refuses for shards.
+- Results with explicit axes are replicated, since tests index them in ways that JAX refuses for
+  shards.
 
-Tests that call none of these functions are counted, not run. What can't apply is skipped, with the
-reason that `NOT_APPLICABLE` has. The exit status is 1 where a test fails.
+Tests that call none of these functions are counted, not run. Tests that can't apply are skipped,
+with the reason in `NOT_APPLICABLE`. The exit status is 1 if a test fails.
 """
 
 import argparse
@@ -46,12 +48,12 @@ from jax.sharding import AxisType
 from jaxmg import linalg
 
 FILES = ("linalg_test", "eigh_test", "svd_test", "lax_scipy_test")
-# Name -> another module of JAX's that has it, and how tests name that module.
+# Name -> (another module of JAX's that has it, the name of that module in tests).
 _ELSEWHERE = {
     "householder_product": ("jax.lax.linalg", "lax.linalg"),
     "svd": ("jax._src.tpu.linalg.svd", "svd"),
 }
-# Test -> why it isn't run.
+# Test -> the reason why it isn't run.
 NOT_APPLICABLE = {
     "testInvDtypeError": "a TypeError in other words",
     "testPinvRcond": "an error in other words",
@@ -66,7 +68,7 @@ _NEEDS_X64 = {"testLstsqZeroMatrix": _DOUBLE, "testSingularValues": _DOUBLE}
 _HERMITIAN = {
     "cholesky", "cho_factor", "cho_solve", "eigh", "eigvalsh", "funm", "logm", "sqrtm",
 }  # fmt: skip
-# Whether a test calls one of these, and whether the matrix that comes next is its first one.
+# Whether a test calls one of these, and whether the next matrix is its first one.
 _test = {"hermitian": False, "first": True}
 
 
@@ -86,9 +88,9 @@ def main():
     sys.path.insert(0, str(options.folder))
     mesh = _mesh(options.axes)
     _replace(mesh)
-    if options.axes == "explicit":  # without whose context JAX jits nothing on it
+    if options.axes == "explicit":  # without this context JAX jits nothing on the mesh
         jax.set_mesh(mesh)
-    sys.argv[1:] = []  # which JAX's tests would read
+    sys.argv[1:] = []  # JAX's tests would read it
     total = collections.Counter()
     for name in FILES:
         module = importlib.import_module(name)
@@ -100,8 +102,8 @@ def main():
 
 
 def _tests(path):
-    """(tests that call a function which `jaxmg.linalg` has: name -> whether one is of a Hermitian
-    matrix; how many tests do not)"""
+    """Returns ({name of each test that calls a function of `jaxmg.linalg`: whether one is of a
+    Hermitian matrix}, the number of other tests)."""
     source, calling, others = path.read_text(), {}, 0
     ours = {name for name in linalg.__all__ if not name.endswith("Result")}
     for node in ast.walk(ast.parse(source)):
@@ -121,13 +123,13 @@ def _tests(path):
 
 
 def _is_replaced(module, name):
-    """Whether a test that writes ``module.name`` gets a function of `jaxmg.linalg`."""
+    """Returns whether ``module.name`` in a test is replaced by a function of `jaxmg.linalg`."""
     whole = "jnp.linalg", "jsp.linalg", "jax.numpy.linalg", "jax.scipy.linalg"
     return module in whole or (name in _ELSEWHERE and module == _ELSEWHERE[name][1])
 
 
 def _run(module, names, options):
-    """Runs those tests of a module; how many passed, failed and were skipped."""
+    """Runs those tests of a module; returns the numbers of passed, failed and skipped ones."""
     found, reasons = collections.Counter(), collections.Counter()
     for suite in unittest.defaultTestLoader.loadTestsFromModule(module):
         for test in suite:
@@ -164,8 +166,7 @@ def _mesh(axes):
 
 
 def _replace(mesh):
-    """Puts `jaxmg.linalg` in the place of JAX's functions, and Hermitian matrices in that of random
-    ones."""
+    """Replaces JAX's functions by `jaxmg.linalg`'s, and random matrices by Hermitian ones."""
 
     symmetrized = _HERMITIAN - {"cho_factor", "cho_solve"}
 
@@ -219,7 +220,7 @@ def _replace(mesh):
 
 
 def _with_positive_diagonal(qr):
-    """NumPy's or SciPy's `qr` with Q and R of which R's diagonal isn't negative."""
+    """Returns NumPy's or SciPy's `qr` with Q and R such that R's diagonal isn't negative."""
 
     @functools.wraps(qr)
     def call(a, *others, mode=None, **options):
@@ -245,7 +246,7 @@ def _with_positive_diagonal(qr):
 
 
 def _random(make, change, *arguments, **options):
-    """JAX's random numbers, of which ``change`` is made of square matrices of inexact dtypes."""
+    """Returns JAX's random numbers; ``change`` is applied to square matrices of inexact dtypes."""
     random = make(*arguments, **options)
 
     def changed(shape, dtype, *others):

@@ -1,13 +1,12 @@
-"""lineax's own tests of its solvers, with those of `jaxmg.lineax` in the place of its own.
+"""lineax's own tests of its solvers, with those of `jaxmg.lineax` in place of its own.
 
     python tests/peers/lineax_solvers.py FOLDER [--axes explicit] [--solvers LU QR]
         [arguments of pytest]
 
-FOLDER has lineax's tests, of about the lineax that is installed; nothing is fetched. They run in
-the context of a mesh of four CPU devices, in their own settings: 64 bits, strict promotion of
-dtypes, no promotion of ranks. Of tests with a solver as parameter those with one of ours are run,
-alone and in ``lineax.Normal``, and of the others those whose code names one. The exit status is
-pytest's.
+FOLDER has lineax's tests, of about the installed version of lineax; nothing is fetched. They run in
+the context of a mesh of four CPU devices, with their own settings: 64 bits, strict promotion of
+dtypes, no promotion of ranks. Tests with a solver as parameter run with our solvers, by themselves
+and in ``lineax.Normal``; other tests run if their code names one. The exit status is pytest's.
 """
 
 import argparse
@@ -29,7 +28,7 @@ import jaxmg.lineax
 
 
 class _Selection:
-    """The plugin that picks the tests of some solvers."""
+    """The pytest plugin that selects the tests of some solvers."""
 
     def __init__(self, names):
         self._names = names

@@ -1,16 +1,16 @@
-"""NumPy's own tests of linear algebra, with `jaxmg.linalg` in the place of NumPy's functions.
+"""NumPy's own tests of linear algebra, with `jaxmg.linalg` in place of NumPy's functions.
 
     python tests/peers/numpy_linalg.py [--axes explicit] [arguments of pytest]
 
-The tests are those that the installed NumPy brings with it, of the functions in `FUNCTIONS`; NumPy
-2.5 is the one that `NOT_APPLICABLE` is of. They run on four CPU devices, with ``jax_enable_x64``.
-Each test that isn't run is skipped with a reason. What is different from a run of NumPy's:
+The tests are those of the installed NumPy, for the functions in `FUNCTIONS`; `NOT_APPLICABLE` is
+for NumPy 2.5. They run on four CPU devices, with ``jax_enable_x64``. Each test that isn't run is
+skipped with a reason. Differences from NumPy's own run:
 
-- The functions get NumPy arrays for lists, and give NumPy arrays.
-- Errors of matrices that aren't square, or empty, are NumPy's ``LinAlgError``, and those of axes
-  NumPy's ``AxisError``.
-- `eigh` and `eigvalsh` read one triangle, and take small letters for it.
-- In single precision 6 decimals are counted from the largest entry, where it is above 1.
+- The functions get NumPy arrays for lists, and return NumPy arrays.
+- Errors about matrices that aren't square, or empty, are NumPy's ``LinAlgError``, and those about
+  axes are NumPy's ``AxisError``.
+- `eigh` and `eigvalsh` read one triangle, and accept lowercase letters for it.
+- In single precision, 6 decimals are relative to the largest entry, if it is above 1.
 
 The exit status is pytest's.
 """
@@ -48,7 +48,7 @@ TESTS = (
 _RAISES = "raises where a matrix is singular or doesn't converge; here it is infinity or NaN"
 _WORDS = "an error in other words"
 _SUBCLASS = "subclasses of NumPy's array"
-# Test -> why it isn't run.
+# Test -> the reason why it isn't run.
 NOT_APPLICABLE = {
     "TestSVD.test_nonfinite": _RAISES,
     "TestLstsq.test_nonfinite": _RAISES,
@@ -71,7 +71,7 @@ NOT_APPLICABLE = {
 
 
 class _Selection:
-    """The plugin that picks the tests."""
+    """The pytest plugin that selects the tests."""
 
     def pytest_collection_modifyitems(self, config, items):
         kept = [item for item in items if _name(item).split(".")[0] in TESTS]
@@ -89,7 +89,7 @@ def _name(item):
 
 
 def _replacement(name, mesh):
-    """A function of `jaxmg.linalg` that takes and gives what NumPy's does."""
+    """Returns a function of `jaxmg.linalg` with the arguments and results of NumPy's."""
     of_numpy, ours = getattr(np.linalg, name), getattr(linalg, name)
     parameters = list(inspect.signature(ours).parameters)
 
@@ -131,12 +131,13 @@ def _array(name, x):
 
 
 def _as_numpys(x):
-    """An array of NumPy's, or a scalar of its."""
+    """Returns a NumPy array, or a NumPy scalar."""
     return np.asarray(x)[()]
 
 
 def _almost_equal(theirs):
-    """NumPy's comparison to so many decimals, of the largest entry in single precision."""
+    """Returns NumPy's comparison to a number of decimals, in single precision relative to the
+    largest entry."""
 
     @functools.wraps(theirs)
     def compare(found, expected, **options):

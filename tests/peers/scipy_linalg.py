@@ -1,15 +1,14 @@
-"""SciPy's own tests of linear algebra, with `jaxmg.linalg` in the place of SciPy's functions.
+"""SciPy's own tests of linear algebra, with `jaxmg.linalg` in place of SciPy's functions.
 
     python tests/peers/scipy_linalg.py [--axes explicit] [--cases 4] [arguments of pytest]
 
-The tests are those that the installed SciPy brings with it, of the functions in `FUNCTIONS`; SciPy
-1.18 is the one that `NOT_APPLICABLE` is of. They run on four CPU devices, with
-``jax_enable_x64``. Each test that isn't run is skipped with a reason: those of `NOT_APPLICABLE`,
-and calls with arguments, dtypes or scalars that `jaxmg.linalg` hasn't, as JAX hasn't. What is
-different from a run of SciPy's:
+The tests are those of the installed SciPy, for the functions in `FUNCTIONS`; `NOT_APPLICABLE` is
+for SciPy 1.18. They run on four CPU devices, with ``jax_enable_x64``. Each test that isn't run is
+skipped with a reason: tests of `NOT_APPLICABLE`, and calls with arguments, dtypes or scalars that
+neither `jaxmg.linalg` nor JAX supports. Differences from SciPy's own run:
 
-- The functions get NumPy arrays for lists, and give NumPy arrays.
-- What errors say of shapes starts with "Shape mismatch".
+- The functions get NumPy arrays for lists, and return NumPy arrays.
+- Errors about shapes start with "Shape mismatch".
 
 The exit status is pytest's.
 """
@@ -37,7 +36,7 @@ FUNCTIONS = (
     "solve", "solve_triangular", "inv", "det", "lu", "lu_factor", "lu_solve", "expm", "svd",
     "svdvals", "polar", "pinv", "orth", "null_space", "qr", "lstsq",
 )  # fmt: skip
-# SciPy's name of an argument -> the one here, and arguments that don't matter.
+# SciPy's name of an argument -> ours; then arguments that are ignored.
 _NAMES = {"svdvals": {"a": "x"}, "lstsq": {"cond": "rcond"}}
 _IGNORED = {
     "svd": ("overwrite_a", "check_finite", "lapack_driver"),
@@ -72,7 +71,7 @@ _SINGLE = "compares a batch with each of its matrices to 1e-7, in single precisi
 _ROUNDING = "compares rounding errors of 1e-15, in the place of 0, with LAPACK's"
 _FLOAT32 = "a determinant in double precision of a matrix in single precision"
 _WORDS = "an error in other words"
-# Test, or one case of it -> why it isn't run.
+# Test, or one case of it -> the reason why it isn't run.
 NOT_APPLICABLE = {
     "TestSolve.test_scalar_a_and_1D_b": "a scalar for a matrix",
     "TestSolve.test_singularity": _RAISES,
@@ -107,12 +106,12 @@ NOT_APPLICABLE = {
     "TestSVD_GESDD.test_degenerate": "drivers of LAPACK that there aren't",
     "TestQR.test_lwork": "a warning of an argument that is gone",
 }
-# Parts of the names of tests of SciPy's qr_multiply, with the Q of `qr`.
+# Parts of the names of SciPy's qr_multiply tests, which compare with the Q of `qr`.
 _OF_QR_MULTIPLY = ("TestQR.", ("_left", "_right"))
 
 
 class _Selection:
-    """The plugin that picks the tests, and so many cases of each."""
+    """The pytest plugin that selects the tests, and this number of cases of each."""
 
     def __init__(self, cases):
         self.cases = cases
@@ -153,7 +152,7 @@ def _is_of_ours(item):
 
 
 def _replacement(name, mesh):
-    """A function of `jaxmg.linalg` that takes and gives what SciPy's does."""
+    """Returns a function of `jaxmg.linalg` with the arguments and results of SciPy's."""
     theirs, ours = getattr(scipy.linalg, name), getattr(linalg, name)
     parameters = inspect.signature(ours).parameters
     arrays = [x for x in ("a", "A", "b", "x") if x in parameters]
@@ -181,7 +180,7 @@ def _replacement(name, mesh):
         if name == "lstsq":
             if max(bound["a"].ndim - 2, bound["b"].ndim - 2) > 0:
                 pytest.skip("lstsq: residuals of a batch in the form that NumPy has for one")
-            bound.update(numpy_resid=True, rcond=bound.get("rcond") or -1)  # which is eps
+            bound.update(numpy_resid=True, rcond=bound.get("rcond") or -1)  # -1 is eps
         first = bound.pop(next(iter(parameters)))
         try:
             results = jax.tree.map(np.array, ours(first, **bound, mesh=mesh))
@@ -197,7 +196,7 @@ def _replacement(name, mesh):
 
 
 def _as_scipys(name, results, bound):
-    """Results in the form that SciPy's have."""
+    """Returns the results in SciPy's form."""
     if name == "qr" and bound["mode"] == "r" and not isinstance(results, tuple):
         return (results,)
     if name == "qr" and bound["mode"] == "raw":
@@ -209,7 +208,7 @@ def _as_scipys(name, results, bound):
     return results
 
 
-# What SciPy has special solvers for.
+# Structures for which SciPy has special solvers.
 _STRUCTURES = (
     "diagonal", "tridiagonal", "banded", "lower triangular", "upper triangular",
 )  # fmt: skip

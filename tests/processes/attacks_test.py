@@ -1,5 +1,5 @@
-"""Who has read JAX's key-value store, and speaks as a process does, joins a job that has no secret
-beside the store, and no other.  tests/cc/strangers_test.cc has what else strangers can try."""
+"""Attackers who have read JAX's key-value store and speak the protocol can join a job, unless it
+has a secret outside of the store. tests/cc/strangers_test.cc has the other attacks by strangers."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ import time
 import pytest
 from jobs import Job
 
-_FORMAT = 6  # frame.h
+_FORMAT = 6  # in frame.h
 _HEADER = struct.Struct("<Iiqiiqiiq")  # type, lead, call, from, to, value, code, aux, bytes
 _HELLO, _REFUSED, _PROOF = 0x68676D6A, 2, 3
 _SECRET = "nobody can guess this one"
@@ -30,7 +30,7 @@ worker.meet_a_stranger({place!r})
 
 
 class Stranger:
-    """Connects in the place of process 0 to process 1, with what is in the store."""
+    """Connects to process 1 as process 0 would, with the values of the store."""
 
     def __init__(self, known):
         self._known = known
@@ -45,7 +45,7 @@ class Stranger:
         self._their_nonce, self.proof = body[:32], body[32:]
 
     def proof_of(self, process, key):
-        """What the process says if that is the job's key."""
+        """Returns the proof that the process sends if this is the job's key."""
         pieces = (self._nonce, self._their_nonce, self._known["0"], self._known["1"])
         pieces = [piece if isinstance(piece, bytes) else piece.encode() for piece in pieces]
         message = f"jaxmg {_FORMAT} proof of {process} for 0 and 1 ".encode()
@@ -53,7 +53,7 @@ class Stranger:
         return hmac.new(key, message, hashlib.sha256).digest()
 
     def join(self, key):
-        """What comes of it: the kind of frame, and its text."""
+        """Sends a proof; returns the kind and the text of the answering frame."""
         self._send(_PROOF, self.proof_of(0, key))
         return self._receive()
 
@@ -87,7 +87,7 @@ def _key(token, secret):
 
 
 def _is_refused(known):
-    """With the token of the store, and without what it is not."""
+    """Checks that process 1 refuses the store's token and keys of other secrets."""
     token = known["job"].encode()
     for key in (token, _key(token, b""), _key(token, b"a secret of another job"), b""):
         stranger = Stranger(known)
@@ -99,7 +99,7 @@ def _is_refused(known):
 
 @pytest.mark.parametrize("secret", [None, _SECRET])
 def test_the_key_value_store_alone(tmp_path, secret):
-    """Without a secret it says all that one needs, as docs/processes.md has it."""
+    """Without a secret, the store has all that an attacker needs, as docs/processes.md says."""
     environment = {"JAXMG_SECRET": secret} if secret else {}
     with Job("meet_a_stranger", tmp_path, devices=1, **environment) as job:
         known = _known(tmp_path)
@@ -107,7 +107,7 @@ def test_the_key_value_store_alone(tmp_path, secret):
         if secret:
             _is_refused(known)
         stranger = Stranger(known)
-        # It stops before it would take the seat.
+        # The stranger stops before it takes the place of process 0.
         assert stranger.proof == stranger.proof_of(
             1, _key(token, secret.encode()) if secret else token
         )

@@ -1,4 +1,4 @@
-"""Marks of these tests; ../python/conftest.py says what they mean."""
+"""Markers of these tests; ../python/conftest.py explains them."""
 
 
 def pytest_configure(config):

@@ -1,4 +1,4 @@
-"""The example that runs in several processes finds there what it finds in one."""
+"""The example for several processes yields the same results there as in one process."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ _MINSR = [_EXAMPLES / "minsr.py", "--model", "square", "--samples", "128"]
 
 
 def _energies(*launcher):
-    """What the program prints of them, to eight digits, and all that it prints."""
+    """Returns the energies that the program prints, to eight digits, and its whole output."""
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Ctrl-C in a job: every process ends its calls, whichever of them got the signal, and goes on."""
+"""Ctrl-C in a job: every process ends its calls and goes on, whichever process got the signal."""
 
 import signal
 import time
@@ -21,7 +21,7 @@ def test_ctrl_c_in_all_processes(transport):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_ctrl_c_in_one_process(index):
-    """The process of rank 0, which leads the others, and another."""
+    """One process may be the process of rank 0, which leads the others, or another one."""
     with Job("interrupted") as job:
         _send(job, index)
         job.until(index, "KeyboardInterrupt", _SOON)
@@ -38,7 +38,7 @@ def test_ctrl_c_while_another_process_has_not_come(index):
         job.until(1 - index, "waits")
         _send(job, index)
         job.until(index, "KeyboardInterrupt", _SOON)
-        # Who comes later has the reason at once.
+        # A process that arrives later gets the reason at once.
         job.processes[1 - index].stdin.close()
         output = job.until(1 - index, "error:", _SOON)
         assert f"interrupted by SIGINT (Ctrl-C) in process {index}" in output
@@ -47,7 +47,7 @@ def test_ctrl_c_while_another_process_has_not_come(index):
 
 
 def _send(job, *indices):
-    """Ctrl-C, once the call of these processes is under way."""
+    """Sends Ctrl-C, once the calls of these processes are under way."""
     for index in indices:
         job.until(index, "in the call")
     time.sleep(1)

@@ -1,4 +1,5 @@
-"""Jobs of several processes that run a program of worker.py, to be watched, stopped and killed."""
+"""Jobs of several processes that run a function of worker.py and can be watched, stopped and
+killed."""
 
 import contextlib
 import os
@@ -21,9 +22,9 @@ class Job:
     Args:
         name: of a function of worker.py.
         *arguments: its arguments, as text.
-        processes, devices: how many, and how many devices each has.
-        host: where process 0 can be reached.
-        prefixes: for each process the command that starts it, where it isn't started here.
+        processes, devices: numbers of processes, and of devices in each.
+        host: address at which the others reach process 0.
+        prefixes: for each process, the command that starts it elsewhere; optional.
         **environment: variables, for all processes.
     """
 
@@ -70,13 +71,13 @@ class Job:
             output.close()
 
     def output(self, index):
-        """What a process has written so far."""
+        """Returns a process's output so far."""
         descriptor = self._outputs[index].fileno()
-        # Without a seek: the process writes through the same descriptor.
+        # pread doesn't seek: the process writes through the same descriptor.
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def until(self, index, text, seconds=_START):
-        """Waits until a process has written a line with ``text``; its whole output."""
+        """Waits until a process has written a line with ``text``; returns its whole output."""
         end = time.monotonic() + seconds
         while "\n" not in (output := self.output(index)).partition(text)[2]:
             ended = self.processes[index].poll() is not None
@@ -86,9 +87,10 @@ class Job:
         return output
 
     def wait(self, *indices, seconds=_START):
-        """The outputs of processes, all of them by default, that have to end without an error.
+        """Waits for processes, by default for all, and returns their outputs. They must end without
+        an error.
 
-        Process 0 may wait for its input to end (`worker.end_without_the_others`): it is the last.
+        Process 0 may wait for its input to end (`worker.end_without_the_others`), so it comes last.
         """
         end = time.monotonic() + seconds
         for index in sorted(indices or range(len(self.processes)), reverse=True):
@@ -102,7 +104,7 @@ class Job:
 
     @contextlib.contextmanager
     def stopped(self, index):
-        """A process that doesn't run, as one in a debugger."""
+        """Stops a process in this context, as a debugger does."""
         self.processes[index].send_signal(signal.SIGSTOP)
         try:
             yield

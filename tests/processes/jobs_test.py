@@ -1,5 +1,6 @@
-"""Calls over several processes that no test of one process has: many at once, beside collectives,
-replicas across processes, exported programs, jobs beside each other and one after the other."""
+"""Calls over several processes that tests of one process don't have: many at once, together with
+collectives, replicas across processes, exported programs, and jobs that run concurrently or in
+sequence."""
 
 import os
 import signal
@@ -59,7 +60,8 @@ def test_nothing_grows():
 
 
 def test_after_a_crash():
-    """A job whose processes were killed in a call leaves nothing that keeps the next from it."""
+    """A job whose processes were killed in a call leaves nothing behind that blocks the next
+    job."""
     before = _left_behind()
     with Job("long_call", 4000) as job:
         job.until(0, "in the call")
@@ -80,7 +82,8 @@ def _left_behind():
 
 
 def test_two_network_namespaces():
-    """As on two hosts: neither abstract sockets nor the loopback interface lead to the other."""
+    """Network namespaces are like two hosts: neither abstract sockets nor the loopback interface
+    connect them."""
     try:
         namespaces = Namespaces()
     except Unavailable as reason:
@@ -94,7 +97,8 @@ def test_two_network_namespaces():
 
 @pytest.mark.parametrize("options", [(), ("--distributed",)])
 def test_report(options):
-    """``python -m jaxmg`` in two processes: a checked solve, and who is reached how."""
+    """``python -m jaxmg`` in two processes reports a checked solve, and how each process is
+    reached."""
     command = [sys.executable, "-m", "jaxmg.launch", "-n", "2", "-m", "jaxmg", *options]
     path = os.pathsep.join(filter(None, sys.path))
     result = subprocess.run(

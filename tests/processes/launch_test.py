@@ -1,4 +1,4 @@
-"""``python -m jaxmg.launch``: what its processes see, what it prints, and how it ends."""
+"""``python -m jaxmg.launch``: the environment of its processes, its output, and its end."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def _command(*arguments):
 
 def _environment(**changes):
     path = os.pathsep.join(filter(None, sys.path))
-    # Bazel's processes don't look for modules beside their script; a user's do.
+    # Bazel's processes don't search for modules next to their script; a user's processes do.
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     return {**usual, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **changes}
 
@@ -48,7 +48,7 @@ def _script(folder, text):
 
 
 def test_a_script_in_two_processes(tmp_path):
-    # In an allocation of SLURM's, say, JAX would take its variables.
+    # In a SLURM allocation, for example, JAX would take SLURM's variables.
     slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "nowhere", "SLURM_NTASKS": "9",
              "SLURM_PROCID": "3", "SLURM_LOCALID": "3"}  # fmt: skip
     result = _launch("-n", 2, "-d", 3, _script(tmp_path, _SEEN), "-n", "x", "--help", **slurm)
@@ -91,7 +91,7 @@ time.sleep(600)
     ],
 )
 def test_one_that_fails_ends_the_others(tmp_path, how, code, said):
-    # They ignore SIGTERM; a shorter grace is for the test alone.
+    # The processes ignore SIGTERM. The shorter grace period is only for the test.
     script = _script(tmp_path, _ONE_FAILS.format(how=how))
     program = "import sys; from jaxmg import launch; launch._GRACE = 0.5; sys.exit(launch.main())"
     result = subprocess.run(
@@ -160,7 +160,7 @@ def test_the_launcher_says_who_has_ended(tmp_path):
     assert "[1] ended 1 s ago; still running: [0, 2]" in result.stderr
 
 
-# As jax.distributed does, whose end of a process waits for all others.
+# Like jax.distributed, where a process waits for all others at its end.
 _WAITS_FOR_ALL = """
 import atexit, os, sys, time
 def wait():
@@ -192,7 +192,7 @@ def test_an_exception_ends_the_others_at_once(tmp_path, how, code, text):
     assert time.monotonic() - start < 20
     assert result.returncode == code
     assert f"[1] failed: exit code {code}; ending the others" in result.stderr
-    # It has ended as Python ends, for as long as it may.
+    # The process has run Python's normal exit, within the grace period.
     assert text in result.stdout + result.stderr
     assert "[1] waits for the others" in result.stdout
 
@@ -206,7 +206,8 @@ def test_an_end_without_an_error_ends_nobody(tmp_path):
 
 
 def test_processes_inherit_a_secret(tmp_path):
-    """All the same, another one in each job, and none in what else sees of them."""
+    """All processes of a job inherit the same secret, which differs between jobs; children and
+    arguments don't show it."""
     script = _script(
         tmp_path,
         "import os, subprocess, sys\nfrom jaxmg._processes import rendezvous\n"
@@ -245,12 +246,13 @@ def test_signals_are_passed_on(tmp_path, number):
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 5
     assert output.count(f"told {signal.Signals(number).name}") == 2
-    assert not any(map(_runs, pids))  # nor what they have started
+    assert not any(map(_runs, pids))  # nor the processes that they started
 
 
 @pytest.mark.parametrize("how", ["end", "signal.SIG_IGN"])
 def test_none_stays_without_the_launcher(tmp_path, how):
-    """Those that ignore SIGTERM, as all do that have called jax.distributed.initialize, too."""
+    """Processes end without the launcher, even if they ignore SIGTERM, as all do after
+    jax.distributed.initialize."""
     process, pids = _waiting(tmp_path, how)
     process.kill()
     process.wait()
@@ -258,12 +260,13 @@ def test_none_stays_without_the_launcher(tmp_path, how):
     while any(map(_runs, pids[::2])) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(_runs, pids[::2]))
-    for pid in pids[1::2]:  # what they have started themselves is theirs to end
+    for pid in pids[1::2]:  # they must end the processes that they started themselves
         os.kill(pid, signal.SIGKILL)
 
 
 def _waiting(folder, how="end"):
-    """The launcher of two processes that wait; their pids, each with its child's behind."""
+    """Starts the launcher with two processes that wait; returns it and their pids, each followed by
+    its child's."""
     process = subprocess.Popen(
         _command("-n", 2, _script(folder, _WAITS.format(how=how))), env=_environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

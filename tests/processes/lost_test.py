@@ -1,5 +1,5 @@
-"""A process that dies, stops, stays away or does something else: the others have an error that
-names it, within a limit, and go on."""
+"""If a process dies, stops, never arrives or makes another call, the others get an error that names
+it, within a limit, and go on."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import time
 import pytest
 from jobs import Job
 
-_LIMIT = 5  # seconds, for a peer that says nothing, and for one that doesn't come
+_LIMIT = 5  # seconds, for a silent peer, and for one that doesn't arrive
 
 
 def _limits(**more):
@@ -32,7 +32,8 @@ def _limits(**more):
     ],
 )
 def test_lost_in_a_call(how, lost, transport):
-    """Rank 0's process, which leads the others and is the last one here, and another."""
+    """The lost process may be the process of rank 0, which leads the others and is the last one
+    here, or another one."""
     _lose("potrs", 5100, how, lost, transport)
 
 
@@ -50,7 +51,7 @@ def test_lost_in_a_call(how, lost, transport):
     ],
 )
 def test_lost_in_an_lu(routine, n, how, lost, transport):
-    """Of the LU routines, which errors name."""
+    """LU routines report a lost process, and errors name the routine."""
     _lose(routine, n, how, lost, transport)
 
 
@@ -64,7 +65,7 @@ def test_lost_in_an_lu(routine, n, how, lost, transport):
     ],
 )
 def test_lost_in_a_qr(how, lost, transport):
-    """Of a wide matrix, of which XLA exchanges no row: JAX knows nothing of what is lost there."""
+    """XLA exchanges no rows of a wide matrix, so JAX itself doesn't know about the lost process."""
     _lose("wide", 2700, how, lost, transport)
 
 
@@ -82,7 +83,8 @@ def test_lost_in_a_qr(how, lost, transport):
     ],
 )
 def test_lost_before_a_qr(routine, how, lost):
-    """Processes whose rows XLA alone exchanges have lost one before: they meet first, and fail."""
+    """In routines whose rows only XLA exchanges, processes join a rendezvous first, and fail there
+    if one was lost before."""
     _lose("potrs", 5100, how, lost, "auto", further=routine)
 
 
@@ -103,7 +105,8 @@ def _lose(routine, n, how, lost, transport, further=None):
             output = job.until(index, "failed:", _LIMIT + 15)
             assert f"process {lost}" in output and f"pid {pid}" in output
             assert _NAMES.get(routine, routine) in output
-        # Dead is found out at once, and silence after the limit; the machine may be busy.
+        # A dead process is detected at once, and a silent one after the limit; the machine may be
+        # busy.
         assert time.monotonic() - start < (_LIMIT if how == "STOP" else 0) + 10
         for output in job.wait(*others):
             second = re.search(r"failed again after (\d+) s: (.*)", output)
@@ -162,7 +165,7 @@ def test_after_ten_seconds_a_line_says_for_whom_is_waited(first):
     ],
 )  # fmt: skip
 def test_different_calls(what, difference, at_once):
-    """Each process says first what differs, long before the limit; at once if only operands
+    """Each process reports the first difference, long before the limit; at once if only operands
     differ."""
     with Job("different", what, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
         for output in job.wait(seconds=120):
@@ -188,7 +191,8 @@ def test_different_calls(what, difference, at_once):
     ],
 )  # fmt: skip
 def test_calls_in_another_order(processes, odd, known):
-    """Each process says what all do, long before the limit; one that comes late is no such case."""
+    """Each process reports the calls of all, long before the limit. A process that arrives late
+    causes no such error."""
     with Job("orders", odd, known, processes=processes, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
         for output in job.wait(seconds=120):
             failures = re.findall(r"failed after (\d+) s: (.*)", output)
@@ -240,4 +244,4 @@ def test_an_exception_ends_the_job(tmp_path, index):
     assert result.returncode == 1
     assert f"[{index}] failed: exit code 1; ending the others" in result.stderr
     assert f"[{index}] ValueError: this one fails" in result.stderr
-    assert time.monotonic() - start < 40  # of which 5 s are for those that ignore SIGTERM
+    assert time.monotonic() - start < 40  # 5 s of this are for processes that ignore SIGTERM

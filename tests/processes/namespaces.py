@@ -1,4 +1,4 @@
-"""Two network namespaces with a cable between them, which stand for two hosts."""
+"""Two network namespaces with a cable between them, which represent two hosts."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ HOST = "10.213.77.1"  # the first one's address
 
 
 class Unavailable(Exception):
-    """Why there can be none here."""
+    """The reason why namespaces can't be made here."""
 
 
 class Namespaces:
-    """A context manager; gives the commands that enter them."""
+    """A context manager of two new namespaces; it returns the commands that enter them."""
 
     def __init__(self):
         self._names = [f"jaxmg-test-{os.getpid()}-{index}" for index in range(2)]

@@ -1,10 +1,10 @@
-"""Runs a script so that all processes of a job share the first GPU: to check what several ranks do
-where there is one GPU. Nothing is fast that way.
+"""Runs a script so that all processes of a job share the first GPU, to check several ranks on a
+machine with one GPU. It isn't fast.
 
     python -m jaxmg.launch -n 2 tests/processes/one_gpu.py script.py [arguments ...]
 
-With JAXMG_TRANSPORT=nccl each process is a host of its own to NCCL, over loopback, which doesn't
-support two ranks of one host on one GPU.
+With JAXMG_TRANSPORT=nccl, NCCL takes each process for a host of its own and connects them over
+loopback, since it doesn't support two ranks of one host on one GPU.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Runs a script so that its process sees the GPUs that JAX_LOCAL_DEVICE_IDS names and no others, as
-SLURM may have it.
+"""Runs a script so that its process sees only the GPUs of JAX_LOCAL_DEVICE_IDS, as under some SLURM
+configurations.
 
     python -m jaxmg.launch -n 4 tests/processes/own_gpus.py script.py [arguments ...]
 """

@@ -1,10 +1,10 @@
-"""Everything that needs several processes, one after the other: tests/python in 2 and in 4 of them,
-then the tests of this folder.  The step `processes` of ci/cpu.sh.
+"""Runs all tests that need several processes, in sequence: tests/python in 2 and in 4 of them, then
+the tests of this folder. The step `processes` of ci/cpu.sh.
 
     python tests/processes/run.py
 
-With JAXMG_TEST_PROCESSES=core in the environment less of tests/python: in each number of processes,
-and over each transport, the files whose calls cross processes.
+With JAXMG_TEST_PROCESSES=core in the environment it runs less of tests/python: for each number of
+processes and each transport, the files whose calls cross processes.
 """
 
 import os
@@ -27,8 +27,8 @@ _ROUTINES = [
     "factor_test.py",
 ]
 _LU = ["gesv_test.py", "lu_factor_test.py"]
-# What the core has once, in two processes: calls that exchange something, but none of arguments,
-# options, plans and errors, which each process checks by itself.
+# The core runs these once, in two processes. Their calls exchange data; tests of arguments,
+# options, plans and errors aren't among them, since each process checks those by itself.
 _CORE = [
     *_ROUTINES,
     "calls_test.py",
@@ -50,7 +50,7 @@ _CORE = [
     "vmap_test.py",
 ]
 _FEW = ["potrs_test.py", "eigh_test.py", "factor_test.py"]
-# Processes, devices each, what of tests/python, and how blocks pass.
+# (processes, devices of each, files of tests/python, transport)
 _RUNS = {
     "all": [
         (2, 4, ["."], "auto"),
@@ -86,8 +86,8 @@ def main():
 
 
 def _run_jobs():
-    """The tests of this folder, most of whose time is waiting: those of lost processes, which have
-    limits of time, beside the others."""
+    """Runs the tests of this folder, which mostly wait. Those of lost processes, which have time
+    limits, run in parallel with the others."""
     files = sorted(_FOLDER.glob("*_test.py"))
     lost = [file for file in files if file.name == "lost_test.py"]
     parts = [lost, [file for file in files if file not in lost]]

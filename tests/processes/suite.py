@@ -1,9 +1,9 @@
-"""The tests of a folder again, in several processes of one job, test by test in step.
+"""Runs the tests of a folder in several processes of one job, test by test in step.
 
     python -m jaxmg.launch -n 2 -d 4 tests/processes/suite.py tests/python [arguments of pytest ...]
 
-Every process runs every test, as every process of a job runs the same program. A test passes where
-it passes in all of them; process 0 prints what the others found.
+Every process runs every test, as every process of a job runs the same program. A test passes if it
+passes in all of them; process 0 prints the other processes' results.
 """
 
 import faulthandler
@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# A rank that waits in vain is to be found out before the processes are.
+# The error of a rank that waits in vain should come before the end of the processes.
 os.environ.setdefault("JAXMG_RENDEZVOUS_TIMEOUT", "40")
 _LIMIT = 240  # seconds for one test; the first that hangs ends the job
 
@@ -31,7 +31,7 @@ from jaxmg._processes import rendezvous  # noqa: E402
 
 
 class Steps:
-    """Runs each test in all processes, and gives it the same outcome in all."""
+    """Runs each test in all processes, with the same outcome in all."""
 
     def __init__(self):
         self._count = 0
@@ -49,10 +49,10 @@ class Steps:
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         outcomes = [json.loads(text) for text in self._exchange(json.dumps(_summary(reports)))]
         if problem := _disagreement(outcomes):
-            report = reports[min(1, len(reports) - 1)]  # the call's, or of one left out its setup
+            report = reports[min(1, len(reports) - 1)]  # the call's, or the setup's if skipped
             report.outcome = "failed"
             report.longrepr = problem
-            if jax.process_index() == 0:  # at once: what follows may hang
+            if jax.process_index() == 0:  # at once, since later code may hang
                 print(item.nodeid, problem, sep="\n", file=self._stderr, flush=True)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -61,7 +61,8 @@ class Steps:
         return True
 
     def _exchange(self, text):
-        """What every process has, by its number; all of them call this equally often."""
+        """Returns the texts of all processes, by their indices; all processes must call this
+        equally often."""
         store, name = distributed.global_state.client, f"tests/{self._count}"
         self._count += 1
         store.key_value_set(f"{name}/{jax.process_index()}", text)
@@ -72,7 +73,7 @@ class Steps:
 
 
 def _summary(reports):
-    """(outcome of a test in this process, what there is to say of it)"""
+    """Returns (outcome of a test in this process, its text)."""
     for outcome in ("failed", "skipped"):
         for report in reports:
             if report.outcome == outcome:
@@ -82,7 +83,7 @@ def _summary(reports):
 
 
 def _disagreement(outcomes):
-    """What is wrong with a test that didn't fail in all processes and isn't right in all."""
+    """Returns the outcomes by process if they differ or are failures; None otherwise."""
     names = {outcome for outcome, _ in outcomes}
     if len(names) < 2 and "failed" not in names:
         return None
@@ -94,7 +95,7 @@ def _disagreement(outcomes):
 def _read_from_all_processes():
     """Makes np.asarray of an array, which tests compare, fetch the shards of other processes.
 
-    JAX raises there. All processes run the same test, so they all come to it.
+    JAX itself raises. All processes run the same test, so all make this call.
     """
     local = array.ArrayImpl._value
 

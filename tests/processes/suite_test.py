@@ -1,4 +1,4 @@
-"""Some of tests/python in two processes, as ci/cpu.sh's step `processes` runs all of it."""
+"""Runs some of tests/python in two processes; the step `processes` of ci/cpu.sh runs all of it."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ def test_solves_in_two_processes():
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "PYTEST_ADDOPTS": "",  # these tests, whatever the step chooses
+            "PYTEST_ADDOPTS": "",  # these tests, whichever the step selects
         },
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip

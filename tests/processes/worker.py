@@ -1,4 +1,4 @@
-"""What the processes of a `jobs.Job` run: one of the functions below, in all of them.
+"""The programs of the processes of a `jobs.Job`: all processes run one of the functions below.
 
 worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
 """
@@ -21,9 +21,9 @@ from jaxmg import _compat
 from jaxmg._call import plugins
 from jaxmg._processes import rendezvous
 
-# jaxlib raises the second where a program fails while it is being started.
+# jaxlib raises ValueError if a program fails while it starts.
 _ERRORS = (RuntimeError, ValueError)
-# Of the long and of the many calls.
+# The backend of the long and of the many calls.
 _BACKEND = os.environ.get("JAXMG_TEST_BACKEND", "auto")
 
 
@@ -42,7 +42,8 @@ def matrix(n, seed=0):
 
 
 def place(array, mesh, *entries):
-    """Without JAX's comparison of the processes' arrays, which is a program of its own."""
+    """Places an array without JAX's comparison of the processes' arrays, which is a program of its
+    own."""
     sharding = NamedSharding(mesh, P(*entries))
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
@@ -53,7 +54,7 @@ def check(a, x, b):
 
 
 def solve(n, count=1):
-    """So many solves, each of another matrix."""
+    """Solves ``count`` times, each time with another matrix."""
     n, mesh = int(n), line()
     b = np.arange(1.0, n + 1)
     for i in range(int(count)):
@@ -64,12 +65,12 @@ def solve(n, count=1):
 
 
 def meet_a_stranger(folder):
-    """Process 1 comes to a call at once; process 0 only says what the key-value store has of it,
-    and comes when the file "go" is there."""
+    """Process 1 makes a call at once. Process 0 only writes the key-value store's entries about the
+    job to a file, and makes the call once the file "go" exists."""
     if jax.process_index() == 0:
         store = _compat.key_value_store()
         known = {key: _compat.get_key(store, f"jaxmg/cpu/{key}", 60) for key in ("1", "job")}
-        # Says where it is, as with its first call, and does not connect yet.
+        # Announces its address, as in its first call, and doesn't connect yet.
         job = rendezvous._jobs["cpu"] = rendezvous._Job(store, "cpu", 0)
         known["0"] = job._known[0]
         path = os.path.join(folder, "known")
@@ -82,15 +83,15 @@ def meet_a_stranger(folder):
 
 
 def addresses():
-    """What this process knows of the others."""
+    """Prints the connections of this process to the others."""
     solve(8)
     for known in plugins.load(jax.local_devices()[0].platform).connections():
         say(known)
 
 
 def interrupted(*waiting):
-    """A call that Ctrl-C has to end, as it would run for hours, and another one after it. Processes
-    that are named come to the call only when their input has ended."""
+    """Makes a call that would run for hours, so that Ctrl-C must end it, and another one after it.
+    Processes in ``waiting`` make the call only when their input has ended."""
     solve(8)
     mesh, n = line(), 400
     a, b = place(matrix(n), mesh, "r", None), place(np.ones(n), mesh)
@@ -114,7 +115,7 @@ def interrupted(*waiting):
 
 
 def patient(seconds):
-    """One rank computes for so long, and the others hear nothing of it."""
+    """One rank computes for at least this time, during which the others receive nothing."""
     mesh, n, start = line(), 500, time.monotonic()
     while time.monotonic() - start < float(seconds):
         n, start = 3 * n // 2, time.monotonic()
@@ -123,7 +124,7 @@ def patient(seconds):
     say("all right,", n)
 
 
-# Of a, b and an LU factor of a, which lu_solve alone has.
+# Name -> function of a, b and an LU factor of a, which only lu_solve uses.
 _LONG_CALLS = {
     "potrs": lambda a, b, _: jaxmg.potrs(a, b, backend=_BACKEND),
     "gesv": lambda a, b, _: jaxmg.gesv(a, b, backend=_BACKEND),
@@ -141,21 +142,21 @@ _LONG_CALLS = {
 
 
 def long_call(n, routine="potrs", further="potrs"):
-    """Makes a call of a large order over and over, until it fails; says when and why, and the same
-    of a call of ``further`` then, which was compiled before.
+    """Makes a call of a large order repeatedly, until it fails; prints when and why. Then does the
+    same with one call of ``further``, which was compiled before.
 
     Rank 0 is in the last process: without process 0, its coordinator, JAX ends the others itself.
     """
     mesh, n = Mesh(np.array(jax.devices()[::-1]), ("r",)), int(n)
     fewer = 3 if routine == "wide" else 0
     b = place(np.ones(n - fewer), mesh)
-    rows = NamedSharding(mesh, P("r", None))  # made on the devices, where n is large
+    rows = NamedSharding(mesh, P("r", None))  # made on the devices, since n is large
     a = jax.jit(lambda: jax.numpy.eye(n - fewer, n) + 1.0 / n, out_shardings=rows)()
     small = place(np.eye(12 - fewer, 12), mesh, "r", None), place(np.ones(12 - fewer), mesh)
     factor = jaxmg.lu_factor(a) if routine == "lu_solve" else None
     call, again = _LONG_CALLS[routine], _LONG_CALLS[further]
     jax.block_until_ready(call(*small, factor) if factor is None else call(a, b, factor))
-    if again is not call:  # of an order that compiles soon
+    if again is not call:  # of an order that compiles quickly
         a_again, b_again = small
         jax.block_until_ready(again(*small, factor))
     else:
@@ -167,12 +168,12 @@ def long_call(n, routine="potrs", further="potrs"):
             say("again")
     except _ERRORS as error:
         say("failed:", error)
-    try:  # what is lost is lost: no second wait
+    try:  # a lost process stays lost: there is no second wait
         start = time.monotonic()
         jax.block_until_ready(again(a_again, b_again, factor))
     except _ERRORS as error:
         say(f"failed again after {time.monotonic() - start:.0f} s:", error)
-    local = Mesh(np.array(jax.local_devices()), ("r",))  # what needs nobody goes on
+    local = Mesh(np.array(jax.local_devices()), ("r",))  # local calls need no other process
     alone = jaxmg.potrs if routine == "potrs" else jaxmg.gesv
     np.testing.assert_allclose(alone(np.eye(8), np.ones(8), mesh=local), 1)
     say("went on alone")
@@ -180,10 +181,11 @@ def long_call(n, routine="potrs", further="potrs"):
 
 
 def end_without_the_others():
-    """JAX's own end of a job waits for all its processes, and aborts where one is gone.
+    """Ends this process without JAX's shutdown, which waits for all processes, and aborts if one is
+    gone.
 
-    It ends those whose coordinator, process 0, is gone: that one waits for the test to have seen
-    the others.
+    JAX ends processes whose coordinator, process 0, is gone. Therefore process 0 waits until the
+    test has read the others' output.
     """
     sys.stdout.flush()
     if jax.process_index() == 0:
@@ -192,7 +194,7 @@ def end_without_the_others():
 
 
 def absent(first):
-    """Process 1 makes no call, or with ``first`` none after the first."""
+    """Process 1 makes no call, or, with ``first``, none after the first."""
     mesh = line()
     a, b = place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)
     if first == "first":
@@ -215,7 +217,7 @@ def fail(call):
 
 
 def different(what):
-    """The processes disagree on what they compute."""
+    """The processes make different calls."""
     mesh, other = line(), jax.process_index() == 1
     jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
     n = 48 if what == "order" and other else 40
@@ -229,7 +231,7 @@ def different(what):
         fail(lambda: jaxmg.linalg.solve(a, b))
     else:
         fail(lambda: jaxmg.potrs(a, b, 7 if what == "tile" and other else 5))
-    # Such a call leaves nothing behind: the next one that all make alike works.
+    # Such a call leaves nothing behind: the next call, alike in all processes, works.
     a = matrix(24)
     x = jaxmg.potrs(place(a, mesh, "r", None), place(np.ones(24), mesh))
     np.testing.assert_allclose(a @ np.asarray(x), 1, rtol=0, atol=1e-10)
@@ -237,7 +239,7 @@ def different(what):
 
 
 def orders(odd, known):
-    """Process ``odd`` makes two calls in the other order; "known": all have made both before."""
+    """Process ``odd`` makes two calls in the opposite order; "known": all have made both before."""
     mesh, swapped = line(), jax.process_index() == int(odd)
     a, b = place(matrix(24), mesh, "r", None), place(np.ones(24), mesh)
     calls = [lambda: jaxmg.potrs(a, b, 5), lambda: jaxmg.syevd(a)[0]]
@@ -246,8 +248,8 @@ def orders(odd, known):
             jax.block_until_ready(call())
     for call in reversed(calls) if swapped else calls:
         fail(call)
-    # A process that comes late is waited for: it reads a file, and compiles a program that the
-    # others have compiled.
+    # The others wait for a process that arrives late because it reads a file, and compiles a
+    # program that they have already compiled.
     if swapped:
         time.sleep(5)
     n = 36
@@ -257,14 +259,14 @@ def orders(odd, known):
 
 
 def late(index):
-    """One process comes to each of its calls much later than the others."""
+    """One process arrives at each of its calls much later than the others."""
     mesh, waits = line(), jax.process_index() == int(index)
     a, b = place(matrix(24), mesh, "r", None), place(np.ones(24), mesh)
     solve_ = jax.jit(lambda a, b: jaxmg.potrs(a, b, 5, mesh, P("r", None)))
     for _ in range(2):
         if waits:
             time.sleep(5)
-        x = solve_(a, b)  # not waited for
+        x = solve_(a, b)  # not awaited
         if waits:
             time.sleep(5)
         values = jaxmg.syevd(a, mesh=mesh)[0]
@@ -274,8 +276,8 @@ def late(index):
 
 
 def beside(count):
-    """A solve beside a collective that has nothing to do with it, in one program, in a loop of one,
-    twice in one with other data, and in two programs at once; each so many times."""
+    """Solves together with an unrelated collective: in one program, in a loop of one, twice in one
+    with other data, and in two programs at once; ``count`` times each."""
     count, mesh, n = int(count), line(), 32
     host = matrix(n)
     a, b = place(host, mesh, "r", None), place(np.arange(1.0, n + 1), mesh)
@@ -312,7 +314,7 @@ def beside(count):
             assert one == shift * sum_
         for factor, x in zip((1, 4, 8), twice(a, b), strict=True):
             np.testing.assert_allclose(x, exact / factor, rtol=1e-9)
-        # Two programs under way, neither waited for before the other is started.
+        # Two programs under way: the second one starts before the first one is awaited.
         first, second = twice(a, b), both(a, 2 * b, rows)
         np.testing.assert_allclose(second[0], 2 * exact, rtol=1e-9)
         np.testing.assert_allclose(first[1], exact / 4, rtol=1e-9)
@@ -320,7 +322,8 @@ def beside(count):
 
 
 def replicas():
-    """A sharded over one axis and replicated over the other, in whichever processes that is."""
+    """Solves with A sharded over one axis and replicated over the other, whichever processes have
+    them."""
     devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
     n = 24
     for across in (devices, devices.T):
@@ -336,7 +339,7 @@ def replicas():
 
 
 def numpy_inputs():
-    """Each process passes the same arrays, of an order that the ranks divide and of another."""
+    """Each process passes the same arrays, of an order that the ranks divide and of another one."""
     mesh = line()
     for n in (24, 29):
         a, b = matrix(n), np.arange(1.0, n + 1)
@@ -353,7 +356,7 @@ def numpy_inputs():
 
 
 def bits():
-    """Digests of what all routines give; the devices are four, in however many processes."""
+    """Prints digests of the results of all routines on four devices, in any number of processes."""
     mesh, n = line(), 60
     a, b = place(matrix(n), mesh, "r", None), place(np.arange(1.0, n + 1), mesh)
     factor = jaxmg.cho_factor(a, 7)
@@ -366,7 +369,8 @@ def bits():
 
 
 def export(folder):
-    """A program that another job of as many processes runs, without having called jaxmg."""
+    """Writes a program that another job with the same number of processes runs, without having
+    called jaxmg."""
     mesh, path = line(), os.path.join(folder, "program")
     solved = jax.jit(lambda a, b: jaxmg.potrs(a, b, 4, mesh, P("r", None)))
     a = jax.ShapeDtypeStruct((16, 16), np.float64, sharding=NamedSharding(mesh, P("r", None)))
@@ -390,7 +394,8 @@ def run_exported(folder):
 
 
 def growth(count):
-    """Threads, open files and memory of this process after many calls are those after a few."""
+    """Checks that threads, open files and memory of this process don't grow with the number of
+    calls."""
     mesh = line()
     a, b = place(matrix(64), mesh, "r", None), place(np.ones(64), mesh)
 
@@ -415,7 +420,7 @@ def growth(count):
 
 def main():
     address, count, index, name, *arguments = sys.argv[1:]
-    devices = os.environ.get("JAXMG_TEST_DEVICES")  # of each process, where all see all GPUs
+    devices = os.environ.get("JAXMG_TEST_DEVICES")  # of each process, if all see all GPUs
     local = None
     if devices:
         local = range(int(index) * int(devices), (int(index) + 1) * int(devices))

@@ -1,9 +1,10 @@
-"""Four CPU devices for a program that finds no GPU; to be imported before JAX is.
+"""Sets up four CPU devices for a program that finds no GPU. Import it before JAX.
 
-Each has one thread: XLA's threads for all of them can all be waiting for a device that has none
-left. So has BLAS: on small matrices, threads of ranks that share cores cost far more than they
-save. GPUs don't mind, and what the user has set in XLA_FLAGS goes first. JAX_NUM_CPU_DEVICES wins
-over the number here: it is how `python -m jaxmg.launch` gives each process its devices.
+XLA and BLAS get one thread per device. Otherwise all of XLA's threads can end up waiting for a
+device that has no thread left, and on small matrices BLAS threads of ranks that share cores cost
+far more than they save. GPUs are not affected. The user's XLA_FLAGS take precedence.
+JAX_NUM_CPU_DEVICES overrides the number here: `python -m jaxmg.launch` uses it to give each process
+its devices.
 """
 
 import os

@@ -1,17 +1,17 @@
-"""The discrete Fourier transform of a field in a box that is cut into slabs, one a device.
+"""The discrete Fourier transform of a field in a box that is cut into slabs, one per device.
 
     field                                         spectrum
     (n0, n1, n2), each device                     (n1, n2, n0), each device
     has n0 / P of the planes     ── fftn ──►      has n1 / P wavenumbers of axis 1
                                  ◄─ ifftn ──      and all of the other two
 
-A device transforms its planes along the axes 1 and 2, an all-to-all exchange gives it whole columns
-along axis 0, and it transforms those. The spectrum stays as that leaves it: its axes are those of
-the wavenumbers 1, 2 and 0, so that each transform runs along memory, and a second exchange, which
-would only put the axes back in their order, is left out. `wavenumbers` says which is where, and
-`ordered` is the spectrum of `jnp.fft.fftn`.
+Each device transforms its planes along axes 1 and 2. An all-to-all exchange then gives it whole
+columns along axis 0, and it transforms these. The spectrum keeps the resulting order of axes,
+wavenumbers 1, 2 and 0: each transform runs along contiguous memory, and no second exchange is
+needed only to restore the order of the axes. `wavenumbers` gives the frequencies of each axis, and
+`ordered` returns the spectrum of `jnp.fft.fftn`.
 
-Plain JAX: it runs under ``jit`` and is differentiated by JAX's own rules.
+The module is plain JAX: it runs under ``jit``, and JAX's own rules differentiate it.
 """
 
 import jax
@@ -20,21 +20,22 @@ from jax.sharding import PartitionSpec as P
 
 
 def fftn(field, mesh, chunks=1):
-    """The spectrum of a field: `jnp.fft.fftn`, or `jnp.fft.rfftn` of a real one, in other order.
+    """Returns the spectrum of a field: `jnp.fft.fftn`, or `jnp.fft.rfftn` of a real field,
+    transposed.
 
     Args:
         field: (n0, n1, n2), float32, float64, complex64 or complex128, sharded over its first axis
-            (or else laid out so first). The size of ``mesh`` divides n0 and n1.
+            (otherwise it is resharded first). The size of ``mesh`` divides n0 and n1.
         mesh: a ``jax.sharding.Mesh``; all its axes together cut the box into slabs.
-        chunks: parts that the exchange is cut into. The transforms of one part can run while the
-            next is under way, where the compiler has them do so; divides n1 / mesh.size.
+        chunks: number of parts of the exchange; divides n1 / mesh.size. The transforms of one part
+            can overlap the exchange of the next, if the compiler schedules them so.
 
     Returns:
-        (n1, n2, n0), or (n1, n2 // 2 + 1, n0) of a real field, complex, sharded over its first
+        (n1, n2, n0), or (n1, n2 // 2 + 1, n0) for a real field, complex, sharded over its first
         axis.
 
     Raises:
-        ValueError: the shape is none of three axes, or not divided as above.
+        ValueError: the shape doesn't have three axes, or isn't divisible as above.
     """
     shape = _checked("fftn", "field", field, mesh, (0, 1))
     ranks, width = mesh.size, shape[1] // mesh.size
@@ -47,7 +48,7 @@ def fftn(field, mesh, chunks=1):
     def slab(planes):
         transform = jnp.fft.fftn if jnp.iscomplexobj(planes) else jnp.fft.rfftn
         planes = transform(planes, axes=(1, 2))
-        # By the device that each wavenumber of axis 1 goes to, and the part that it goes in.
+        # Splits axis 1 by destination device and by part of the exchange.
         planes = planes.reshape(len(planes), ranks, chunks, width // chunks, -1)
         return jnp.concatenate([columns(planes[:, :, c]) for c in range(chunks)])
 
@@ -60,19 +61,20 @@ def fftn(field, mesh, chunks=1):
 
 
 def ifftn(spectrum, mesh, n2=None):
-    """The field of a spectrum that `fftn` gave.
+    """Returns the field of a spectrum that `fftn` computed.
 
     Args:
         spectrum: (n1, n2, n0), or (n1, n2 // 2 + 1, n0) for a real field, complex, sharded over its
             first axis. The size of ``mesh`` divides n0 and n1.
         mesh: as for `fftn`.
-        n2: the length of the field's last axis, for a real field; None for a complex one.
+        n2: length of the field's last axis for a real field; None for a complex one.
 
     Returns:
-        (n0, n1, n2), sharded over its first axis; real where ``n2`` is given.
+        (n0, n1, n2), sharded over its first axis; real if ``n2`` is given.
 
     Raises:
-        ValueError: the shape is none of three axes, or not divided as above, or has no ``n2``.
+        ValueError: the shape doesn't have three axes, isn't divisible as above, or doesn't fit
+            ``n2``.
     """
     shape = _checked("ifftn", "spectrum", spectrum, mesh, (0, 2))
     if n2 is not None and n2 // 2 + 1 != shape[1]:
@@ -92,15 +94,15 @@ def ifftn(spectrum, mesh, n2=None):
 
 
 def wavenumbers(shape, real=False):
-    """The frequency of each axis, for arithmetic with a spectrum: three arrays of integers.
+    """Returns the frequencies of each axis as three integer arrays that broadcast with a spectrum.
 
     Args:
-        shape: (n0, n1, n2), of the field.
-        real: whether it is real, and its spectrum half as large.
+        shape: shape (n0, n1, n2) of the field.
+        real: whether the field is real, so that its spectrum is half as large.
 
     Returns:
-        m0, m1, m2 of shapes (1, 1, n0), (n1, 1, 1) and (1, n2, 1) or (1, n2 // 2 + 1, 1): the
-        periods along the box, from -n / 2 up, as `jnp.fft.fftfreq` orders them.
+        m0, m1, m2 of shapes (1, 1, n0), (n1, 1, 1) and (1, n2, 1) or (1, n2 // 2 + 1, 1): periods
+        along the box, from -n / 2 up, in the order of `jnp.fft.fftfreq`.
     """
     m0, m1, m2 = (jnp.fft.fftfreq(n, 1 / n).round().astype(int) for n in shape)
     if real:
@@ -109,23 +111,26 @@ def wavenumbers(shape, real=False):
 
 
 def ordered(spectrum):
-    """(k0, k1, k2) as `jnp.fft.fftn` has them, sharded over axis 1; nothing moves but in memory."""
+    """Returns the spectrum in `jnp.fft.fftn`'s order (k0, k1, k2), sharded over axis 1. No data
+    move between devices."""
     return spectrum.transpose(2, 0, 1)
 
 
 def _exchange(array, mesh, split, concat):
-    """The p-th part along axis ``split`` goes to rank p; what comes is joined along ``concat``."""
+    """Sends the p-th part along axis ``split`` to rank p; joins the received parts along
+    ``concat``."""
     return jax.lax.all_to_all(array, mesh.axis_names, split, concat, tiled=True)
 
 
 def _on_slabs(function, mesh):
     slabs = P(mesh.axis_names)
-    # JAX 0.6 doesn't know what the derivative of a real transform varies over.
+    # JAX 0.6 can't infer over which mesh axes the derivative of a real transform varies.
     return jax.shard_map(function, mesh=mesh, in_specs=slabs, out_specs=slabs, check_vma=False)
 
 
 def _checked(routine, argument, array, mesh, divided):
-    """The shape of three axes, of which the mesh divides those that are cut."""
+    """Returns the shape; raises ValueError unless it has three axes and the mesh divides the axes
+    ``divided``."""
     shape = jnp.shape(array)
     if len(shape) != 3:
         raise ValueError(f"{routine}: {argument} must have three axes; it has shape {shape}")

@@ -1,7 +1,7 @@
-"""How long the transform of fft3d.py takes, beside that of JAX on one device.
+"""Times the transform of fft3d.py and compares it with JAX's on one device.
 
-`random_field.py --fft_bench N` calls it. Forward and inverse transforms take turns and each gives
-its memory to the next, so that a field that fills half of the memory can be measured.
+`random_field.py --fft_bench N` calls it. Forward and inverse transforms alternate, and each donates
+its memory to the next, so that a field as large as half of the memory can be measured.
 """
 
 import datetime
@@ -24,14 +24,15 @@ def record(n, mesh, repeats=5, chunks=1):
     Args:
         n: points along each axis; the size of ``mesh`` divides it.
         mesh: a ``jax.sharding.Mesh``.
-        repeats: runs, after one that warms up; the median counts.
+        repeats: number of runs after one warm-up; the result is their median.
         chunks: as for `fft3d.fftn`.
 
     Returns:
-        A dictionary for a line of JSON. ``gb_per_s`` is the field, read once and written once, over
-        the seconds. ``one_device_seconds`` is `jnp.fft.fftn` of as large a field on the first
-        device, None where it hasn't room. ``errors`` are relative: of the sum of the squares
-        (Parseval), of the spectrum of a plane wave, and of the field after a pair of transforms.
+        A dictionary for a line of JSON. ``gb_per_s`` is the size of the field, read once and
+        written once, divided by the seconds. ``one_device_seconds`` is the time of `jnp.fft.fftn`
+        for an equally large field on the first device, or None if it doesn't fit. ``errors`` are
+        relative: of the sum of squares (Parseval), of the spectrum of a plane wave, and of the
+        field after a forward and an inverse transform.
     """
     sharding = NamedSharding(mesh, P(mesh.axis_names))
 
@@ -67,9 +68,9 @@ def record(n, mesh, repeats=5, chunks=1):
 
 
 def _runs(n, sharding, forward, inverse, repeats):
-    """(seconds of each forward transform, errors) of a random field that lies as ``sharding``."""
+    """Returns (seconds of each forward transform, errors) for a random field with ``sharding``."""
     shape = (n, n, n)
-    # In shards from the start: one device need not have room for all of it.
+    # Sharded from the start, because the field may not fit on one device.
     make = jax.jit(lambda key: jax.random.normal(key, shape, "complex64"), out_shardings=sharding)
     forward = jax.jit(forward, donate_argnums=0, out_shardings=sharding)
     inverse = jax.jit(inverse, donate_argnums=0, out_shardings=sharding)
@@ -90,7 +91,8 @@ def _runs(n, sharding, forward, inverse, repeats):
 
 
 def _plane_wave_error(n, sharding, forward):
-    """The largest error of the spectrum of a plane wave: 1 at one wavenumber, 0 at all others."""
+    """Returns the largest error of a plane wave's spectrum, which is 1 at one wavenumber and 0
+    elsewhere."""
     wave = (3 % n, n // 2 - 1, n - 2)
 
     def make():
@@ -106,7 +108,8 @@ def _plane_wave_error(n, sharding, forward):
 
 
 def _has_room(device, size):
-    """For the field, its spectrum and what the transform itself needs."""
+    """Returns whether the device's memory holds the field, its spectrum and the transform's
+    workspace."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
     return limit is None or 4 * size < limit
 

@@ -1,16 +1,16 @@
-"""Gaussian processes on real data: hyperparameters by optax, predictions with variances.
+"""Gaussian processes on real data: fits hyperparameters with optax and predicts with variances.
 
     ./tools/bazel run //examples:gaussian_process -- --plot /tmp/diabetes.png
     python examples/gaussian_process.py --n 1000 --plot /tmp/terrain.png
-    python examples/gaussian_process.py --n 65536 --refine auto       where there are GPUs
+    python examples/gaussian_process.py --n 65536 --refine auto       on GPUs
 
-Without `--n` the data are scikit-learn's 442 diabetes patients: how far the disease went in a year,
-from ten measurements at its start. With it they are heights of the Jacksboro fault in Tennessee,
-344 x 403 of them (they come with matplotlib), of which n are known, chosen at random.
+Without `--n` the data are scikit-learn's 442 diabetes patients: the progression of the disease in a
+year, and ten measurements at its start. With `--n` the data are the 344 x 403 heights of the
+Jacksboro fault in Tennessee (they come with matplotlib), of which n are known, chosen at random.
 
-The kernel is Matern 3/2. Amplitude, length and noise are those at which the marginal likelihood is
-greatest; optax's L-BFGS finds them. The kernel matrix is made, factored and inverted in shards: no
-device ever holds all of it. With `--refine` predictions go from a factor in lower precision.
+The kernel is Matern 3/2. optax's L-BFGS finds the amplitude, length and noise that maximize the
+marginal likelihood. The kernel matrix is made, factored and inverted in shards: no device ever
+holds all of it. With `--refine` predictions use a factor in lower precision.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. Up to 2048 points everything
 is compared with scikit-learn's GaussianProcessRegressor; the exit code is 1 if anything differs.
@@ -50,12 +50,12 @@ BY_ROWS = NamedSharding(MESH, P("rank", None))
 NAMES = ("amplitude", "length", "noise")
 # Where the fits start, as logarithms of the hyperparameters, in the units of the data.
 PATIENTS_START, TERRAIN_START = np.log([50.0, 3.0, 50.0]), np.log([100.0, 1.0, 10.0])
-EVERY = 4  # of the terrain's rows and columns, where the picture is predicted
-KM = 111.2 * 0.000833333  # between rows; columns are closer by the cosine of the latitude
+EVERY = 4  # the picture has every EVERY-th row and column of the terrain
+KM = 111.2 * 0.000833333  # distance of rows; columns are closer by the cosine of the latitude
 
 
 def main(_):
-    """Fits, predicts, compares with scikit-learn; the exit code."""
+    """Fits, predicts, compares with scikit-learn, and returns the exit code."""
     if _N.value:
         heights, x, y, (x_new, y_new) = terrain(_N.value)
         start, what = TERRAIN_START, f"{len(x)} of {heights.size} heights (m, km)"
@@ -87,9 +87,10 @@ def main(_):
 
 
 def patients(n=342):
-    """(measurements of n patients, (n, 10), what became of them, the same of the others).
+    """Returns (measurements of n patients (n, 10), their progression, the same for the other
+    patients).
 
-    Each measurement has a standard deviation of 1; what is predicted is from its mean.
+    Each measurement has a standard deviation of 1. The progression is relative to its mean.
     """
     x, y = load_diabetes(return_X_y=True)
     chosen = np.random.default_rng(0).permutation(len(x))
@@ -98,9 +99,9 @@ def patients(n=342):
 
 
 def terrain(n):
-    """(all heights, points, their heights, (2000 other points, their heights)).
+    """Returns (all heights, points, their heights, (2000 other points, their heights)).
 
-    Points are in km, (n, 2); heights in m, from their mean.
+    Points are (n, 2) in km. Heights are in m, relative to their mean.
     """
     heights = cbook.get_sample_data("jacksboro_fault_dem.npz")["elevation"].astype(float)
     heights -= heights.mean()
@@ -111,28 +112,29 @@ def terrain(n):
 
 
 def places(row, column):
-    """Where the heights are, (n, 2) in km."""
+    """Returns the places of the heights, (n, 2) in km."""
     return np.stack([np.ravel(column) * KM * np.cos(np.radians(36.6)), np.ravel(row) * KM], axis=1)
 
 
 def kernel(theta, x, y):
-    """The Matern 3/2 covariance of values at x and at y, a matrix."""
+    """Returns the Matern 3/2 covariance matrix of values at x and at y."""
     amplitude, length, _ = jnp.exp(theta)
     squares = sum((x[:, None, i] - y[:, i]) ** 2 for i in range(x.shape[1]))
-    # The square root has no derivative at 0; from the maximum on it has, and it is 0.
+    # The square root has no derivative at 0. With the maximum the derivative at 0 is 0.
     r = jnp.sqrt(3 * jnp.maximum(squares, 1e-30)) / length
     return amplitude**2 * (1 + r) * jnp.exp(-r)
 
 
 def covariance(theta, x):
-    """Of n measurements at x. Each device makes its own rows."""
+    """Returns the covariance matrix of n measurements at x. Each device makes its own rows."""
     a = kernel(theta, x, x) + jnp.exp(theta[2]) ** 2 * jnp.eye(len(x))
     return jax.lax.with_sharding_constraint(a, BY_ROWS)
 
 
 def loss(theta, x, y):
-    """The negative log marginal likelihood: this and its gradient make up a step of the fit."""
-    # Made anew for its derivative, the matrix leaves none of what it was made of behind.
+    """Returns the negative log marginal likelihood. A step of the fit computes it and its
+    gradient."""
+    # Recomputes the matrix for the derivative, so that its intermediate results aren't stored.
     return -log_density(jax.checkpoint(covariance)(theta, x), y, MESH)
 
 
@@ -142,12 +144,13 @@ OPTIMIZER = optax.lbfgs()
 
 @jax.jit
 def step(theta, state, x, y):
-    """(theta and state after a step; the loss and the largest of its gradient before it)."""
+    """Returns theta and the state after a step, and the loss and its largest gradient before the
+    step."""
 
     def value_fn(theta):
         return loss(theta, x, y)
 
-    # The line search has computed both already, but for the first step.
+    # Except in the first step, the line search has already computed both.
     value, gradient = optax.value_and_grad_from_state(value_fn)(theta, state=state)
     updates, state = OPTIMIZER.update(
         gradient, state, theta, value=value, grad=gradient, value_fn=value_fn
@@ -156,7 +159,7 @@ def step(theta, state, x, y):
 
 
 def fit(x, y, theta, most=50):
-    """(the best logarithms of the hyperparameters, the loss before every step)."""
+    """Returns (the best logarithms of the hyperparameters, the loss before every step)."""
     print("fitting ...", flush=True)
     theta = jnp.asarray(theta)
     state = OPTIMIZER.init(theta)
@@ -174,7 +177,7 @@ def fit(x, y, theta, most=50):
 
 
 def predict(theta, x, y, x_new, refine=None, group=2048):
-    """Mean and variance of measurements at x_new, a group after the other."""
+    """Returns mean and variance of measurements at x_new, computed group by group."""
     factor = jax.jit(
         lambda theta, x: jaxmg.cho_factor(covariance(theta, x), mesh=MESH, refine=refine)
     )(theta, x)
@@ -189,8 +192,8 @@ def predict(theta, x, y, x_new, refine=None, group=2048):
 @jax.jit
 def posterior(factor, weights, theta, x, x_new):
     between = kernel(theta, x, x_new)
-    # The variance before, less what the data explain: k^T A^-1 k = |L^-1 k|^2.
-    if isinstance(factor, jaxmg.RefinedFactor):  # which has x = A^-1 k, and no L of full accuracy
+    # The prior variance minus the variance that the data explain, k^T A^-1 k = |L^-1 k|^2.
+    if isinstance(factor, jaxmg.RefinedFactor):  # gives A^-1 k, but no accurate L
         explained = jnp.sum(between * factor.solve(between), axis=0)
     else:
         explained = jnp.sum(factor.solve_triangular(between) ** 2, axis=0)
@@ -199,20 +202,21 @@ def posterior(factor, weights, theta, x, x_new):
 
 
 def regressor(theta, **options):
-    """scikit-learn's, with the same kernel, which starts at these hyperparameters."""
+    """Returns scikit-learn's regressor with the same kernel, starting at these hyperparameters."""
     amplitude, length, noise = np.exp(theta)
     kernel = ConstantKernel(amplitude**2) * Matern(length, nu=1.5) + WhiteKernel(noise**2)
     return GaussianProcessRegressor(kernel, alpha=0, **options)
 
 
 def compare(theta, x, y, x_new, mean, variance):
-    """Whether scikit-learn has the same likelihood, gradient, means and deviations at theta."""
+    """Returns whether scikit-learn has the same likelihood, gradient, means and deviations at
+    theta."""
     print("the same with scikit-learn ...", flush=True)
     model = regressor(theta, optimizer=None).fit(x, y)
     value, gradient = model.log_marginal_likelihood(model.kernel_.theta, eval_gradient=True)
     ours, our_gradient = value_and_grad(theta, x, y)
     their_mean, deviation = model.predict(x_new, return_std=True)
-    # Its parameters are logarithms too, of squares where ours aren't.
+    # Its parameters are also logarithms, but two of them are of squares.
     their_gradient = -gradient * np.array([2, 1, 2])
     pairs = {
         "log-likelihood": (-ours, value),
@@ -220,7 +224,7 @@ def compare(theta, x, y, x_new, mean, variance):
         "means": (mean, their_mean),
         "deviations": (np.sqrt(variance), deviation),
     }
-    # The gradient is 0 at the best fit; its terms are as large as the number of points.
+    # The gradient is 0 at the best fit, so it is relative to the number of points, like its terms.
     scales = {"gradient": len(x)}
     worst = 0
     for name, (a, b) in pairs.items():
@@ -231,7 +235,7 @@ def compare(theta, x, y, x_new, mean, variance):
 
 
 def compare_fits(theta, likelihood, error, model, x_new, y_new):
-    """Whether scikit-learn's own fit, from the same start, comes to the same."""
+    """Returns whether scikit-learn's own fit, from the same start, has the same result."""
     theirs = np.exp(model.kernel_.theta / [2, 1, 2])
     rows = {
         "log-likelihood": (likelihood, model.log_marginal_likelihood_value_),
@@ -241,7 +245,7 @@ def compare_fits(theta, likelihood, error, model, x_new, y_new):
     print("fitted by                optax   scikit-learn")
     for name, both in rows.items():
         print("  {:<16}{:12.4f}   {:12.4f}".format(name, *both))
-    # Its fit ends sooner; in the noise, where that is small, the likelihood is flat.
+    # Its fit stops earlier, and the likelihood is flat in the noise if the noise is small.
     return all(
         np.isclose(*both, rtol=2e-2 if name in NAMES else 1e-5) for name, both in rows.items()
     )
@@ -252,7 +256,7 @@ def rms(x):
 
 
 def draw(heights, x, y, theta, steps, model, predictions):
-    """A figure of what is predicted, how surely, and how the fit went."""
+    """Returns a figure of the predictions, their deviations, and the progress of the fit."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -276,7 +280,7 @@ def draw(heights, x, y, theta, steps, model, predictions):
 
 
 def draw_patients(axis, y, mean, deviation):
-    """What became of the patients, over what was predicted, and the 95 % intervals of that."""
+    """Plots the measured progression over the predicted one, with its 95 % intervals."""
     axis.errorbar(mean, mean, yerr=1.96 * deviation, fmt="none", ecolor="lightgray", zorder=0)
     axis.plot(mean, y, ".")
     axis.axline((0, 0), slope=1, color="k", linestyle=":")
@@ -285,11 +289,12 @@ def draw_patients(axis, y, mean, deviation):
 
 
 def draw_terrain(figure, axes, heights, x, y, theta):
-    """Maps: the terrain, what is known and predicted of it, and how surely."""
+    """Draws maps of the terrain, of the known and predicted heights, and of their standard
+    deviation."""
     rows, columns = np.mgrid[: heights.shape[0] : EVERY, : heights.shape[1] : EVERY]
     points = places(rows, columns)
     mean, variance = predict(theta, x, y, points, _REFINE.value)
-    deviation = np.sqrt(variance - np.exp(theta[2]) ** 2)  # of the height, not of a measurement
+    deviation = np.sqrt(variance - np.exp(theta[2]) ** 2)  # without the noise of a measurement
     extent = (0, points[:, 0].max(), points[:, 1].max(), 0)
     span = np.quantile(heights, [0.005, 0.995])
     pictures = (

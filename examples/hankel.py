@@ -1,8 +1,8 @@
-"""The Hankel functions H_0 and H_1 of a positive argument, on the devices: JAX has none.
+"""The Hankel functions H_0 and H_1 of a positive argument, on the devices; JAX doesn't have them.
 
-Chebyshev series, whose coefficients come from SciPy's values once, at import: below 8 of functions
-that are entire in x^2, and from there on of the amplitude without its oscillation, as a function of
-1 / x. Relative errors are below 1e-14 in float64.
+Both are Chebyshev series whose coefficients are fitted to SciPy's values once, at import. Below x =
+8 the series are of functions that are entire in x^2. From 8 on they are of the amplitude without
+its oscillation, as a function of 1 / x. Relative errors are below 1e-14 in float64.
 """
 
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ import scipy.special
 from numpy.polynomial import chebyshev
 
 _SPLIT = 8.0
-_TERMS = 18  # more of them add rounding errors alone
+_TERMS = 18  # further terms only add rounding errors
 
 
 def hankel01(x):
-    """(H_0(x), H_1(x)), of the first kind: J + i Y of orders 0 and 1, for x > 0."""
+    """Returns (H_0(x), H_1(x)) of the first kind, J + i Y of orders 0 and 1, for x > 0."""
     near, far = jnp.minimum(x, _SPLIT), jnp.maximum(x, _SPLIT)
     squared, log = near * near, 2 / np.pi * jnp.log(near / 2)
     j0, j1, y0, y1 = (_clenshaw(c, 2 * squared / _SPLIT**2 - 1) for c in _NEAR)
@@ -30,7 +30,7 @@ def hankel01(x):
 
 
 def _clenshaw(coefficients, t):
-    """The Chebyshev series at t, in [-1, 1]."""
+    """Evaluates the Chebyshev series at t in [-1, 1]."""
     b1 = b2 = jnp.zeros_like(t)
     for c in coefficients[:0:-1]:
         b1, b2 = c + 2 * t * b1 - b2, b1
@@ -38,12 +38,13 @@ def _clenshaw(coefficients, t):
 
 
 def _fit(f):
-    """The coefficients in 2 s - 1 of a function of s in [0, 1]."""
+    """Returns the Chebyshev coefficients, in 2 s - 1, of a function of s in [0, 1]."""
     return chebyshev.chebinterpolate(lambda t: f((t + 1) / 2), _TERMS)
 
 
 def _near_parts():
-    """Of s = (x / _SPLIT)^2: J_0, J_1 / x, and Y_0 and Y_1 / x without what is singular at 0."""
+    """Fits functions of s = (x / _SPLIT)^2: J_0, J_1 / x, and Y_0 and Y_1 / x without their
+    singularities at 0."""
 
     def y(order, s):
         x = _SPLIT * np.sqrt(s)
@@ -60,7 +61,8 @@ def _near_parts():
 
 
 def _far_parts():
-    """Of s = _SPLIT / x: real and imaginary part of H_0 and of H_1, times exp(-i x) sqrt(x)."""
+    """Fits functions of s = _SPLIT / x: real and imaginary parts of H_0 and H_1 times exp(-i x)
+    sqrt(x)."""
 
     def amplitude(order, s):
         x = _SPLIT / s

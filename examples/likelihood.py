@@ -1,4 +1,4 @@
-"""The log-density of a normal distribution with a covariance in shards."""
+"""The log-density of a normal distribution whose covariance matrix is sharded."""
 
 import jax.numpy as jnp
 
@@ -6,7 +6,8 @@ import jaxmg
 
 
 def log_density(a, y, mesh):
-    """log N(y | 0, A) = -(y^T A^-1 y + log det A + n log 2 pi) / 2; differentiable, under ``jit``.
+    """Returns log N(y | 0, A) = -(y^T A^-1 y + log det A + n log 2 pi) / 2. Differentiable; runs
+    under ``jit``.
 
     Args:
         a: (n, n), symmetric positive definite, float32 or float64, its rows sharded over all axes
@@ -15,11 +16,11 @@ def log_density(a, y, mesh):
         mesh: ``jax.sharding.Mesh``.
 
     Returns:
-        A real scalar; NaN where A isn't positive definite, and so is the gradient then.
+        A real scalar. It and its gradient are NaN if A isn't positive definite.
 
     Cost: n^3 / 3 multiplications and additions over all ranks, n^3 with the gradient, from one
-    factorization. Memory: A's alone, as a temporary of the program; with the gradient twice that,
-    for the factor and the inverse.
+    factorization. Memory: one temporary of A's size; with the gradient two, for the factor and the
+    inverse.
     """
     x, logdet = jaxmg.potrs(a, y, mesh=mesh, return_logdet=True)
     return -(y @ x + logdet + len(y) * jnp.log(2 * jnp.pi)) / 2

@@ -1,24 +1,26 @@
-"""Variational Monte Carlo by MinSR, in one process or in several: energies beside the exact ones.
+"""Variational Monte Carlo with MinSR, in one or several processes, compared with exact energies.
 
     ./tools/bazel run //examples:minsr -- --plot /tmp/minsr.png
     python examples/minsr.py --model square --samples 1024
     python -m jaxmg.launch -n 2 --devices-per-process 2 examples/minsr.py
 
-The ground state of Heisenberg's antiferromagnet on a ring of 16 spins and on a square of 4 x 4,
-both periodic. In the basis that Marshall's sign rule rotates all of its amplitudes are positive, so
-a real network, a restricted Boltzmann machine that all translations leave as it is, has their
-logarithms. Stochastic reconfiguration in the space of the samples (MinSR: Chen and Heyl, Nature
-Physics 20, 1476, 2024) takes its steps: with a row of O for each sample and a column for each
-parameter, T = O O^T, and the energies e of the samples, both without their means,
+The example computes the ground state of Heisenberg's antiferromagnet on a ring of 16 spins and on a
+square of 4 x 4, both periodic. In the basis rotated by Marshall's sign rule all amplitudes are
+positive. So a real network can represent their logarithms: a restricted Boltzmann machine that is
+invariant under all translations. Stochastic reconfiguration in the space of the samples (MinSR:
+Chen and Heyl, Nature Physics 20, 1476, 2024) updates the parameters. O has a row for each sample
+and a column for each parameter, T = O O^T, and e are the energies of the samples; O and e have
+their means subtracted:
 
     theta <- theta - length * O^T (T + shift)^-1 e
 
-Devices form a mesh ("S", "T"). O is cut along both of its axes, samples over "T" and parameters
-over "S"; what else a device has of it at a time is a piece of some samples. T is made of such
-pieces and summed over "S"; its rows are cut over "T", and each replica along "S" solves its own.
+The devices form a mesh ("S", "T"). O is sharded along both of its axes, samples over "T" and
+parameters over "S". In addition to its shard, a device holds only O's entries of a few samples at a
+time. T is computed from such pieces and summed over "S". Its rows are sharded over "T", and each
+replica along "S" solves its own copy of the system.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if an
-energy is not that of exact diagonalisation to 1e-3.
+energy differs from exact diagonalization by more than 1e-3.
 """
 
 import dataclasses
@@ -52,16 +54,16 @@ _DISTRIBUTED = flags.DEFINE_bool(
 )  # fmt: skip
 _PLOT = flags.DEFINE_string("plot", None, "file for a picture")
 
-FEATURES = 24  # of the network, each with a weight for each spin
+FEATURES = 24  # of the network; each has a weight for each spin
 SHIFT, LENGTH = 1e-3, 0.05
-PIECES = 4  # in which O and T are made
+PIECES = 4  # number of pieces in which O and T are computed
 LAST = 20  # steps whose mean is the result
-LIMIT = 1e-3  # of its relative error
+LIMIT = 1e-3  # of the result's relative error
 
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-    """A periodic one of any dimension; its lengths are even, or Marshall's rule fails."""
+    """A periodic lattice of any dimension. Its lengths must be even, or Marshall's rule fails."""
 
     shape: tuple[int, ...]
 
@@ -78,19 +80,20 @@ class Lattice:
 
     @property
     def translations(self):
-        """For each of them where every spin comes from, (sites, sites)."""
+        """For each translation, the site from which every spin comes, (sites, sites)."""
         sites, axes = self.sites, range(len(self.shape))
         return np.stack([np.roll(sites, by, axes).ravel() for by in np.ndindex(self.shape)])
 
 
 def log_psi(theta, s, lattice):
-    """The logarithm of an amplitude, but for a constant; s has a 1 or -1 for each site."""
+    """Returns the logarithm of an amplitude, up to a constant; s has 1 or -1 for each site."""
     inputs = s[lattice.translations] @ theta.reshape(-1, len(s)).T
-    return jnp.sum(jnp.logaddexp(inputs, -inputs))  # log cosh: even, as the state is
+    return jnp.sum(jnp.logaddexp(inputs, -inputs))  # log cosh is even, like the state
 
 
 def local_energy(theta, s, lattice):
-    """sum_t H_st psi(t) / psi(s). Neighbours that differ are exchanged by H, with -1/2."""
+    """Returns sum_t H_st psi(t) / psi(s). H exchanges neighbours that differ, with the element
+    -1/2."""
     i, j = lattice.bonds.T
     others = jax.vmap(lambda i, j: s.at[i].set(s[j]).at[j].set(s[i]))(i, j)
     logs = jax.vmap(log_psi, (None, 0, None))(theta, others, lattice)
@@ -99,7 +102,8 @@ def local_energy(theta, s, lattice):
 
 
 def sweep(theta, s, key, lattice):
-    """A Markov chain's next sample: Metropolis, a try for each spin, each of one bond."""
+    """Returns a Markov chain's next sample: Metropolis with one trial per spin, each on a random
+    bond."""
 
     def exchange(_, state):
         s, log, key = state
@@ -116,13 +120,14 @@ def sweep(theta, s, key, lattice):
 
 
 def derivatives(theta, s, lattice, mesh):
-    """From this device's samples its part of O, (samples of its place in "T", parameters in "S").
+    """Returns this device's shard of O, (samples of its place in "T", parameters of its place in
+    "S").
 
-    Samples go piece by piece: of a piece a device has all derivatives, and gives away those that
-    the other places in "S" keep.
+    The computation goes piece by piece: a device computes all derivatives of its samples in a
+    piece, and sends to the other places in "S" the parameters that they hold.
     """
     places = mesh.shape["S"]
-    pad = -len(theta) % places  # columns of zeros change nothing
+    pad = -len(theta) % places  # columns of zeros don't change T
 
     def part(s):
         rows = jax.vmap(jax.grad(log_psi), (None, 0, None))(theta, s, lattice)
@@ -130,15 +135,15 @@ def derivatives(theta, s, lattice, mesh):
         return jax.lax.all_to_all(rows, "S", split_axis=1, concat_axis=0, tiled=True)
 
     o = jax.lax.map(part, s.reshape(PIECES, -1, s.shape[1]))
-    # Samples are numbered place by place in "S", and only then piece by piece.
+    # Samples are ordered by place in "S" first, then by piece.
     return o.reshape(PIECES, places, -1, o.shape[2]).swapaxes(0, 1).reshape(-1, o.shape[2])
 
 
 def gram(o, mesh):
-    """From this device's part of O the rows of T = O O^T of its place in "T", on all of "S".
+    """Returns the rows of T = O O^T of this device's place in "T", summed over "S".
 
-    Columns go piece by piece, of some samples of every place in "T": those are all of O that a
-    device has beside its own part.
+    The computation goes piece by piece over T's columns; a piece has a few samples of every place
+    in "T". In addition to its own shard, a device holds only these samples of O.
     """
     count, places = o.shape[0], mesh.shape["T"]
     pieces = o.reshape(PIECES, -1, o.shape[1])
@@ -153,12 +158,12 @@ def gram(o, mesh):
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def step(theta, s, seed, lattice, mesh):
-    """(parameters, samples, the energies that they had, status of the solution) after a step.
+    """Returns (parameters, samples, energies of the samples, status of the solution) after a step.
 
     Args:
         theta: (parameters,), on every device.
-        s: (samples, sites), spread over all devices.
-        seed: an integer, another one in every step.
+        s: (samples, sites), sharded over all devices.
+        seed: an integer that differs in every step.
     """
     samples = len(s)
 
@@ -172,7 +177,7 @@ def step(theta, s, seed, lattice, mesh):
     s, energies, o, t = jax.shard_map(
         device, mesh=mesh, in_specs=(P(), P(("T", "S")), P(("T", "S"))),
         out_specs=(P(("T", "S")), P(), P("T", "S"), P("T", None)),
-        check_vma=False,  # what all_gather gives counts as different on each device
+        check_vma=False,  # JAX treats the result of all_gather as varying over devices
     )(theta, s, jax.random.split(jax.random.key(seed), samples))  # fmt: skip
     residual = (energies - energies.mean()) / np.sqrt(samples)
     x, status = jaxmg.potrs(
@@ -184,7 +189,7 @@ def step(theta, s, seed, lattice, mesh):
 
 
 def start(lattice, samples, mesh):
-    """(parameters, samples): small ones at random; as many spins up as down, in any order."""
+    """Returns (small random parameters, random samples with equal numbers of spins up and down)."""
 
     def draw():
         key, *keys = jax.random.split(jax.random.key(0), samples + 1)
@@ -198,7 +203,7 @@ def start(lattice, samples, mesh):
 
 
 def optimize(lattice, mesh, steps, samples):
-    """The mean energy in every step."""
+    """Returns the mean energy of every step."""
     theta, s = start(lattice, samples, mesh)
     history = []
     for i in range(1, steps + 1):
@@ -212,7 +217,8 @@ def optimize(lattice, mesh, steps, samples):
 
 
 def ground_state_energy(lattice):
-    """By exact diagonalisation, among the states of as many spins up as down."""
+    """Returns the energy from exact diagonalization among states with equal numbers of spins up and
+    down."""
     sites = lattice.sites.size
     states = np.arange(2**sites)
     states = states[np.bitwise_count(states) == sites // 2]
@@ -227,7 +233,7 @@ def ground_state_energy(lattice):
 
 
 def mesh_of(devices, replicas=None):
-    """The mesh ("S", "T") of them: devices of one process are neighbours in "T"."""
+    """Returns the mesh ("S", "T"). Devices of one process are neighbours in "T"."""
     replicas = replicas or 2 - len(devices) % 2
     if len(devices) % replicas:
         raise app.UsageError(f"--replicas must divide the {len(devices)} devices; got {replicas}")
@@ -270,7 +276,7 @@ def main(_):
 
 
 def draw(path, results):
-    """Writes a picture: above the energy over the steps, below its relative error."""
+    """Writes a picture: the energy over the steps above, its relative error below."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,16 +1,17 @@
-"""Muon: a small transformer whose matrices of weights are orthogonalized at once, one device each.
+"""Muon: trains a small transformer and orthogonalizes its weight matrices at once, each on one
+device.
 
     ./tools/bazel run //examples:muon -- --plot /tmp/muon.png
     python examples/muon.py --width 128 --steps 200
 
-Muon (K. Jordan et al., 2024) replaces the momentum of each matrix of weights by the orthogonal
-factor of it, approximately. In data-parallel training every device holds all of the weights, and
-optax has each of them orthogonalize all matrices. `jaxmg.tree.orthogonalize` gives each matrix to
-one device, so that the devices share the work.
+Muon (K. Jordan et al., 2024) replaces the momentum of each weight matrix by its approximate
+orthogonal factor. In data-parallel training every device holds all of the weights, and with optax
+each device orthogonalizes all matrices. `jaxmg.tree.orthogonalize` assigns each matrix to one
+device, so that the devices share the work.
 
 The transformer learns to continue the text of Python's own reference, byte by byte. Its losses are
-compared with those of optax's Muon, which takes the same steps, and with Adam's. Runs on the GPUs
-of JAX's default backend, or else on four CPU devices. The exit code is 1 if the two Muons differ.
+compared with those of optax's Muon, which takes the same steps, and of Adam. Runs on the GPUs of
+JAX's default backend, or else on four CPU devices. The exit code is 1 if the two Muons differ.
 """
 
 import functools
@@ -38,14 +39,14 @@ _PLOT = flags.DEFINE_string("plot", None, "file for a picture")
 MESH = Mesh(np.array(jax.devices()), ("rank",))
 EVERYWHERE = NamedSharding(MESH, P())
 BY_TEXTS = NamedSharding(MESH, P("rank", None))
-LAYERS, HEADS, LENGTH, TEXTS = 4, 4, 48, 32  # TEXTS of LENGTH bytes each: of each step
+LAYERS, HEADS, LENGTH, TEXTS = 4, 4, 48, 32  # each step has TEXTS texts of LENGTH bytes
 MUON_RATE, ADAM_RATE, BETA = 0.02, 0.003, 0.95
-# With 60 steps the losses of two runs in float32 stay as close as this; both round differently.
+# The losses of two float32 runs of 60 steps stay this close, although they round differently.
 CLOSE = 2e-2
 
 
 def main(_):
-    """Trains by all three, compares them; the exit code."""
+    """Trains with all three optimizers, compares them, and returns the exit code."""
     width, steps = _WIDTH.value, _STEPS.value
     texts = reference_text()
     count = sum(leaf[..., 0, 0].size for leaf in jax.tree.leaves(initial(width)["layers"]))
@@ -75,14 +76,14 @@ def main(_):
 
 
 class MuonState(NamedTuple):
-    """The steps that were taken, and the momentum, a tree like the weights."""
+    """The number of steps taken, and the momentum, a tree like the weights."""
 
     count: jax.Array
     mean: dict
 
 
 def scale_by_muon(orthogonalize, beta=BETA):
-    """Muon for a tree of matrices (..., m, n) as a transformation of optax.
+    """Returns an optax transformation that applies Muon to a tree of matrices (..., m, n).
 
     `orthogonalize` takes and returns a tree of matrices.
     """
@@ -94,7 +95,7 @@ def scale_by_muon(orthogonalize, beta=BETA):
         del w
         count = state.count + 1
         mean = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, state.mean, g)
-        # Nesterov's, with the averages' bias taken out.
+        # Nesterov momentum, with bias-corrected averages.
         ahead, here = beta / (1 - beta ** (count + 1)), (1 - beta) / (1 - beta**count)
         momentum = jax.tree.map(lambda m, g: ahead * m + here * g, mean, g)
         return jax.tree.map(scaled, orthogonalize(momentum)), MuonState(count, mean)
@@ -103,25 +104,26 @@ def scale_by_muon(orthogonalize, beta=BETA):
 
 
 def scaled(w):
-    """An update of matrices (..., m, n), so that those with more columns move as much."""
+    """Scales an update of matrices (..., m, n), so that wide matrices move as much as others."""
     return max(1, w.shape[-1] / w.shape[-2]) ** 0.5 * w
 
 
 def muon(orthogonalize):
-    """Muon for the layers, and Adam with Nesterov momentum for the embedding and the output."""
+    """Returns Muon for the layers, and Adam with Nesterov momentum for the embedding and the
+    output."""
     return optax.partition(
         {
             "muon": optax.chain(
                 scale_by_muon(orthogonalize), optax.scale_by_learning_rate(MUON_RATE)
             ),
-            "adam": optax.nadam(ADAM_RATE),  # as optax has it there
+            "adam": optax.nadam(ADAM_RATE),  # as in optax's Muon
         },
         lambda w: {name: "muon" if name == "layers" else "adam" for name in w},
     )
 
 
 def muon_of_optax():
-    """The same from optax, to which the leading dimension of a leaf has to be named."""
+    """Returns the same optimizer from optax, which needs the leading dimension of each leaf."""
 
     def dimensions(w):
         batch = optax.contrib.MuonDimensionNumbers(1, 2)
@@ -137,13 +139,14 @@ def muon_of_optax():
 
 
 def reference_text():
-    """(the bytes to learn, the others), of what Python's `help` says of its topics."""
+    """Returns (the bytes to learn, the other bytes) of the text of Python's `help` on its
+    topics."""
     text = np.frombuffer("\n".join(topics[key] for key in sorted(topics)).encode(), np.uint8)
     return np.split(text, [len(text) * 9 // 10])
 
 
 def initial(width):
-    """The weights: of all layers in one leaf (LAYERS, m, n) of each kind."""
+    """Returns the initial weights. Each kind has one leaf (LAYERS, m, n) for all layers."""
     random = np.random.default_rng(0)
 
     def normal(*shape):
@@ -163,14 +166,16 @@ def initial(width):
 
 
 def loss(w, texts):
-    """Bits a byte: how well each byte of texts (TEXTS, LENGTH + 1) follows from those before."""
+    """Returns bits per byte: how well each byte of texts (TEXTS, LENGTH + 1) follows from those
+    before it."""
     before, after = texts[:, :-1], texts[:, 1:]
     nats = optax.softmax_cross_entropy_with_integer_labels(scores_of_next(w, before), after)
     return nats.mean() / np.log(2)
 
 
 def scores_of_next(w, before):
-    """The transformer: scores (TEXTS, LENGTH, 256) of what follows each byte."""
+    """Evaluates the transformer: returns scores (TEXTS, LENGTH, 256) for the byte after each
+    byte."""
     x = w["embedding"][before] + w["positions"]
     causal = jnp.tri(LENGTH, dtype=bool)
 
@@ -193,7 +198,8 @@ def normalized(x):
 
 
 def train(optimizer, width, texts, steps):
-    """(weights, the loss of other text after every step, the seconds of the fastest step)."""
+    """Returns (weights, the loss on other text after every step, the seconds of the fastest
+    step)."""
     random = np.random.default_rng(0)
     w = initial(width)
     others = jax.device_put(windows(random, texts[1], 4 * TEXTS), BY_TEXTS)
@@ -216,13 +222,13 @@ def train(optimizer, width, texts, steps):
 
 
 def windows(random, text, count):
-    """Pieces of a text from anywhere in it, (count, LENGTH + 1)."""
+    """Returns pieces of a text from random places, (count, LENGTH + 1)."""
     starts = random.integers(len(text) - LENGTH, size=count)
     return text[starts[:, None] + np.arange(LENGTH + 1)].astype(np.int32)
 
 
 def compare_updates(optimizers, width):
-    """Prints how long the updates of optax's Muon and of ours take."""
+    """Prints the time of an update with optax's Muon and with this one."""
     w = jax.device_put(initial(width), EVERYWHERE)
     seconds = {}
     for name in ("Muon", "optax's Muon"):
@@ -236,7 +242,8 @@ def compare_updates(optimizers, width):
 
 
 def fastest(f, *arguments, times=9):
-    """The seconds of the fastest call of a function that is compiled before."""
+    """Returns the seconds of the fastest call of a function; the first call compiles it and isn't
+    timed."""
     jax.block_until_ready(f(*arguments))
     seconds = []
     for _ in range(times):

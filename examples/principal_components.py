@@ -1,11 +1,12 @@
-"""Principal components of images of digits, by `svd` and by `svd_lowrank`, beside scikit-learn's.
+"""Principal components of images of digits, from `svd` and `svd_lowrank`, compared with
+scikit-learn.
 
     ./tools/bazel run //examples:principal_components -- --plot /tmp/digits.png
     python examples/principal_components.py --copies 25
 
 The data are scikit-learn's 1797 images of 8 x 8 pixels, and copies of them that are shifted by up
-to a pixel, or two: a tall matrix, an image a row, sharded by rows. Its columns are centred on the
-devices; no row moves from the device that has it.
+to one or two pixels: a tall matrix with an image per row, sharded by rows. The devices center its
+columns; no row leaves its device.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if a
 component differs from that of scikit-learn's PCA.
@@ -37,7 +38,7 @@ BY_ROWS = NamedSharding(MESH, P("rank", None))
 
 
 def main(_):
-    """Takes the components in three ways and compares them; the exit code."""
+    """Computes the components in three ways, compares them, and returns the exit code."""
     k = _COMPONENTS.value
     x, digits = images(_COPIES.value)
     print(f"{len(x)} images; {MESH.size} {MESH.devices.flat[0].device_kind}")
@@ -65,7 +66,8 @@ def main(_):
 
 
 def images(copies):
-    """(images (m, 64), the digits that they show (m,)): each image and its shifted copies."""
+    """Returns (images (m, 64), the digits that they show (m,)): each image and its shifted
+    copies."""
     x, digits = load_digits(return_X_y=True)
     reach = range(-2, 3)
     shifts = sorted(((i, j) for i in reach for j in reach), key=lambda s: s[0] ** 2 + s[1] ** 2)
@@ -75,7 +77,8 @@ def images(copies):
 
 
 def centred(x):
-    """The images less their mean, sharded by rows, with rows of zeros where they don't divide."""
+    """Returns the images minus their mean, sharded by rows; pads with rows of zeros if
+    necessary."""
     rows = -(-len(x) // MESH.size) * MESH.size
     a = jax.device_put(np.pad(x, ((0, rows - len(x)), (0, 0))), BY_ROWS)
     return _centre(a, len(x))
@@ -88,19 +91,21 @@ def _centre(a, count):
 
 
 def by_svd(a, count):
-    """(the variances along all components, the components in rows) of ``count`` centred images."""
+    """Returns (variances along all components, components in rows) of ``count`` centred images."""
     _, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
     return s**2 / (count - 1), vh
 
 
 def by_projection(a, count, k):
-    """The same of the k first components, and how long what they leave of the images can be."""
+    """Returns the same for the first k components, and a bound on the norm of the remainder of the
+    images."""
     _, s, vh, error = jaxmg.linalg.svd_lowrank(a, k, iterations=6)
     return s**2 / (count - 1), vh, error
 
 
 def differences(variances, components, model):
-    """How far variances and components are from those of scikit-learn, the former relatively."""
+    """Returns the differences of the variances (relative) and of the components from
+    scikit-learn's."""
     of_variances = np.abs(variances / model.explained_variance_ - 1).max()
     components = np.asarray(components)
     signs = np.sign(np.sum(components * model.components_, axis=1))
@@ -109,14 +114,15 @@ def differences(variances, components, model):
 
 
 def timed(run):
-    """(what a function returns, the seconds until it is there)."""
+    """Returns (the function's result, the seconds until it is ready)."""
     start = time.perf_counter()
     results = jax.block_until_ready(run())
     return results, time.perf_counter() - start
 
 
 def draw(x, digits, variances, components):
-    """Components, how much of the variance the first ones have, and images by the first two."""
+    """Returns a figure of components, their cumulative share of the variance, and images in the
+    first two."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,4 +1,4 @@
-"""Kernel ridge regression on handwritten digits, solved across four devices by `jaxmg.potrs`.
+"""Kernel ridge regression on handwritten digits, solved across four devices with `jaxmg.potrs`.
 
     ./tools/bazel run //examples:quickstart
     python examples/quickstart.py            where jaxmg is installed
@@ -12,7 +12,8 @@ import os
 import sys
 import time
 
-# Before JAX is imported: four CPU devices (GPUs don't mind). What the user has set goes first.
+# Sets four CPU devices before the import of JAX; no effect on GPUs. The user's flags take
+# precedence.
 os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
 )
@@ -29,10 +30,10 @@ from sklearn.model_selection import train_test_split  # noqa: E402
 
 import jaxmg  # noqa: E402
 
-# JAX computes in single precision unless told otherwise, and jaxmg never changes that for you.
+# JAX computes in single precision by default, and jaxmg never changes this setting.
 jax.config.update("jax_enable_x64", True)
 
-GAMMA, ALPHA = 0.05, 1e-3  # of the kernel exp(-gamma |x - y|^2), and the penalty
+GAMMA, ALPHA = 0.05, 1e-3  # the kernel is exp(-gamma |x - y|^2); the penalty
 MESH = Mesh(np.array(jax.devices()), ("rank",))
 BY_ROWS = P("rank", None)
 
@@ -40,7 +41,7 @@ BY_ROWS = P("rank", None)
 def main():
     """Fits, compares with scikit-learn, and returns the exit code."""
     images, labels = load_digits(return_X_y=True)
-    x, y = images / 16.0, np.eye(10)[labels]  # pixels from 0 to 1; one column a digit
+    x, y = images / 16.0, np.eye(10)[labels]  # pixels from 0 to 1; one column per digit
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.2, random_state=0)
     kind = MESH.devices.flat[0].device_kind
     print(f"{len(x)} images; {MESH.size} devices: {kind}", flush=True)
@@ -69,7 +70,7 @@ def main():
 
 
 def solve(name, x, y):
-    """(coefficients, whether they are right) for the points x and targets y."""
+    """Returns (the coefficients, whether they are accurate) for the points x and targets y."""
     n = len(x)
     print(f"{name}: a system of order {n}, compiling ...", flush=True)
     compiled = fit.lower(x, y).compile()
@@ -85,26 +86,27 @@ def solve(name, x, y):
 
 @jax.jit
 def fit(x, y):
-    """The coefficients and the status: this, under jit, is all that jaxmg needs."""
+    """Returns the coefficients and the status: jaxmg needs only this call, under jit."""
     return jaxmg.potrs(system(x), y, mesh=MESH, in_specs=BY_ROWS, return_status=True)
 
 
 @jax.jit
 def backward_error(x, y, c):
-    """|A C - Y| / (|A| |C| + |Y|) in the Frobenius norm."""
+    """Returns |A C - Y| / (|A| |C| + |Y|) in the Frobenius norm."""
     a = system(x)
     norm = jnp.linalg.norm
     return norm(a @ c - y) / (norm(a) * norm(c) + norm(y))
 
 
 def system(x):
-    """k(X, X) + alpha I. Each device computes its own rows, though their number divides nothing."""
+    """Returns k(X, X) + alpha I. Each device computes its own rows, although their number isn't
+    divisible by the number of devices."""
     a = kernel(x, x) + ALPHA * jnp.eye(len(x))
     return jax.lax.with_sharding_constraint(a, NamedSharding(MESH, BY_ROWS))
 
 
 def kernel(x, y):
-    """exp(-gamma |x_i - y_j|^2), as a matrix."""
+    """Returns the matrix exp(-gamma |x_i - y_j|^2)."""
     squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1) - 2 * x @ y.T
     return jnp.exp(-GAMMA * jnp.maximum(squares, 0))
 

@@ -1,22 +1,22 @@
 """The likelihood of a Gaussian random field: a distributed FFT feeds a distributed solve.
 
     ./tools/bazel run //examples:random_field -- --plot /tmp/random_field.png
-    python examples/random_field.py --grid 256 --pixels 16384       on GPUs, say
+    python examples/random_field.py --grid 256 --pixels 16384       for GPUs
     python examples/random_field.py --fft_bench 1024
 
 A field with the power spectrum P(k) = A (k / k0)^s is drawn on a periodic grid that is cut into
-slabs, one a device. Its band powers are estimated from the whole grid. Then it is seen at some
-pixels alone, of a corner of the grid, and with noise, as surveys see the sky. No Fourier transform
-of that has independent modes any more, but its likelihood is exact: the pixels are normal with the
+slabs, one per device. Its band powers are estimated from the whole grid. Then it is observed only
+at some pixels in a corner of the grid, and with noise, as surveys observe the sky. The Fourier
+modes of such data are not independent, but the likelihood is exact: the pixels are normal with the
 covariance
 
     C_ij = xi(r_i - r_j) + noise^2 delta_ij       where xi is the inverse Fourier transform of P(k)
 
-and A and s are those at which it is greatest. `fft3d` makes xi, each device makes its rows of C,
-jaxmg factors it, and JAX differentiates all that.
+and the fit finds the A and s that maximize it. `fft3d` computes xi, each device computes its rows
+of C, jaxmg factors C, and JAX differentiates all of this.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if the
-likelihood's gradient isn't that of finite differences, or what is found isn't the truth.
+likelihood's gradient differs from finite differences, or if the estimates differ from the truth.
 """
 
 import functools
@@ -49,7 +49,7 @@ _REPEATS = flags.DEFINE_integer("repeats", 5, "runs of --fft_bench", lower_bound
 _CHUNKS = flags.DEFINE_integer("fft_chunks", 1, "parts of its exchange", lower_bound=1)
 
 MESH = Mesh(np.array(jax.devices()), ("rank",))
-PIVOT = 2 * np.pi / 4  # k0, in radians a grid spacing
+PIVOT = 2 * np.pi / 4  # k0, in radians per grid spacing
 TRUTH = np.array([np.log(2.5), -2.0])  # log A, s
 START = np.array([np.log(2.0), -1.5])
 NOISE = 0.3  # the field itself has a standard deviation of about 1
@@ -57,7 +57,7 @@ NAMES = ("log A", "s")
 
 
 def main(_):
-    """Draws a field, finds its spectrum twice, and returns the exit code."""
+    """Draws a field, estimates its spectrum in two ways, and returns the exit code."""
     if _BENCH.value:
         record = fft_bench.record(_BENCH.value, MESH, _REPEATS.value, _CHUNKS.value)
         print(json.dumps(record))
@@ -93,29 +93,30 @@ def main(_):
 
 
 def power(theta, k):
-    """P(k) = A (k / k0)^s, and 0 at k = 0: the field has no mean."""
+    """Returns P(k) = A (k / k0)^s, and 0 at k = 0: the field has no mean."""
     safe = jnp.where(k > 0, k, PIVOT)
     return jnp.where(k > 0, jnp.exp(theta[0] + theta[1] * jnp.log(safe / PIVOT)), 0)
 
 
 def radius(n):
-    """|m| of each wavenumber of a real field's spectrum, in periods along the box."""
+    """Returns |m| of each wavenumber of a real field's spectrum, in periods along the box."""
     return jnp.sqrt(sum(m.astype(float) ** 2 for m in fft3d.wavenumbers((n, n, n), real=True)))
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def draw_field(key, n):
-    """A field with the true spectrum: white noise, multiplied by sqrt(P) where that is diagonal."""
+    """Returns a field with the true spectrum: white noise, multiplied by sqrt(P) in Fourier
+    space."""
     white = fft3d.fftn(jax.random.normal(key, (n, n, n)), MESH)
     return fft3d.ifftn(white * jnp.sqrt(power(TRUTH, 2 * jnp.pi / n * radius(n))), MESH, n2=n)
 
 
 @jax.jit
 def band_powers(field):
-    """(mean k, power, modes) in shells of width 1 around |m| = 0, 1, 2, ..."""
+    """Returns (mean k, power, modes) in shells of width 1 around |m| = 0, 1, 2, ..."""
     n = len(field)
     m = radius(n)
-    # A real field's spectrum is Hermitian: what isn't in its half is there once more.
+    # A real field's spectrum is Hermitian: the other half repeats the stored modes.
     m2 = fft3d.wavenumbers((n, n, n), real=True)[2]
     weights = jnp.broadcast_to(jnp.where((m2 == 0) | (2 * m2 == n), 1.0, 2.0), m.shape)
     powers = abs(fft3d.fftn(field, MESH)) ** 2 / n**3
@@ -136,7 +137,7 @@ def band_powers(field):
 
 
 def observe(field, count):
-    """(the places of some pixels in the grid's corner, what is seen there)."""
+    """Returns (the places of some pixels in the grid's corner, the data observed there)."""
     side = corner(len(field))
     random = np.random.default_rng(1)
     chosen = random.choice(side**3, count, replace=False)
@@ -146,15 +147,16 @@ def observe(field, count):
 
 
 def corner(n):
-    """The side of the part of a grid that is seen."""
+    """Returns the side of the observed corner of a grid."""
     return n // 4
 
 
 def covariance(theta, n, pixels):
-    """Of the pixels, (pixels, pixels). Each device makes its own rows, and has xi of the corner."""
+    """Returns the covariance matrix of the pixels. Each device makes its own rows and holds xi of
+    the corner."""
     side = corner(n)
     k = 2 * jnp.pi / n * radius(n)
-    # P(k) is even along each axis, so xi is, and distances along each axis are all that counts.
+    # P(k) and hence xi are even along each axis, so only distances along each axis matter.
     xi = fft3d.ifftn(power(theta, k) + 0j, MESH, n2=n)[:side, :side, :side]
 
     def rows(mine, pixels, xi):
@@ -169,7 +171,7 @@ def covariance(theta, n, pixels):
 
 @functools.partial(jax.jit, static_argnums=1)
 def log_likelihood(theta, n, pixels, data):
-    # Made anew for its derivative, the matrix leaves none of what it was made of behind.
+    # Recomputes the matrix for the derivative, so that its intermediate results aren't stored.
     a = jax.checkpoint(covariance, static_argnums=1)(theta, n, pixels)
     return log_density(a, data, MESH)
 
@@ -178,7 +180,7 @@ loss = jax.jit(jax.value_and_grad(lambda *arguments: -log_likelihood(*arguments)
 
 
 def fit(n, pixels, data):
-    """(the most likely log A and s, their standard deviations)."""
+    """Returns (the most likely log A and s, their standard deviations)."""
     print(f"a likelihood of {len(data)} pixels ...", flush=True)
     jax.block_until_ready(loss(START, n, pixels, data))
     calls, start = 0, time.perf_counter()
@@ -192,7 +194,7 @@ def fit(n, pixels, data):
     found = scipy.optimize.minimize(evaluate, START, jac=True, method="L-BFGS-B")
     each = (time.perf_counter() - start) / calls
     print(f"  {calls} gradients, {each:.3f} s each; log-likelihood {-found.fun:.4f}")
-    # The curvature at the maximum, from gradients.
+    # Computes the curvature at the maximum from gradients.
     step = 1e-3
     curvature = np.array(
         [
@@ -204,7 +206,8 @@ def fit(n, pixels, data):
 
 
 def gradient_error(n, pixels, data):
-    """How far the gradient is from finite differences, relative to it; away from the maximum."""
+    """Returns the relative difference of the gradient and finite differences, away from the
+    maximum."""
     gradient = np.asarray(loss(START, n, pixels, data)[1])
 
     def central(step):
@@ -214,13 +217,13 @@ def gradient_error(n, pixels, data):
         ]
         return np.array([(up - down) / (2 * step) for up, down in ends])
 
-    # Two steps, and what is left of their errors is of fourth order.
+    # Combines two steps, so that the error is of fourth order.
     differences = (4 * central(1e-3) - central(2e-3)) / 3
     return np.linalg.norm(gradient - differences) / np.linalg.norm(gradient)
 
 
 def draw(path, field, bands, pixels, data, theta, deviations):
-    """Writes a picture: the field and what is seen of it, band powers, and the likelihood."""
+    """Writes a picture: the field and its observed pixels, band powers, and the likelihood."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -258,7 +261,7 @@ def draw(path, field, bands, pixels, data, theta, deviations):
     x, y = (t + np.linspace(-4, 4, 25) * d for t, d in zip(theta, deviations, strict=True))
     likelihood = [[float(log_likelihood(np.array([a, s]), n, pixels, data)) for a in x] for s in y]
     below = np.array(likelihood) - np.max(likelihood)
-    # Of a normal distribution in two dimensions these hold 68, 95 and 99.7 %.
+    # The first three contours hold 68, 95 and 99.7 % of a two-dimensional normal distribution.
     filled = axis.contourf(x, y, below, [-40, -20, -10, -5.9, -3.1, -1.15, 0], cmap="Blues")
     figure.colorbar(filled, ax=axis, label="log-likelihood below its maximum")
     axis.plot(*TRUTH, "*", color="gold", markeredgecolor="k", markersize=16, label="truth")

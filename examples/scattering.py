@@ -2,23 +2,23 @@
 
     ./tools/bazel run //examples:scattering -- --plot /tmp/scattering.png
     python examples/scattering.py --scene kite
-    python examples/scattering.py --wavenumber 160 --points 9376      65632 unknowns, on GPUs, say
+    python examples/scattering.py --wavenumber 160 --points 9376      65632 unknowns, for GPUs
 
 A wave exp(i k d.x) meets obstacles on whose boundary the total field is 0. The scattered field is
-looked for as a combined double- and single-layer potential with a density phi, and
+represented as a combined double- and single-layer potential with a density phi, and
 
     phi + K phi - i k S phi = -2 exp(i k d.x)       on the boundary
 
 has one solution at every wavenumber k. Its kernels are Hankel functions with a logarithmic
-singularity. R. Kress's quadrature integrates that exactly, so that errors fall exponentially with
-the number of points (D. Colton and R. Kress, "Inverse Acoustic and Electromagnetic Scattering
-Theory", 4th ed., 2019, section 3.6). The matrix is dense, complex, and neither Hermitian nor
-symmetric. Each device makes its own rows of it.
+singularity. R. Kress's quadrature integrates it exactly, so that errors fall exponentially with the
+number of points (D. Colton and R. Kress, "Inverse Acoustic and Electromagnetic Scattering Theory",
+4th ed., 2019, section 3.6). The matrix is dense, complex, and neither Hermitian nor symmetric. Each
+device computes its own rows of it.
 
 The far field of seven disks is compared with the series of cylindrical waves that solves the
-problem exactly. For a kite beside a disk, and for the disks too, point sources within the obstacles
-have a known field outside. One factor serves all directions of incidence, between which reciprocity
-and the conservation of energy must hold.
+problem exactly. For a kite beside a disk, and also for the disks, point sources within the
+obstacles have a known field outside. One factor serves all directions of incidence; the far fields
+must satisfy reciprocity and the conservation of energy.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if any of
 these errors is above 1e-10.
@@ -51,7 +51,7 @@ _PLOT = flags.DEFINE_string("plot", None, "file for a picture")
 
 MESH = Mesh(np.array(jax.devices()), ("rank",))
 BY_ROWS = NamedSharding(MESH, P("rank", None))
-# x, y and radius of each disk; in the other scene one beside the kite.
+# x, y and radius of each disk; the other scene has one disk beside the kite.
 DISKS = np.array(
     [
         [-3.0, 2.0, 1.0], [0.0, 3.0, 0.8], [3.0, 1.5, 1.1], [-1.2, -0.2, 0.7],
@@ -63,28 +63,29 @@ LIMIT = 1e-10
 
 
 class Boundary(NamedTuple):
-    """The points of all obstacles, each of which has as many, equidistant in its parameter t."""
+    """The points of all obstacles. Each obstacle has the same number, equidistant in its parameter
+    t."""
 
     x: np.ndarray  # (n, 2)
-    normal: np.ndarray  # (n, 2), outward, as long as the derivative of x by t
+    normal: np.ndarray  # (n, 2), outward, with the length of dx / dt
     bend: np.ndarray  # (n,), the curvature times the length of the normal
-    obstacle: np.ndarray  # (n,), which one it is a point of
+    obstacle: np.ndarray  # (n,), index of the point's obstacle
 
     @property
     def step(self):
-        """Between the parameters of neighbours."""
+        """The distance between the parameters of neighbours."""
         return 2 * np.pi * (self.obstacle[-1] + 1) / len(self.x)
 
 
 def main(_):
-    """Solves with more and more points, then for all directions; the exit code."""
+    """Solves with more and more points, then for all directions; returns the exit code."""
     k, points, scene = _WAVENUMBER.value, _POINTS.value, _SCENE.value
     if points % 32:
         raise app.UsageError(f"--points must be a multiple of 32; got {points}")
     boundary, sources = obstacles(scene, points)
     n = len(boundary.x)
     print(f"{scene}, {n} unknowns, wavenumber {k}; {MESH.size} {MESH.devices.flat[0].device_kind}")
-    # As many as show all of a far field: it has waves of orders up to k times 4.7 and some more.
+    # Enough angles to resolve a far field: the orders of its waves reach slightly above 4.7 k.
     angles = np.linspace(0, 2 * np.pi, 2 * round(5 * k + 30), endpoint=False)
     print("points   error of one wave" if scene == "disks" else "points   error of one source")
     sizes = [points * part // 32 for part in (4, 6, 8, 12, 16, 24, 32)]
@@ -115,7 +116,7 @@ def main(_):
 
 
 def obstacles(scene, points):
-    """(the boundary of all obstacles, a point within each)."""
+    """Returns (the boundary of all obstacles, a point within each)."""
     t = 2 * np.pi / points * np.arange(points)
     disks = DISKS if scene == "disks" else BESIDE
     parts = [
@@ -136,14 +137,15 @@ def obstacles(scene, points):
 
 
 def unit(angle):
-    """The vector of length 1 in a direction."""
+    """Returns the vector of length 1 in a direction."""
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
 
 
 def kernels(k, x, y, normal):
-    """The kernel of K - i k S, (len(x), len(y)), and the factor of log(|x - y|^2) in it.
+    """Returns the kernel of K - i k S, (len(x), len(y)), and the factor of log(|x - y|^2) in it.
 
-    Both for the parameter of y, and wrong where x = y. J / pi is the factor in Y.
+    Both are for integration over the parameter of y, and wrong where x = y. The factor of the
+    logarithm in Y is J / pi.
     """
     difference = x[:, None] - y
     distance = jnp.sqrt(jnp.sum(difference**2, axis=2))
@@ -155,19 +157,20 @@ def kernels(k, x, y, normal):
 
 
 def kress_weights(points):
-    """Those of log(4 sin((t - s) / 2)^2) f(s), by the points between t and s."""
+    """Returns quadrature weights for log(4 sin((t - s) / 2)^2) f(s), indexed by the points from s
+    to t."""
     half = points // 2
-    # Minus the logarithm is the sum of 2 cos(m (t - s)) / m; the last one counts half.
+    # Minus the logarithm is the sum of 2 cos(m (t - s)) / m; the last term has half the weight.
     return -2 * np.pi * np.fft.irfft([0, *1 / np.arange(1.0, half), 1 / half], points)
 
 
 def terms(k, boundary):
-    """What `matrix` takes, beside the boundary, that is as long as that."""
+    """Returns the other arguments of `matrix`, vectors that only depend on k and the boundary."""
     points = len(boundary.x) // (boundary.obstacle[-1] + 1)
     weights = kress_weights(points)
     log = np.log(4 * np.sin(np.pi / points * np.arange(1, points)) ** 2)
     beyond = np.append(weights[0], weights[1:] - boundary.step * log)
-    # On the diagonal |x - y| is 0, and what is left of both kernels has a limit.
+    # On the diagonal |x - y| is 0; without the singularity both kernels have a limit.
     speed = np.linalg.norm(boundary.normal, axis=1)
     single = 1 / 2 + 1j / np.pi * (np.euler_gamma + np.log(k * speed / 2))
     whole = k * speed * single - boundary.bend / (2 * np.pi)
@@ -177,7 +180,7 @@ def terms(k, boundary):
 
 @jax.jit
 def matrix(k, boundary, beyond, diagonal):
-    """Of the integral equation, (n, n). Each device makes its own rows."""
+    """Returns the matrix of the integral equation, (n, n). Each device computes its own rows."""
     i, points = jnp.arange(len(boundary.x)), len(beyond)
     kernel, logarithmic = kernels(k, boundary.x, boundary.x, boundary.normal)
     same = boundary.obstacle[:, None] == boundary.obstacle
@@ -199,12 +202,13 @@ def solve(k, boundary, beyond, diagonal, b):
 
 
 def plane_waves(k, boundary, angles):
-    """Right-hand sides, (n, angles), for waves that go into these directions."""
+    """Returns right-hand sides, (n, angles), for plane waves in these directions."""
     return -2 * np.exp(1j * k * boundary.x @ unit(angles).T)
 
 
 def point_sources(k, boundary, sources, angles):
-    """(right-hand sides for sources within the obstacles, their own far fields outside)."""
+    """Returns (right-hand sides for sources within the obstacles, the sources' far fields
+    outside)."""
     distance = np.linalg.norm(boundary.x[:, None] - sources, axis=2)
     phase = np.exp(-1j * k * unit(angles) @ sources.T)
     return 0.5j * scipy.special.hankel1(0, k * distance), point_far_field(k) * phase
@@ -215,7 +219,8 @@ def point_far_field(k):
 
 
 def far_field(k, boundary, density, angles):
-    """The factor of exp(i k r) / sqrt(r) far away, (angles, columns of the density)."""
+    """Returns the factor of exp(i k r) / sqrt(r) at a large distance, (angles, columns of the
+    density)."""
     x, normal = boundary.x, boundary.normal
     towards = normal @ unit(angles).T + np.linalg.norm(normal, axis=1)[:, None]
     layers = -1j * k * towards * np.exp(-1j * k * x @ unit(angles).T)
@@ -224,17 +229,19 @@ def far_field(k, boundary, density, angles):
 
 @jax.jit
 def near_field(k, boundary, density, x):
-    """The scattered field at points off the boundary, (len(x),)."""
+    """Returns the scattered field at points off the boundary, (len(x),)."""
     x = jax.lax.with_sharding_constraint(x, BY_ROWS)
     kernel, _ = kernels(k, x, boundary.x, boundary.normal)
     return boundary.step / 2 * kernel @ density
 
 
 def series(k, disks, directions, angles):
-    """The far field of disks exactly, (directions, angles), for waves that go into `angles`.
+    """Returns the exact far field of disks, (directions, angles), for plane waves in directions
+    `angles`.
 
-    Around each disk the field is a sum of H_m(k r) exp(i m theta); Graf's addition theorem moves
-    those of the other disks there (P. A. Martin, "Multiple Scattering", 2006, section 4.5).
+    Around each disk the field is a sum of H_m(k r) exp(i m theta). Graf's addition theorem
+    translates the sums of the other disks to this disk (P. A. Martin, "Multiple Scattering", 2006,
+    section 4.5).
     """
     centres, radii = disks[:, :2], disks[:, 2]
     most = int(k * radii.max() + 8 * np.cbrt(k * radii.max()) + 10)
@@ -255,7 +262,7 @@ def series(k, disks, directions, angles):
 
 
 def one_error(scene, k, points, angles):
-    """The relative error of one far field, with fewer points."""
+    """Returns the relative error of one far field, computed with ``points`` points per obstacle."""
     boundary, sources = obstacles(scene, points)
     if scene == "disks":
         b, exact = plane_waves(k, boundary, angles[:1]), series(k, DISKS, angles, angles[:1])
@@ -270,20 +277,22 @@ def relative_error(found, exact):
 
 
 def energy_error(k, pattern):
-    """How far incoming and outgoing waves of equal energy are from that: from S^H S = 1."""
+    """Returns |S^H S - 1| / |1|, the violation of energy conservation by the scattering matrix
+    S."""
     step = 2 * np.pi / len(pattern)
     s = np.eye(len(pattern)) + step * np.sqrt(k / (2 * np.pi)) * np.exp(1j * np.pi / 4) * pattern
     return relative_error(s.conj().T @ s, np.eye(len(pattern)))
 
 
 def reciprocity_error(pattern):
-    """A wave from one direction that is seen in another one is as strong as the reverse."""
+    """Returns the violation of reciprocity: reversing a wave's path must not change its
+    amplitude."""
     half = len(pattern) // 2
     return relative_error(np.roll(pattern, (half, half), axis=(0, 1)).T, pattern)
 
 
 def timed(f, *arguments):
-    """(the result, the seconds of a call) of what is compiled before."""
+    """Returns (the result, the seconds of a call); the first call compiles and isn't timed."""
     jax.block_until_ready(f(*arguments))
     start = time.perf_counter()
     result = jax.block_until_ready(f(*arguments))
@@ -291,7 +300,8 @@ def timed(f, *arguments):
 
 
 def draw(path, k, boundary, density, convergence):
-    """Writes a picture: a wave and what becomes of it, its far field, and how the error falls."""
+    """Writes a picture: a wave and its total field, its far field, and the decrease of the
+    error."""
     import matplotlib
 
     matplotlib.use("Agg")

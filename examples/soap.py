@@ -1,16 +1,16 @@
-"""SOAP: Adam in the eigenbases of Shampoo's preconditioners, 64 of them diagonalised at once.
+"""SOAP: Adam in the eigenbases of Shampoo's preconditioners, 64 of which are diagonalized at once.
 
     ./tools/bazel run //examples:soap -- --plot /tmp/soap.png
     python examples/soap.py --n 48 --steps 120
 
-Each gradient G of a matrix of weights has two statistics, the moving averages of G G^T and G^T G.
-Their eigenvectors are the axes in which Adam then works (N. Vyas et al., "SOAP: Improving and
-Stabilizing Shampoo using Adam", 2024). 32 layers make a batch of 64 eigenproblems, of which each
-device of the mesh solves its share: `jaxmg.eigh` of an array (64, n, n).
+Each gradient G of a weight matrix has two statistics, the moving averages of G G^T and G^T G. Adam
+works in the bases of their eigenvectors (N. Vyas et al., "SOAP: Improving and Stabilizing Shampoo
+using Adam", 2024). 32 layers make a batch of 64 eigenproblems, and each device of the mesh solves
+its share: `jaxmg.eigh` of an array (64, n, n).
 
-What is learned is to send scikit-learn's images of digits through a bottleneck of 12 numbers; SOAP
-is compared with Adam, and the eigenvectors with jnp.linalg.eigh on one device. Runs on the GPUs of
-JAX's default backend, or else on four CPU devices. The exit code is 1 if anything is wrong.
+The network learns to reproduce scikit-learn's images of digits through a bottleneck of 12 numbers.
+SOAP is compared with Adam, and the eigenvectors with jnp.linalg.eigh on one device. Runs on the
+GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if anything is wrong.
 """
 
 import functools
@@ -39,13 +39,13 @@ _PLOT = flags.DEFINE_string("plot", None, "file for a picture")
 MESH = Mesh(np.array(jax.devices()), ("rank",))
 EVERYWHERE = NamedSharding(MESH, P())
 BY_IMAGES = NamedSharding(MESH, P("rank", None))
-LAYERS, BOTTLENECK, IMAGES = 32, 12, 128  # IMAGES: of each step
-# Of 0.003, 0.01, 0.03 and 0.1 those with the lowest losses after 60 steps.
+LAYERS, BOTTLENECK, IMAGES = 32, 12, 128  # each step has IMAGES images
+# The rates of 0.003, 0.01, 0.03 and 0.1 with the lowest losses after 60 steps.
 ADAM_RATE, SOAP_RATE = 0.01, 0.01
 
 
 def main(_):
-    """Trains by both, looks at the eigenproblems; the exit code."""
+    """Trains with both optimizers, checks the eigenproblems, and returns the exit code."""
     n, steps = _N.value, _STEPS.value
     known, others = digits(n)
     print(f"{2 * LAYERS} statistics of order {n}; {MESH.size} {MESH.devices.flat[0].device_kind}")
@@ -69,7 +69,8 @@ def main(_):
 
 
 class SoapState(NamedTuple):
-    """Of k matrices of order n: ``statistics`` and ``bases`` are (2 k, n, n), the moments as w."""
+    """The state for k matrices of order n: ``statistics`` and ``bases`` are (2 k, n, n), the
+    moments like w."""
 
     count: jax.Array
     mean: jax.Array
@@ -79,9 +80,9 @@ class SoapState(NamedTuple):
 
 
 def soap(rate, eigh, b1=0.9, b2=0.95, every=5):
-    """SOAP for parameters (k, n, n) as a transformation of optax.
+    """Returns SOAP for parameters (k, n, n) as an optax transformation.
 
-    `eigh` gives eigenvalues and eigenvectors of (2 k, n, n); it is called in one of `every` steps.
+    `eigh` returns eigenvalues and eigenvectors of (2 k, n, n). One of every `every` steps calls it.
     """
 
     def init(w):
@@ -97,7 +98,7 @@ def soap(rate, eigh, b1=0.9, b2=0.95, every=5):
         statistics = b2 * statistics + (1 - b2) * both
         bases = jax.lax.cond(
             count % every == 0,
-            # What eigh returns lies by matrices; here each device multiplies all of them.
+            # eigh's result is sharded over the matrices; here each device multiplies all of them.
             lambda: jax.lax.with_sharding_constraint(eigh(statistics)[1], EVERYWHERE),
             lambda: bases,
         )
@@ -116,12 +117,13 @@ def soap(rate, eigh, b1=0.9, b2=0.95, every=5):
 
 
 def rotate(g, left, right):
-    """Each matrix of g in its two bases."""
+    """Rotates each matrix of g into its two bases."""
     return jnp.swapaxes(left, 1, 2) @ g @ right
 
 
 def digits(n, dtype=jnp.float32):
-    """(1437 images, the 360 others) as rows of the n pixels that vary most, less their means."""
+    """Returns (1437 images, the other 360) as rows of the n pixels that vary most, minus their
+    means."""
     images = load_digits().data
     images = images[:, np.argsort(-images.std(axis=0))[:n]]
     images = np.random.default_rng(0).permutation((images - images.mean(axis=0)) / images.std())
@@ -129,7 +131,7 @@ def digits(n, dtype=jnp.float32):
 
 
 def loss(w, images):
-    """The mean squared error of images that went through the layers w, (LAYERS, n, n)."""
+    """Returns the mean squared error of images after the layers w, (LAYERS, n, n)."""
 
     def layer(h, w):
         return h + jnp.tanh(h @ w) / 2, None
@@ -142,7 +144,7 @@ def loss(w, images):
 
 
 def train(optimizer, n, known, others, steps):
-    """(weights, the optimizer's state, the loss of the other images after every step)."""
+    """Returns (weights, the optimizer's state, the loss of the other images after every step)."""
     random = np.random.default_rng(0)
     w = jnp.asarray(random.standard_normal((LAYERS, n, n)) / np.sqrt(n), known.dtype)
     state = optimizer.init(w)
@@ -164,7 +166,8 @@ def train(optimizer, n, known, others, steps):
 
 
 def compare(a):
-    """Whether the mesh's eigenvalues and -vectors of the batch are right; prints times."""
+    """Returns whether the mesh's eigenvalues and eigenvectors of the batch are accurate; prints
+    times."""
     one = jax.device_put(a, jax.devices()[0])
     spread = jax.jit(functools.partial(jaxmg.eigh, mesh=MESH))
     (w, v), seconds = fastest(spread, a)
@@ -180,7 +183,8 @@ def compare(a):
 
 
 def fastest(f, a, times=5):
-    """(the result, the seconds of the fastest call) of one that is compiled before."""
+    """Returns (the result, the seconds of the fastest call); the first call compiles and isn't
+    timed."""
     results, seconds = jax.block_until_ready(f(a)), []
     for _ in range(times):
         start = time.perf_counter()
@@ -190,7 +194,7 @@ def fastest(f, a, times=5):
 
 
 def errors(a, w, v, reference):
-    """The largest of the batch: of eigenvalues, of a v = v w, of v^T v = 1."""
+    """Returns the batch's largest errors of the eigenvalues, of a v = v w, and of v^T v = 1."""
     norm = functools.partial(jnp.linalg.norm, axis=(1, 2))
     with jax.default_matmul_precision("highest"):
         residual = norm(a @ v - v * w[:, None, :]) / norm(a)

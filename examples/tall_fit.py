@@ -1,13 +1,13 @@
-"""A tall least-squares fit, of data that are read from disk in blocks onto the devices.
+"""A tall least-squares fit of data that are read from disk in blocks onto the devices.
 
     ./tools/bazel run //examples:tall_fit -- --plot /tmp/fit.png
     python examples/tall_fit.py --degree 15
 
 The data are the 344 x 403 heights of the Jacksboro fault in Tennessee (they come with matplotlib),
-which are written to a file first. Each is a row of a matrix with products of Chebyshev polynomials
-of its place in the columns: 138,632 rows. A device reads its own heights, a block at a time, and
-makes its rows of them, so that the host never has more than a block. `jaxmg.linalg.lstsq` moves
-none of them.
+which are first written to a file. The matrix has a row for each height and a column for each
+product of Chebyshev polynomials of its place: 138,632 rows. Each device reads its own heights, one
+block at a time, and makes its rows from them, so that the host never holds more than a block.
+`jaxmg.linalg.lstsq` moves no rows.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if the
 fit differs from that of `numpy.linalg.lstsq`.
@@ -43,7 +43,7 @@ WIDTH = 40  # of the progress bar
 
 
 def main(_):
-    """Fits, compares with NumPy; the exit code."""
+    """Fits, compares with NumPy, and returns the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         path, shape = write(pathlib.Path(folder))
         print(f"{np.prod(shape)} heights; {MESH.size} {MESH.devices.flat[0].device_kind}")
@@ -72,7 +72,8 @@ def main(_):
 
 
 def write(folder):
-    """(the file of all heights less their mean, one after the other; rows and columns)."""
+    """Returns (a file of all heights minus their mean, in row-major order; the number of rows and
+    columns)."""
     heights = cbook.get_sample_data("jacksboro_fault_dem.npz")["elevation"].astype(float)
     path = folder / "heights.npy"
     np.save(path, heights.ravel() - heights.mean())
@@ -80,7 +81,7 @@ def write(folder):
 
 
 def read(path, shape, degree, block):
-    """(A, b) of the fit, sharded by rows; rows of zeros at the end, where they don't divide."""
+    """Returns (A, b) of the fit, sharded by rows, with rows of zeros at the end if necessary."""
     total = shape[0] * shape[1]
     share, n = -(-total // MESH.size), (degree + 1) ** 2
     file, shards = np.load(path, mmap_mode="r"), []
@@ -104,13 +105,13 @@ def read(path, shape, degree, block):
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _write(a, b, rows, heights, at):
-    """A device's A and b with a block in its place."""
+    """Returns a device's A and b with a block inserted at row ``at``."""
     a = jax.lax.dynamic_update_slice_in_dim(a, rows, at, 0)
     return a, jax.lax.dynamic_update_slice_in_dim(b, heights, at, 0)
 
 
 def terms(index, shape, degree):
-    """Rows of the matrix for the heights with these numbers."""
+    """Returns the rows of the matrix for the heights with these indices."""
     row, column = np.divmod(index, shape[1])
     of_row, of_column = (
         chebyshev.chebvander(2 * i / (count - 1) - 1, degree)
@@ -120,7 +121,7 @@ def terms(index, shape, degree):
 
 
 def progress(done, total):
-    """Draws the bar on a terminal; elsewhere it says once that all is there."""
+    """Draws the bar on a terminal; elsewhere prints a line once all heights are read."""
     if sys.stderr.isatty():
         filled = WIDTH * done // total
         bar = "#" * filled + "." * (WIDTH - filled)
@@ -130,20 +131,20 @@ def progress(done, total):
 
 
 def by_numpy(heights, degree):
-    """NumPy's coefficients."""
+    """Returns NumPy's coefficients."""
     a = terms(np.arange(heights.size), heights.shape, degree)
     return np.linalg.lstsq(a, heights.ravel(), rcond=None)[0]
 
 
 def fitted(x, shape):
-    """The surface that coefficients give."""
+    """Returns the surface of the coefficients x."""
     size = int(len(x) ** 0.5)
     grid = (np.linspace(-1, 1, count) for count in shape)
     return chebyshev.chebgrid2d(*grid, np.asarray(x).reshape(size, size))
 
 
 def draw(heights, fit):
-    """Heights, their fit, and what is left."""
+    """Returns a figure of the heights, their fit, and the residual."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,6 +1,6 @@
-"""Builds the site as Bazel wants it: build_site.py MKDOCS_YML IFRAME_WORKER_JS FOLDER.
+"""Builds the site for Bazel: build_site.py MKDOCS_YML IFRAME_WORKER_JS FOLDER.
 
-A warning is an error, a dead link or anchor among them.
+Warnings are errors, also those about dead links and anchors.
 """
 
 import logging
@@ -19,7 +19,7 @@ def main():
     config_file, iframe_worker, folder = sys.argv[1:]
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     folder = pathlib.Path(folder).absolute()
-    # ruff breaks the lines of the signatures.
+    # ruff breaks the lines of long signatures.
     os.environ["PATH"] = str(pathlib.Path(ruff.__file__).parents[1] / "bin")
     config = load_config(config_file, site_dir=str(folder))
     config.plugins.on_startup(command="build", dirty=False)
@@ -30,7 +30,7 @@ def main():
     finally:
         config.plugins.on_shutdown()
     shutil.copy(iframe_worker, folder / "assets/iframe-worker.js")
-    # Both name places on a server, and there is none.
+    # These are for a server, and the site needs none.
     for name in ("404.html", "sitemap.xml", "sitemap.xml.gz"):
         (folder / name).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Figures of benchmarks/results/*.jsonl, and tables of them: what docs/tables.py is made of."""
+"""Figures and tables from benchmarks/results/*.jsonl, for docs/tables.py."""
 
 import dataclasses
 import functools
@@ -16,10 +16,9 @@ def records(file):
 
 
 def find(file, said="", before="", cuda="", **wanted):
-    """The newest record of a file with these values; None stands for a key that is absent, too.
-
-    ``said`` is a part of the command, ``before`` a date, ``cuda`` the
-    beginning of CUDA 12's version.
+    """Returns the newest record of a file with these values; None also matches an absent key.
+    ``said`` is a part of the command, ``before`` a date, ``cuda`` the beginning of CUDA 12's
+    version.
     """
     fits = [
         record
@@ -35,16 +34,18 @@ def find(file, said="", before="", cuda="", **wanted):
 
 
 def number(value):
-    """Three digits, without an exponent."""
+    """Returns the number with three digits, without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Attributes:
-    head: the cells of the first row.
-    rows: lists of cells: texts, or figures.
-    scale: by which seconds are multiplied; 1000 for milliseconds.
+    """A table of figures.
+
+    Attributes:
+        head: the cells of the first row.
+        rows: lists of cells: texts, or figures.
+        scale: factor of the seconds; 1000 for milliseconds.
     """
 
     head: list
@@ -81,7 +82,8 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """The seconds of a record, and what is said of them beside another one's."""
+    """A number of a record in ``form``: {0} is this number, {1} the other record's, {2} their
+    quotient."""
 
     record: dict
     other: dict | None = None

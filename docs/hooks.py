@@ -1,7 +1,8 @@
-"""What mkdocs.yml can't say: the version, pages from outside of docs/, notebooks, and how links go.
+"""Adds what mkdocs.yml can't express: the version, pages from outside of docs/, notebooks, and
+links.
 
-A link in a page is one for the repository: relative to the file that it stands in. On the site it
-goes to the page that the file is there; a file that is no page keeps its name and loses its link.
+A link in a page is one for the repository: relative to the file that contains it. On the site it
+leads to that file's page. A link to a file without a page becomes the file's name without a link.
 """
 
 import fnmatch
@@ -13,7 +14,7 @@ import re
 import notebooks
 from mkdocs.structure.files import File
 
-# Where a file of the repository is on the site, but for those of docs/, which keep their places.
+# Places on the site of the repository's files, except those of docs/, which keep their places.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -30,7 +31,7 @@ PAGES = {
 }
 PICTURES = ("benchmarks/results/*.png", "examples/*.png", "examples/*/*.png")
 DOCS = "docs/"
-# How much the search makes of a page, by the title of its section or its own place; others have 1.
+# Weight of a page in the search, by the title of its section or its own place; the default is 1.
 BOOSTS = {
     "Developers": 0.1,
     "Troubleshooting": 2,
@@ -40,7 +41,7 @@ BOOSTS = {
     "glossary.md": 0.5,
 }
 
-# Fenced blocks and code spans, in which a bracket is no link; [text](target); ![text](target).
+# Fenced blocks and code spans, in which brackets aren't links; [text](target); ![text](target).
 _CODE_OR_LINK = re.compile(
     r"(?P<code>^```.*?^```|`+[^`]+`+(?!\]\())|(?P<text>!?\[[^\[\]]*\])\((?P<target>[^()\s]+)\)",
     re.M | re.S,
@@ -49,7 +50,7 @@ _log = logging.getLogger("mkdocs.hooks.docs")
 
 
 def on_config(config):
-    """Says at the top and at the foot of each page which version the site is of."""
+    """States the version at the top and at the bottom of each page."""
     root = pathlib.Path(_root(config))
     names = dict(re.findall(r'^(VERSION|URL) = "(.+)"$', (root / "version.bzl").read_text(), re.M))
     version = names["VERSION"]
@@ -103,11 +104,11 @@ def on_page_markdown(markdown, page, config, files):
         file = files.get_file_from_path(_place(path) or "")
         if not file:
             return text[1:-1]
-        if re.fullmatch(r"\[[\w./]+\.md\]", text):  # on the site pages have titles, and no names
+        if re.fullmatch(r"\[[\w./]+\.md\]", text):  # pages have titles on the site
             text = f"[{_title(file.abs_src_path)}]"
         relative = os.path.relpath(file.src_uri, os.path.dirname(page.file.src_uri) or ".")
         link = f"{text}({relative}{hash_}{anchor})"
-        # A picture is as wide as the text; a click shows it as large as it is.
+        # A picture is as wide as the text; a click opens it in full size.
         return f"[{link}]({relative})" if text.startswith("!") else link
 
     return _CODE_OR_LINK.sub(on_site, markdown)
@@ -118,7 +119,7 @@ def _root(config):
 
 
 def _listed(root):
-    """The files of the repository, beside those of docs/, that the site has."""
+    """Yields the files of the repository on the site, except those of docs/."""
     yield from PAGES
     for pattern in (notebooks.NOTEBOOKS, *PICTURES):
         for path in sorted(pathlib.Path(root).glob(pattern)):
@@ -131,7 +132,7 @@ def _title(path):
 
 
 def _place(path):
-    """Where a file of the repository is on the site, or None."""
+    """Returns the place on the site of a file of the repository, or None."""
     if path in PAGES:
         return PAGES[path]
     if path.startswith(DOCS):

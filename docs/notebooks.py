@@ -1,11 +1,12 @@
-"""The notebooks of examples/: runs them, keeps their outputs, and makes pages of them.
+"""Runs the notebooks of examples/, stores their outputs, and makes pages of them.
 
     python docs/notebooks.py           # runs all, and writes their outputs into them
-    python docs/notebooks.py --check   # prints what differs, and exits with 1 if anything does
+    python docs/notebooks.py --check   # prints differences, and exits with 1 if there are any
 
-A notebook runs in a process of its own, from its first cell to its last. Its outputs are what the
-cells print, and the figures that they leave open. They are stable: the check takes floating-point
-numbers as equal within a per cent or 1e-6, and compares the number of pictures, not their pixels.
+A notebook runs in a process of its own, from its first cell to its last. Its outputs are the text
+that the cells print, and the figures that they leave open. They are stable: the check treats
+floating-point numbers as equal within one per cent or 1e-6, and compares the number of pictures,
+not their pixels.
 """
 
 import argparse
@@ -27,7 +28,7 @@ NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def read(path):
-    """A notebook whose cells' sources are strings."""
+    """Returns a notebook whose cells' sources are strings."""
     notebook = json.loads(pathlib.Path(path).read_text())
     for cell in notebook["cells"]:
         cell["source"] = "".join(cell["source"])
@@ -41,7 +42,7 @@ def write(path, notebook):
 
 
 def executed(path):
-    """The notebook with the outputs that it has now."""
+    """Returns the notebook with the outputs of a new run."""
     environment = {**os.environ, "MPLBACKEND": "agg", "PYTHONPATH": os.pathsep.join(sys.path)}
     for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):  # the notebook makes its own devices
         environment.pop(name, None)
@@ -53,7 +54,8 @@ def executed(path):
 
 
 def run(notebook, names=None):
-    """Runs the cells here, in the namespace ``names``, and puts their outputs into them."""
+    """Runs the cells in this process, in the namespace ``names``, and stores their outputs in
+    them."""
     names = {} if names is None else names
     codes = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for count, cell in enumerate(codes, 1):
@@ -70,7 +72,7 @@ def run(notebook, names=None):
 
 
 def figures():
-    """The open figures of matplotlib, which it closes, as base64."""
+    """Yields matplotlib's open figures as base64, and closes them."""
     plt = sys.modules.get("matplotlib.pyplot")
     for number in plt.get_fignums() if plt else ():
         file = io.BytesIO()
@@ -81,7 +83,7 @@ def figures():
 
 
 def outputs(cell):
-    """(the text that a cell printed, its pictures as bytes)."""
+    """Returns (the text that a cell printed, its pictures as bytes)."""
     text, pictures = "", []
     for output in cell.get("outputs", ()):
         text += "".join(output.get("text", ""))
@@ -91,7 +93,7 @@ def outputs(cell):
 
 
 def same(kept, now):
-    """Whether two texts are the same, up to rounding."""
+    """Returns whether two texts are the same, up to rounding."""
     if NUMBER.sub("", kept) != NUMBER.sub("", now):
         return False
     for a, b in zip(NUMBER.findall(kept), NUMBER.findall(now), strict=True):
@@ -102,7 +104,7 @@ def same(kept, now):
 
 
 def different(path):
-    """What differs between the outputs that a notebook has and those of a run."""
+    """Yields the differences between a notebook's stored outputs and those of a run."""
     for kept, now in zip(read(path)["cells"], executed(path)["cells"], strict=True):
         (text, pictures), (text_now, pictures_now) = outputs(kept), outputs(now)
         if not same(text, text_now):
@@ -112,7 +114,7 @@ def different(path):
 
 
 def page(path):
-    """(a notebook as Markdown, {name: a picture of it as bytes}), for the site."""
+    """Returns (a notebook as Markdown, {name: a picture of it as bytes}), for the site."""
     name = pathlib.Path(path).stem
     parts, pictures, heading = [], {}, ""
     count = itertools.count(1)

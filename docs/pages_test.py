@@ -1,8 +1,7 @@
-"""What the pages show runs as it stands, on four CPU devices.
+"""The code in the pages runs unchanged on four CPU devices.
 
-Each page is read from its top to its end in a process of its own: its ```python blocks run one
-after the other, in one namespace. A block that needs GPUs says so, ```python title="on GPUs", and
-is only compiled.
+Each page runs in a process of its own, from top to bottom: its ```python blocks run in sequence, in
+one namespace. A block that needs GPUs, ```python title="on GPUs", is only compiled.
 """
 
 import os
@@ -15,7 +14,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 HOWTO = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/howto/*.md"))
-# These show how to come to four devices, so nothing else may.
+# These pages show how to get four devices, so the test doesn't set them.
 ALONE = ["README.md", "docs/start.md", "docs/migration.md", "docs/howto/cpu_devices.md"]
 PAGES = sorted({*ALONE, *HOWTO, "docs/faq.md", "docs/precision.md"})
 
@@ -33,7 +32,8 @@ assert len(jax.devices()) == 4, jax.devices()
 
 
 def blocks(page):
-    """(info string, code) of the fenced blocks, the code on the lines that it has in the page."""
+    """Yields (info string, code) of the fenced blocks; the code has the line numbers of the
+    page."""
     text = (ROOT / page).read_text()
     for match in FENCE.finditer(text):
         line = text.count("\n", 0, match.start("code"))

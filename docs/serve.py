@@ -1,4 +1,4 @@
-"""Shows the site on this machine: bazel run //docs:serve [-- PORT]."""
+"""Serves the site on this machine: bazel run //docs:serve [-- PORT]."""
 
 import functools
 import http.server

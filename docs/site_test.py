@@ -1,7 +1,7 @@
-"""The built site, as a browser has it: links, what it loads, and whether it fits a phone.
+"""The built site in a browser: links, resources that pages load, and whether pages fit a phone.
 
-mkdocs has looked at the links of the pages; here are those of the HTML, the theme's and the
-reference's among them.
+mkdocs has checked the links of the pages; these tests check those of the HTML, including the
+theme's and the reference's.
 """
 
 import functools
@@ -24,7 +24,7 @@ import pytest
 SITE = pathlib.Path(__file__).parent / "site"
 WIDTHS = (390, 1440)
 
-# What newcomers ask the search, and where the answer is.
+# Queries of newcomers, and the pages that answer them.
 QUESTIONS = {
     "save a factor": "faq.html#how-do-i-save-a-factor",
     "pickle": "faq.html#how-do-i-save-a-factor",
@@ -60,10 +60,10 @@ QUESTIONS = {
     "deadlock": "troubleshooting.html#it-hangs-on-cpu-devices",
 }
 
-# Attributes by which a page loads something, without a click.
+# Attributes by which a page loads a resource without a click.
 LOADS = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 
-# A page that opens all others in a frame of a given width, and says by how much each is too wide.
+# A page that opens all others in a frame of a given width, and reports how much each exceeds it.
 MEASURE = """<!doctype html><body><script>
 async function measure(page, width) {
   const frame = document.createElement("iframe");
@@ -152,7 +152,7 @@ def test_the_search_knows_every_page():
 
 
 def test_the_search_answers_what_newcomers_ask():
-    """By the first result, from the theme's own search."""
+    """The theme's own search returns the right page as its first result."""
     script = pathlib.Path(__file__).parent / "search.js"
     command = ["node", script, SITE, *QUESTIONS]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -190,7 +190,7 @@ def test_no_page_is_wider_than_its_window(tmp_path):
         with open(tmp_path / "log", "w") as log:
             command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu"]
             command += ["--disable-dev-shm-usage", f"--user-data-dir={tmp_path}/profile"]
-            command += ["--remote-debugging-port=0"]  # else it ends when the page is there
+            command += ["--remote-debugging-port=0"]  # or it ends when the page is loaded
             command += [f"http://localhost:{server.server_port}/measure"]
             chromium = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:

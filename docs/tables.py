@@ -1,17 +1,17 @@
-"""The tables of the pages that are made from benchmarks/results/*.jsonl.
+"""Writes the tables in pages from benchmarks/results/*.jsonl.
 
     python docs/tables.py           # writes them
-    python docs/tables.py --check   # prints what differs, and exits with 1 if anything does
+    python docs/tables.py --check   # prints differences, and exits with 1 if there are any
     python docs/tables.py --commands kept   # prints the commands behind the table kept
 
-A table stands in its page between two comments; what is between them is written by this program:
+A table is between two comments in its page, and this program writes the text between them:
 
     <!-- table: four_gpus -->
     ...
     <!-- end of table -->
 
-and so does a figure in a sentence: ``<!-- figure: potrs_65536 -->0.513<!-- end -->``. A figure is
-that of the newest record that fits. A table says when and on what its figures were measured;
+So is a figure in a sentence: ``<!-- figure: potrs_65536 -->0.513<!-- end -->``. A figure comes from
+the newest record that fits. A table states when and on which machine its figures were measured.
 docs/measurements.md, which this program writes too, has the files of its records.
 """
 
@@ -32,7 +32,7 @@ OUT = "out of memory"
 
 
 def dense(file, routine, n, ranks=4, backend="native", dtype="float64", other=None, **more):
-    """A record of benchmarks/run.py."""
+    """Returns the figure of a record of benchmarks/run.py."""
     wanted = {"routine": routine, "n": n, "ranks": ranks, "backend": backend, "dtype": dtype}
     if routine == "potrs":
         wanted["nrhs"] = 1
@@ -72,7 +72,7 @@ def readme():
 
 
 def beside(routine, n, dtype="float64", form="{0} ({2})"):
-    """Four GPUs, and how many times as long JAX takes on one."""
+    """Returns four GPUs' time, and how many times longer JAX takes on one."""
     other = jax(routine, n, dtype).record
     return dataclasses.replace(dense("gpu", routine, n, dtype=dtype, other=other), form=form)
 
@@ -120,7 +120,7 @@ def four_gpus():
 
 
 def end_to_end():
-    """What the engine makes of the rate of products, and cuSOLVERMg, on four GPUs."""
+    """Compares the engine's rate on four GPUs with the rate of products, and with cuSOLVERMg."""
     rows = []
     for routine, dtype, orders, precision in (
         ("potrs", "float64", ORDERS, None), ("potrs", "float32", (32768, 131072), "tf32"),
@@ -139,7 +139,7 @@ def end_to_end():
 
 
 def small_several():
-    """Small matrices on several GPUs, in the run that compared them."""
+    """Returns times of small matrices on several GPUs, from the run that compared them."""
     rows = []
     for routine in ("potrs", "potri"):
         for n in (256, 1024, 2048, 4096, 8192, 12288):
@@ -179,7 +179,7 @@ def scaling():
 
 
 def two_gpus():
-    """One and two GPUs in one run."""
+    """Compares one and two GPUs in one run."""
 
     def run(routine, n, **more):
         return [
@@ -259,7 +259,7 @@ def decompositions():
         "svdvals": ("`svdvals`", (1000, 2048, 4096, 8192, 16384)),
         "polar": ("`polar`", (1000, 2048, 4096, 8192, 16384)),
     }
-    # What else was measured, by function and order; and the routine of cuSOLVER.
+    # Orders of other measurements, by function and kind; then the routines of cuSOLVER.
     squares = {"jax": (1000, 4096, 8192, 16384)}
     beside = {
         "r": squares,
@@ -380,7 +380,7 @@ def gradients():
 
 
 def processes():
-    """Several processes on the GPUs of one host; labels of processes.jsonl."""
+    """Compares several processes on the GPUs of one host, by the labels of processes.jsonl."""
     labels = {
         "1x4": "1 × 4",
         "4x1": "4 × 1",
@@ -441,7 +441,8 @@ FIGURES = {
 
 
 def sources():
-    """What docs/measurements.md says of each table: when, on what, and in which files."""
+    """Returns the text of docs/measurements.md about each table: when, on which machine, in which
+    files."""
     text = ""
     for name, make in TABLES.items():
         table = make()
@@ -451,7 +452,7 @@ def sources():
 
 
 def commands(table):
-    """The commands of a table's records, without repetition, by file."""
+    """Returns the distinct commands of a table's records, by file."""
     by_file = {}
     for record in table.records:
         by_file.setdefault(record["file"], {})[record["command"]] = None
@@ -459,7 +460,7 @@ def commands(table):
 
 
 def rewritten(text, here):
-    """The page ``here`` with its tables and figures as the records have them."""
+    """Returns the page ``here`` with tables and figures from the records."""
 
     def table(match):
         name = match[2]
@@ -475,7 +476,8 @@ def pages():
 
 
 def different(write=False):
-    """The names of the pages whose tables differ from the records; writes these pages if asked."""
+    """Returns the names of the pages whose tables differ from the records; writes these pages if
+    asked."""
     names = []
     for path in pages():
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""The tables of the pages are those of benchmarks/results, and one that isn't is found."""
+"""The tables of the pages agree with benchmarks/results, and the check detects one that doesn't."""
 
 import pathlib
 import re
@@ -30,7 +30,7 @@ def test_a_changed_figure_is_found():
 
 
 def test_no_line_begins_with_a_figure():
-    """Its comment would end the paragraph, on GitHub and on the site."""
+    """The figure's comment would end the paragraph, on GitHub and on the site."""
     for path in tables.pages():
         assert not re.search(r"^<!-- (figure|end -->)", path.read_text(), re.M), path
 

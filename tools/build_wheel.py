@@ -1,8 +1,8 @@
-"""Writes a wheel, or the metadata of one, from a pyproject.toml and files.
+"""Writes a wheel, or its metadata, from a pyproject.toml and files.
 
-A wheel is a zip file with four text files in it; writing it here, and not through a
-packaging tool, keeps out of it all that differs from build to build.  tests/wheels/ checks it
-with the tools that will read it.
+A wheel is a zip file with four text files in it. Writing it here, and not with a packaging tool,
+keeps everything out that differs from build to build. tests/wheels/ checks it with the tools that
+will read it.
 """
 
 import argparse
@@ -15,13 +15,14 @@ import zipfile
 
 
 def merged(common, own):
-    """Two [project] tables: lists are joined, and of other values the second one's counts."""
+    """Merges two [project] tables: joins lists; for other values, the second table takes
+    precedence."""
     both = {key: common[key] + own[key] for key in common.keys() & own.keys() if key[-1] == "s"}
     return {**common, **own, **both}
 
 
 def absolute_links(readme, url, version):
-    """Links between the repository's files, as links into its web page at this version."""
+    """Turns links between the repository's files into links to its web page at this version."""
     beginnings = r"(?P<image>!\[[^]]*\]\(|\bsrc=\")|\]\(|^\[[^]]+\]:\s+|\bhref=\""
 
     def absolute(match):
@@ -32,7 +33,7 @@ def absolute_links(readme, url, version):
 
 
 def core_metadata(project, licenses, readme):
-    """METADATA: https://packaging.python.org/en/latest/specifications/core-metadata/"""
+    """Returns METADATA: https://packaging.python.org/en/latest/specifications/core-metadata/"""
     lines = [
         "Metadata-Version: 2.4",
         f"Name: {project['name']}",
@@ -69,14 +70,15 @@ def wheel_file(tag):
 
 
 def write_wheel(out, dist_info, contents):
-    """Writes `contents` (path: bytes) and their RECORD; nothing of the machine goes in."""
+    """Writes `contents` (path: bytes) and their RECORD, without anything specific to the
+    machine."""
     record = []
     for name, data in sorted(contents.items()):
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         record.append(f"{name},sha256={digest},{len(data)}\n")
     record.append(f"{dist_info}/RECORD,,\n")
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
-        # The metadata last, as the specification recommends.
+        # The metadata is last, as the specification recommends.
         names = sorted(contents, key=lambda name: (name.startswith(dist_info), name))
         for name in [*names, f"{dist_info}/RECORD"]:
             info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))

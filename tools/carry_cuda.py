@@ -1,13 +1,13 @@
-"""Makes CUDA libraries small enough to carry to a machine without network, and whole again there.
+"""Shrinks CUDA libraries to carry them to a machine without a network, and restores them there.
 
     carry_cuda.py slim FOLDER       keeps of each library below FOLDER what a GPU of sm_90 needs
-    carry_cuda.py restore FOLDER    after xz and the journey
+    carry_cuda.py restore FOLDER    after unpacking with xz on the other machine
 
-A library holds its kernels once for each generation of GPUs, most of them compressed by LZ4, in
-which xz finds little. `slim` zeroes what is for other generations, PTX included, and moves the
-kernels that stay, decompressed, to a file beside the library, LIBRARY.kernels; `restore` compresses
-them into their old places. cuBLAS 12.9 has others compressed by Zstandard: those stay as they are,
-or become zeros. Needs the package lz4, and `slim` zstandard.
+A library holds its kernels once for each generation of GPUs, most of them compressed by LZ4, so
+that xz saves little. `slim` zeroes the parts for other generations, including PTX. It decompresses
+the remaining kernels and moves them to a file next to the library, LIBRARY.kernels; `restore`
+compresses them into their old places. cuBLAS 12.9 has other kernels compressed by Zstandard: those
+stay unchanged, or become zeros. Needs the package lz4, and `slim` also zstandard.
 """
 
 import concurrent.futures
@@ -18,18 +18,18 @@ import sys
 import lz4.block
 
 ARCHITECTURE = 90
-ELF = 2  # the kind of an entry that holds compiled kernels; others are PTX and the like
+ELF = 2  # the kind of an entry with compiled kernels; others are PTX and the like
 LZ4 = 0x2000  # among an entry's flags
-FRAME = 8 << 20  # more than any of Zstandard's frames takes
-HEADER = 18  # the most that a frame's header takes; it stays
+FRAME = 8 << 20  # more than any Zstandard frame takes
+HEADER = 18  # the maximum size of a frame's header, which stays
 MACHINE = 190  # ELF's number for CUDA
-LEVELS = (4, 9, 12)  # the first is nearly always enough to be no larger than NVIDIA's
+LEVELS = (4, 9, 12)  # the first level nearly always compresses at least as much as NVIDIA's
 
 
 class Entry:
     """A fat binary's entry in `data`: a header at `at`, and `size` bytes at `begin`.
 
-    `packed` of these are used; 0 where the kernels are in the file beside the library.
+    `packed` of these are used; 0 if the kernels are in the file next to the library.
     """
 
     def __init__(self, data, at):
@@ -52,7 +52,7 @@ class Entry:
         return bool(self.flags & LZ4)
 
     def fill(self, data, content):
-        """Replaces what it holds; an empty content leaves zeros."""
+        """Replaces the content; an empty content leaves zeros."""
         struct.pack_into("<I", data, self.at + 16, len(content))
         data[self.begin : self.end] = content.ljust(self.size, b"\0")
 
@@ -76,7 +76,7 @@ def entries(data):
 
 
 def frames(data):
-    """Begin, end and first bytes of all that Zstandard has compressed, outside of fat binaries."""
+    """Yields begin, end and first bytes of all Zstandard frames outside of fat binaries."""
     import zstandard
 
     at = 0
@@ -96,14 +96,14 @@ def frames(data):
 
 
 def is_for_others(header):
-    """Whether an ELF file is of kernels for another generation. Its flags have that in their first
-    or, in newer files, second byte."""
+    """Returns whether an ELF file has kernels for another generation. Its flags have the generation
+    in their first or, in newer files, second byte."""
     kernels = header[:4] == b"\x7fELF" and struct.unpack_from("<H", header, 18) == (MACHINE,)
     return kernels and ARCHITECTURE not in header[48:50]
 
 
 def compress(kernels, size):
-    """LZ4 of at most `size` bytes, or None."""
+    """Returns an LZ4 block of at most `size` bytes, or None."""
     for level in LEVELS:
         packed = lz4.block.compress(
             kernels, mode="high_compression", compression=level, store_size=False
@@ -115,7 +115,7 @@ def compress(kernels, size):
 def slim(library):
     data, kernels, kept = bytearray(library.read_bytes()), bytearray(), 0
     found = list(entries(data))
-    if not found:  # it may be one that this program runs by
+    if not found:  # this program may have loaded it
         return
     for entry in found:
         if not entry.wanted:

@@ -1,7 +1,7 @@
 """Checks wheels together: `python tools/check_wheels.py WHEEL ...`; ci/check_wheels.sh starts it.
 
-Each is one that an index accepts and that has its licences; what auditwheel finds in a plugin is
-what its tag claims; all are of one version, and none is missing.
+An index must accept each wheel, and each must have its licences. A plugin's tag must be what
+auditwheel finds. All wheels must have the same version, and none may be missing.
 """
 
 import itertools
@@ -19,13 +19,13 @@ from trove_classifiers import classifiers
 
 
 def manylinux(tag):
-    """((major, minor) of glibc, CPU) of a platform tag."""
+    """Returns ((major, minor) of glibc, CPU) of a platform tag."""
     major, minor, cpu = re.fullmatch(r"manylinux_(\d+)_(\d+)_(\w+)", tag).groups()
     return (int(major), int(minor)), cpu
 
 
 def platform_complaints(path, claimed):
-    """What auditwheel has against a wheel's platform tag."""
+    """Returns auditwheel's complaints about a wheel's platform tag."""
     auditwheel = pathlib.Path(sys.executable).parent / "auditwheel"
     shown = subprocess.run(
         [auditwheel, "show", "--json", path], check=True, capture_output=True, text=True
@@ -42,7 +42,7 @@ def platform_complaints(path, claimed):
 
 
 def read(path):
-    """(names in a wheel, its .dist-info, its metadata)."""
+    """Returns (names in a wheel, its .dist-info, its metadata)."""
     with zipfile.ZipFile(path) as z:
         names = set(z.namelist())
         (info,) = (n.split("/")[0] for n in names if n.endswith(".dist-info/METADATA"))
@@ -50,7 +50,7 @@ def read(path):
 
 
 def complaints(path):
-    """What is wrong with one wheel."""
+    """Returns what is wrong with one wheel."""
     names, info, metadata = read(path)
     found = [f"no classifier: {c}" for c in metadata.classifiers if c not in classifiers]
     missing = {"LICENSE", "NOTICE"} - set(metadata.license_files or [])
@@ -65,13 +65,13 @@ def complaints(path):
 
 
 def together(paths):
-    """What is wrong with the wheels as one release."""
+    """Returns what is wrong with the wheels as one release."""
     there = [parse_wheel_filename(os.path.basename(path)) for path in paths]
     versions = {str(version) for _, version, _, _ in there}
     pure = [path for path, (name, *_) in zip(paths, there, strict=True) if name == "jaxmg"]
     if len(versions) != 1 or len(pure) != 1:
         return [f"versions {', '.join(sorted(versions))}, {len(pure)} wheels jaxmg"]
-    # Whatever the package's extras name, for every Python that it says it is for.
+    # Every plugin that the package's extras name, for every Python that it declares.
     metadata = read(pure[0])[2]
     plugins = {r.name for r in metadata.requires_dist if r.name.startswith("jaxmg-plugin-")}
     pythons = {f"cp3{c.split('3.')[1]}" for c in metadata.classifiers if "Python :: 3." in c}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes compile_commands.json, by which clangd and clang-tidy know how each C++ file is compiled.
+"""Writes compile_commands.json, which tells clangd and clang-tidy how each C++ file is compiled.
 
-tools/compile_commands.py           all that is for CPU devices, and the C++ tests
-tools/compile_commands.py --cuda    what is for CUDA 13 too, whose headers are then fetched
+    tools/compile_commands.py           the sources for CPU devices, and the C++ tests
+    tools/compile_commands.py --cuda    also those for CUDA 13, whose headers are then fetched
 
-To be run again where files or dependencies were added. Nothing is compiled.
+Run it again after adding files or dependencies. It compiles nothing.
 """
 
 import argparse
@@ -20,16 +20,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGETS = "//xla_ffi/... + //tests/cc/..."
 CUDA = " + deps(//xla_ffi/plugin:cuda13)"
 
-# Flags that name what is written; the first word, the compiler, goes too.
+# Flags that name outputs. The first word, the compiler, is dropped too.
 OUTPUTS = {"-o", "-MF"}
-# What another clang can't read; sources include all that they use.
+# Precompiled headers, which another clang can't read; sources include all that they use.
 PRECOMPILED = "-include-pch"
 OUTPUT_FLAGS = ("-MD", "-frandom-seed=")
 FOLDERS = ("-I", "-iquote", "-isystem")
 
 
 def bazel(*words):
-    """What Bazel prints."""
+    """Returns Bazel's output."""
     command = [ROOT / "tools/bazel", *words, "--noshow_progress", "--ui_event_filters=-info"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
@@ -37,12 +37,12 @@ def bazel(*words):
 
 @functools.cache
 def own_flags(compiler):
-    """What the compiler adds by itself: its target, and where its C and C++ libraries are.
+    """Returns the flags that the compiler adds by itself: its target, and its C and C++ libraries.
 
-    `compiler` is the script that starts zig's clang. Another clang has its own <stddef.h> and the
-    like, which belong between the two libraries.
+    `compiler` is the script that starts zig's clang. Another clang has its own <stddef.h> and
+    similar headers, which belong between the two libraries.
     """
-    # It remembers what it has compiled, and is silent then; not what it has preprocessed.
+    # The script caches compilations and is silent then; it doesn't cache preprocessing.
     command = [compiler, "-E", "-v", "-x", "c++", "/dev/null"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     words = shlex.split(next(line for line in done.stderr.splitlines() if " -cc1 " in line))
@@ -60,10 +60,10 @@ def own_flags(compiler):
 
 
 def arguments(words, base, root=ROOT):
-    """The words of a compilation, for another clang that runs in `root`.
+    """Returns the words of a compilation for another clang that runs in `root`.
 
-    `base` is Bazel's output base: there is what it fetched, and what it makes. Folders that there
-    aren't, because nothing has been made in them, are left out.
+    `base` is Bazel's output base, which has fetched and generated files. Folders that don't exist,
+    because nothing has been generated in them, are left out.
     """
 
     def absolute(path):
@@ -98,7 +98,7 @@ def main():
     for action in actions["actions"]:
         words = arguments(action["arguments"], base)
         file = words[words.index("-c") + 1]
-        if (ROOT / file).is_relative_to(ROOT):  # not what was fetched
+        if (ROOT / file).is_relative_to(ROOT):  # not fetched files
             commands.setdefault(file, {"directory": str(ROOT), "file": file, "arguments": words})
     text = json.dumps(list(commands.values()), indent=1)
     (ROOT / "compile_commands.json").write_text(text + "\n")

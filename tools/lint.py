@@ -1,4 +1,4 @@
-"""Formats and checks the files that git knows, or would add.
+"""Formats and checks the files that git tracks or would add.
 
 bazel run //tools:format    fixes what can be fixed
 bazel run //tools:lint      reports, and fails if there is something to fix
@@ -18,7 +18,7 @@ flags.DEFINE_bool("fix", False, "Fix what can be fixed.")
 for _program in ("ruff", "clang_format", "buildifier", "actionlint", "hadolint"):
     flags.DEFINE_string(_program, None, "Path of the program.", required=True)
 
-# Patterns of paths, in which * stands for folders too.
+# Patterns of paths; * also matches folders.
 PYTHON = ("*.py", "*.pyi")
 CXX = ("*.h", "*.cc", "*.cu", "*.cuh")
 STARLARK = ("*.bzl", "*BUILD", "MODULE.bazel", "WORKSPACE")
@@ -28,10 +28,10 @@ RECIPES = ("*recipe.yaml",)
 PAGES = ("*.md",)
 PACKAGE = ("jaxmg/*.py",)
 
-# Bazel 7 still has these without a load; the load's name changes between releases of rules_cc.
+# Bazel 7 still has these rules without a load, whose name changes between releases of rules_cc.
 NATIVE = "-native-cc-binary,-native-cc-common,-native-cc-info,-native-cc-library,-native-cc-test"
 
-# The program, its files, its arguments to check and to fix (None: it can't).
+# (program, its files, its arguments to check and to fix; None: it can't fix).
 STEPS = [
     ("ruff", PYTHON, ["check", "-q"], ["check", "-q", "--fix"]),
     ("ruff", PYTHON, ["format", "-q", "--diff"], ["format", "-q"]),

@@ -3,9 +3,9 @@
 
     tools/lock.py > third_party/pypi/lock.bzl
 
-Each Python is resolved by its own pip, so all of them must be on the machine
-(tools/find_python.sh finds them, tools/debian_python.sh brings one that isn't).  The lock holds
-each distribution's version, the hash of its wheel and what it needs at run time.
+Each Python's own pip resolves for it, so all of them must be on the machine (tools/find_python.sh
+finds them; tools/debian_python.sh installs a missing one). The lock holds each distribution's
+version, the hash of its wheel and its run-time requirements.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""The build backend of a checkout (PEP 517): pip install . builds jaxmg's wheel by Bazel, and
-pip install ./xla_ffi/plugin a plugin's, which the config setting "plugin" names.
+"""The build backend of a checkout (PEP 517): pip install . builds jaxmg's wheel by Bazel, and pip
+install ./xla_ffi/plugin builds the wheel of the plugin in the config setting "plugin".
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 PLUGINS = ("cpu", "cuda12", "cuda13")
-# What pip sets for its own subprocesses, and would change what Bazel's see.
+# Variables that pip sets for its own subprocesses, and that would affect Bazel's.
 _OF_PIP = ("PYTHONPATH", "PYTHONNOUSERSITE", "VIRTUAL_ENV")
 
 

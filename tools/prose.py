@@ -1,8 +1,8 @@
 """Checks the words of pages, docstrings and comments: their spelling, and phrases to avoid.
 
 codespell knows common misspellings. PHRASES lists phrases that readers have to decode, with
-replacements. DOCSTRINGS lists further ones, for public docstrings, whose summaries begin with a
-verb. docs/glossary.md has the words of the project, which its own names follow.
+replacements. DOCSTRINGS lists more of them for public docstrings, whose summaries begin with a
+verb. docs/glossary.md has the project's own words, which names in the code use too.
 """
 
 import ast
@@ -10,7 +10,7 @@ import re
 
 import codespell_lib
 
-# Words that codespell takes for others: mathematics, names of journals, a fault that a test needs.
+# Words that codespell takes for misspellings: mathematics, names of journals, a test's typo.
 WORDS = "abd,checkt,factorin,fo,fro,froms,numer,pyhton"
 
 PHRASES = {
@@ -61,8 +61,8 @@ def _pattern(phrases):
 
 
 def _report(file, first, text, pattern, replacements):
-    """Prints the phrases in text, which begins in the line ``first``; returns whether there are
-    any."""
+    """Prints the phrases in text, whose first line has the number ``first``; returns whether there
+    are any."""
     found = False
     for match in pattern.finditer(text):
         line, words = first + text.count("\n", 0, match.start()), " ".join(match[0].split())
@@ -79,7 +79,7 @@ def phrases(root, files):
 
 
 def _public(root):
-    """Yields (file, definition) of the modules, functions, classes and methods that are public."""
+    """Yields (file, definition) of the public modules, functions, classes and methods."""
     for module in PUBLIC:
         if not (root / module).is_file():
             continue
@@ -125,5 +125,5 @@ def docstrings(root):
 
 
 def spelling(files):
-    """Prints what codespell finds in files of the current folder; whether there is anything."""
+    """Prints codespell's findings in files of the current folder; returns whether there are any."""
     return codespell_lib.main("--ignore-words-list", WORDS, *files) != 0

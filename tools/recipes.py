@@ -1,4 +1,5 @@
-"""Checks conda recipes: rattler-build parses and renders them, with variants.yaml beside them."""
+"""Checks conda recipes: rattler-build parses and renders them, with variants.yaml of their
+folder."""
 
 import pathlib
 
@@ -6,7 +7,7 @@ import rattler_build
 
 
 def render(files):
-    """Prints what is wrong with these recipes; whether there is anything."""
+    """Prints what is wrong with these recipes; returns whether there is anything."""
     failed = False
     for file in map(pathlib.Path, files):
         variants = file.with_name("variants.yaml")

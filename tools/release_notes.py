@@ -1,6 +1,6 @@
-"""Prints what CHANGELOG.md says of the version that a tag names, for the page of the release.
+"""Prints the section of CHANGELOG.md for a tag's version, for the page of the release.
 
-tools/release_notes.py v2.0.0    fails unless that is the version of version.bzl, with a date
+tools/release_notes.py v2.0.0    fails unless this is the version of version.bzl, with a date
 """
 
 import pathlib
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def notes(tag, root=ROOT):
-    """The section of the tag's version, without its heading. Exits where that is not ready."""
+    """Returns the section of the tag's version, without its heading. Exits if it isn't ready."""
     version = re.search(r'^VERSION = "(.+)"$', (root / "version.bzl").read_text(), re.M)[1]
     if tag != "v" + version:
         sys.exit(f"the tag is {tag}, and version.bzl has {version}: v{version} is to be tagged")

@@ -1,4 +1,5 @@
-"""Python where this checkout's package and plugin, and what the tests use, can be imported.
+"""Starts Python such that it can import this checkout's package and plugin, and the tests'
+packages.
 
 tools/python starts it; the arguments are Python's own: SCRIPT, -m MODULE, -c CODE or none.
 """
@@ -9,7 +10,7 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 
-# For the processes that a script starts, too. Not this folder, which Python puts first.
+# Also for processes that a script starts. Without this folder, which Python puts first.
 paths = [path for path in sys.path if path and pathlib.Path(path) != HERE]
 os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere

@@ -62,13 +62,13 @@ def map(
             replicated.
 
     Returns:
-        A pytree like ``tree`` with the results of ``f`` in place of leaves, after the leaf's
+        A pytree like ``tree`` with the results of ``f`` in place of leaves, stacked in the leaf's
         leading dimensions. A result that is a matrix is sharded like the leaf, except in dimensions
         that the axes don't divide. Other results are sharded only in the leading dimensions.
 
     NaN or infinity in the result for one matrix doesn't affect others. A device runs matrices of
-    equal shape as one ``jax.vmap`` of ``f``; several CPU devices run them one after the other,
-    because JAX's LAPACK kernels deadlock otherwise. JAX can differentiate the call.
+    equal shape as one ``jax.vmap`` of ``f``. If there are several CPU devices, each runs its
+    matrices in turn: JAX's LAPACK kernels deadlock otherwise. JAX can differentiate the call.
 
     Cost: that of ``f``, and one all-to-all exchange of the leaves and one of the results.
     Replicated leaves need no exchange, and their results are gathered. Memory: twice a device's
@@ -231,9 +231,9 @@ def orthogonal_iteration(
 ) -> Any:
     """Improves a basis of eigenvectors of each matrix of a pytree, as SOAP does.
 
-    Each step replaces the basis Q by that of the QR decomposition of A Q, and multiplies an
-    eigenvector's error by the ratio of its eigenvalue to the next larger one (G. H. Golub, C. F.
-    Van Loan, "Matrix Computations", 2013, 8.2.4).
+    Each step replaces the basis Q by the Q of the QR decomposition of A Q. It multiplies the error
+    of eigenvector i by about the larger of abs(w[i] / w[i-1]) and abs(w[i+1] / w[i]), where
+    abs(w) descends (G. H. Golub, C. F. Van Loan, "Matrix Computations", 2013, 8.2.4).
 
     Args:
         tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.

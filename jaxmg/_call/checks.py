@@ -316,8 +316,8 @@ def multiple(routine, rows, factor, meaning):
     """Checks that ``rows`` of a are a multiple of ``factor``, which ``pad=False`` requires."""
     if rows % factor:
         raise ValueError(
-            f"{routine}: with pad=False the {rows} rows of a must be a multiple of {factor} "
-            f"({meaning}); pass pad=True, or a with {math.ceil(rows / factor) * factor} rows"
+            f"{routine}: with pad=False the number of rows of a, {rows}, must be a multiple of "
+            f"{factor} ({meaning}); pass pad=True, or {math.ceil(rows / factor) * factor} rows"
         )
 
 

@@ -109,8 +109,8 @@ def check(caller, name, a, arrays, arguments, triangle="upper"):
             return a
         raise ValueError(
             f"{caller}: {name} is not Hermitian: it differs from its adjoint by more than "
-            f"rounding, or holds NaN or infinity. Of it the {triangle} triangle would be read "
-            "alone (check=False)"
+            f"rounding, or holds NaN or infinity. With check=False only its {triangle} triangle "
+            "would be read"
         )
     layout = layouts.infer(caller, arrays, mesh, spec)
     with _compat.entered(layout.mesh):

@@ -74,7 +74,7 @@ def _minimize_residuals(multiply, precondition, outer, floor):
         unit = jnp.where(new, 1 / jnp.where(new, size, 1), 0)
         i, steps = state.steps - outer.steps, state.steps + 1
         z, w = state.z.at[i].set(unit * z), state.w.at[i].set(unit * w)
-        # Along all directions, since rounding leaves parts of the residual in earlier ones too.
+        # Projects r on all directions: rounding leaves parts of it in earlier ones.
         share = jnp.sum(w.conj() * state.r, axis=1, keepdims=True)
         d = state.d + jnp.sum(z * share, axis=0)
         r = state.r - jnp.sum(w * share, axis=0)

@@ -217,12 +217,12 @@ class LUFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def matrix_rank(self, tol: float | AnyArray | None = None) -> Array:
-        """Estimates the rank of A from the diagonal of U, an int32 scalar.
+        """Estimates the rank of A, an int32 scalar, from the diagonal of U.
 
         Partial pivoting doesn't reveal the rank: a numerically singular A may have no small
         diagonal entry in U (the matrices of W. Kahan and J. H. Wilkinson). The estimate is mostly
         right if some rows depend on others, and may be too high otherwise. `rcond` is more reliable
-        for an A that should be regular; singular values always are.
+        for an A that should be regular; singular values are always reliable.
 
         Args:
             tol: Threshold; entries with a larger absolute value count. None: n eps times the

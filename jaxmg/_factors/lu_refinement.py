@@ -165,7 +165,8 @@ def solve(call, coordinates, a, lower, b, adjoint=False):
     # Brings the exponents of R and C as close to 0 as possible for both: no product overflows.
     middle = _middle(lower.rows)
     scales = (lower.rows - middle, lower.columns + middle)
-    # If the exponents are out of range, nothing is solved here.
+    # A failed factorization may have exponents out of range. The scales are then 1, and nothing is
+    # solved.
     left, right = (scaling.power(jnp.where(factored, -s, 0), real)[:, None] for s in scales)
 
     def multiply(v):

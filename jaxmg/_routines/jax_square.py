@@ -120,8 +120,9 @@ def inv(
     Returns:
         The inverse, (n, n), of a's dtype and sharding, with infinity or NaN if ``a`` is singular.
 
-    Cost: that of `jaxmg.potri` if ``a`` is Hermitian positive definite, which one pass over ``a``
-    checks; else that of `jaxmg.getri`, twice as much.
+    Cost: that of `jaxmg.potri` if ``a`` is Hermitian positive definite, else that of
+    `jaxmg.getri`, twice as much. An indefinite ``a`` that is Hermitian with a positive diagonal
+    also costs a failed `jaxmg.potri`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`.

@@ -225,9 +225,10 @@ def polar(
     Both factors are backward stable. They have derivatives if ``a`` has full rank, even with equal
     singular values; otherwise the derivatives are infinite or NaN.
 
-    Cost for n x n: up to 7 steps, each an inverse and 2 n^3 flops over all ranks. The first step
-    takes 5 n^3 if the condition of ``a`` is above about 1e3, and as much as three steps if it is
-    above 1e13. Memory: about eight matrices like ``a`` over all devices.
+    Cost for n x n: 3 to 7 steps of 3 n^3 to 5 n^3 flops over all ranks, and 2 n^3 for P. The first
+    step takes up to 10 n^3 if the condition of ``a`` is above about 100; in double precision, so
+    do the first two above about 1e8 and the first three above about 1e13. Memory: about eight
+    matrices like ``a`` over all devices.
 
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 

@@ -66,7 +66,7 @@ def svd_lowrank(
 
     Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) flops over all ranks, each a pass
     over ``a``, and after each a QR decomposition of k + oversample columns. Memory: on each device
-    about three matrices of its rows and of n rows, with k + oversample columns.
+    about three (r + n) x (k + oversample) matrices, where r is the device's number of rows.
 
     Source: N. Halko, P.-G. Martinsson, J. A. Tropp, SIAM Rev. 53, 2011.
 

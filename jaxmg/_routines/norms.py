@@ -70,7 +70,7 @@ def _of_squares(x, axes):
 @_of_squares.defjvp
 @_compat.default_promotion()
 def _of_squares_jvp(axes, primals, tangents):
-    """The derivative of a norm doesn't change if x is scaled, so that only x is scaled."""
+    """JVP rule. A norm's derivative is the same for a scaled x, so x is scaled and x_dot isn't."""
     (x,), (x_dot,) = primals, tangents
     scaled = scaling.times_scale(x, scaling.scale_of(x, axes, keepdims=True)[0])
     moved = jax.jvp(lambda x: _root_of_squares(x, axes), (scaled,), (x_dot,))[1]
@@ -128,7 +128,7 @@ def _of_powers(x, ord, axis, keepdims):
 @_of_powers.defjvp
 @_compat.default_promotion()
 def _of_powers_jvp(ord, axis, keepdims, primals, tangents):
-    """The derivative of a norm doesn't change if x is scaled, so that only x is scaled."""
+    """JVP rule. A norm's derivative is the same for a scaled x, so x is scaled and x_dot isn't."""
     (x,), (x_dot,) = primals, tangents
     scaled, *_ = _scaled(x, ord, axis)
     moved = jax.jvp(lambda x: jnp.linalg.norm(x, ord, axis, keepdims), (scaled,), (x_dot,))[1]

@@ -140,9 +140,9 @@ def _lay_out(caller, mesh, path, array, spec):
     for size, axes in zip(array.shape, entries, strict=False):
         if size % layouts.axes_size(mesh, axes):
             raise ValueError(
-                f"{caller}: {layouts.axes_names(axes)} of the spec {spec}, "
-                f"{layouts.axes_size(mesh, axes)} devices, must divide the dimension of {path} "
-                f"that is {size}; pass a spec in matrix_specs that does, such as P()"
+                f"{caller}: {path} has a dimension of {size}, which the "
+                f"{layouts.axes_size(mesh, axes)} devices of {layouts.axes_names(axes)} in the "
+                f"spec {spec} don't divide; pass another spec in matrix_specs, such as P()"
             )
     return homes.Leaf.of(array.shape, array.dtype, spec, mesh)
 

@@ -304,8 +304,8 @@ class Program:
     def _take_back(self, family, buffers, results, dtype_of_arrays):
         """Sets this device's parts of the results of a family's leaves. If the arrays share a dtype
         and the plugin multiplies stacks, results in the leaves' dtype are converted to the arrays'
-        dtype here, all at once instead of leaf by leaf. With XLA's own code for CPUs, this would
-        leave out the rounding to the leaves' dtype (findings/jax_bfloat16_digits_under_jit.sh)."""
+        dtype here, all at once instead of leaf by leaf. Without the plugin, XLA for CPUs would then
+        skip the rounding to the leaves' dtype (findings/jax_bfloat16_digits_under_jit.sh)."""
         pieces: dict = {}
         at_once = dtype_of_arrays and choice.multiplies_by_plugin(self.layout.platform)
 

@@ -71,7 +71,7 @@ _VALUE_ERRORS = {
     ),
     "padding": (
         lambda: jaxmg.potrs(_A[:5, :5], _B[:5], 2, _mesh(), pad=False),
-        "with pad=False the 5 rows of a must be a multiple of 2 (ranks)",
+        "with pad=False the number of rows of a, 5, must be a multiple of 2 (ranks)",
     ),
     "unknown backend": (
         lambda: jaxmg.potrs(_A, _B, backend="magma"),

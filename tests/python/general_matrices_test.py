@@ -126,7 +126,7 @@ def test_what_a_matrix_must_be():
     mesh = cases.line(2)
     with pytest.raises(ValueError, match=r"copy: a must be a matrix of shape \(m, n\)"):
         _copy(np.ones(3), mesh)
-    with pytest.raises(ValueError, match="the 3 rows of a must be a multiple of 2"):
+    with pytest.raises(ValueError, match="rows of a, 3, must be a multiple of 2"):
         _copy(_matrix((3, 5)), mesh, pad=False)
     np.testing.assert_array_equal(_copy(_matrix((6, 2)), mesh, pad=False), _matrix((6, 2)))
     a, b = _matrix((6, 2)), _matrix((6, 3))

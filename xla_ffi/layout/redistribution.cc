@@ -34,7 +34,8 @@ Leaving Take(std::vector<Leaving>& queue) {
   return last;
 }
 
-// Takes the swaps, pair by pair as in a round-robin tournament, so that rounds fill up.
+// Takes the swaps of two ranks each, in the order of a round-robin tournament, so that all ranks
+// are busy in most rounds.
 void TakeSwaps(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   const int ranks = static_cast<int>(leaving.size());
   for (bool found = true; found;) {

@@ -267,8 +267,8 @@ void Hub::Answer(int fd, Handshake& handshake) {
   Refuse(fd, handshake, wrong);
 }
 
-// Checks the other side's proof. The accepting side receives its proof last, which also tells it
-// that the connecting side has chosen this route.
+// Checks the other side's proof. The connecting side sends its proof last, which also tells the
+// accepting side that this route has been chosen.
 void Hub::Confirm(int fd, Handshake& handshake, const std::string& proof) {
   const bool accepted = handshake.process < 0;
   const int process = handshake.hello.from;

@@ -1,7 +1,9 @@
 // MemoryLink: moves blocks between processes of one host through memory that both map. The receiver
-// copies a block from the sender's memory, as a rank of the same process would. A frame carries the
-// location of the block and the count of the sender's stream at which the block is ready.
-// Acknowledgements carry a count of the receiver's stream.
+// copies a block from the sender's memory, as a rank of the same process would.
+//
+// Each stream counts its events in a word that both processes map (segments.h). A kLocation frame
+// carries the block's location and the sender's word and count at which the block is ready. The
+// acknowledgement, a kTaken frame, carries the receiver's word and count at which the copy is done.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_MEMORY_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_MEMORY_LINK_H_
 

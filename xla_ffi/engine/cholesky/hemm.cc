@@ -46,14 +46,14 @@ class Hemm {
   Blas<T>& blas() { return device_.blas<T>(); }
   int64_t Begin(int rank) const { return std::min(rank * p_.block, p_.n); }
   int64_t Width(int rank) const { return Begin(rank + 1) - Begin(rank); }
-  // Of M, where its column is this rank's.
+  // Returns an element of M, whose column must be this rank's.
   const T* Element(int64_t row, int64_t column) const {
     return p_.a + (column - Begin(comm_.rank())) * p_.n + row;
   }
   int64_t PartOf(int64_t column) const { return column * p_.parts / p_.n; }
-  // The first column of a part: the first one of which that is the part, or a later one.
+  // Returns the first column whose PartOf is `part` or more.
   int64_t PartBegin(int64_t part) const { return (part * p_.n + p_.parts - 1) / p_.parts; }
-  // X and what is added to, in rows of every part.
+  // Return a column of X and of the sums; with parts, both have rows for every part.
   const T* From(int64_t column) const {
     return p_.parts > 1 ? space_.Get(parts_x_) + column * rows_ : p_.x + column * rows_;
   }
@@ -78,8 +78,8 @@ class Hemm {
     return Status::Ok();
   }
 
-  // To[:, to...] += From[:, from...] op(B), in the rows of the parts that those columns of x are
-  // of.
+  // To[:, to...] += From[:, from...] op(B), only in the rows of the parts that contain the columns
+  // from `from` on: X is zero there in other rows.
   Status Add(Op op, int64_t to, int64_t columns, int64_t from, int64_t depth, const T* b,
              int64_t ldb) {
     const int64_t first = PartOf(from), parts = PartOf(from + depth - 1) + 1 - first;
@@ -88,7 +88,7 @@ class Hemm {
                        From(from) + above, rows_, b, ldb, 1, To(to) + above, rows_);
   }
 
-  // Of the columns from `begin` on.
+  // Adds the parts' products pairwise, in the columns from `begin` on.
   Status SumOverParts(int64_t begin) {
     const int64_t columns = p_.n - begin;
     if (p_.parts == 1 || columns == 0) return Status::Ok();
@@ -118,7 +118,7 @@ class Hemm {
     return Add(Op::kNone, begin, width, begin, width, tile, width);
   }
 
-  // Of M's rows from `row` and columns from `column` on, which lie below the diagonal.
+  // Computes both products with a rectangle of M below the diagonal, which begins at (row, column).
   Status Rectangle(int64_t row, int64_t rows, int64_t column, int64_t columns) {
     if (rows == 0 || columns == 0) return Status::Ok();
     const Range range(device_, Stream::kMain, "multiply", column);
@@ -138,7 +138,7 @@ class Hemm {
     return Status::Ok();
   }
 
-  // Only ranks up to a column's own have something to add to it.
+  // A column has contributions only from its owner and the ranks before it.
   Status SumOverRanks() {
     const int rank = comm_.rank(), ranks = comm_.size();
     const int64_t begin = Begin(rank), width = Width(rank);
@@ -171,7 +171,7 @@ class Hemm {
   const Tuning tuning_;
   Workspace space_;
   const int64_t width_;
-  const int64_t rows_;  // of X in parts
+  const int64_t rows_;  // of X, with a row for each part of each vector
   const Piece<T> tile_, sums_, parts_x_, parts_sums_, received_;
 };
 

@@ -182,7 +182,7 @@ class LuFactorization {
 
   // --- Updates ---------------------------------------------------------------------------------
 
-  // `columns` columns from `first` on, which is in row 0 of the matrix, by panel k.
+  // Updates `columns` columns with panel k. `first` points to their first entry, in row 0.
   void UpdateColumns(Step<T>& on, int64_t k, int64_t columns, T* first) {
     const int64_t depth = Depth(k), ld = matrix_.ld(), rest = RowsFrom(k) - depth;
     const T* panel = PanelData(k);
@@ -193,13 +193,13 @@ class LuFactorization {
             top + depth, ld);
   }
 
-  // The right-hand sides from `slot` on, which belong to those columns: X -= Y U.
+  // Updates the right-hand sides of these columns, which begin in `slot`: X -= Y U.
   void UpdateLocal(Step<T>& on, int64_t k, int64_t columns, const T* first, int64_t slot) {
     on.ExactGemm(Op::kNone, Op::kNone, x_.count, columns, Depth(k), -1, x_.column(Begin(k)),
                  x_.count, first + Begin(k), matrix_.ld(), 1, x_.of_slot(tiles_, slot), x_.count);
   }
 
-  // Tile column k + 1 by panel k, on the critical path.
+  // Updates tile column k + 1 with panel k, on the critical path.
   void UpdateNext(int64_t k) {
     const int64_t slot = tiles_.slot(k + 1), width = tiles_.width(k + 1);
     T* first = matrix_.tile(k + 1);

@@ -45,8 +45,9 @@ void ForPanels(const TileReflectors& tile, const F& f) {
   }
 }
 
-// T of a panel, in the panels' T on every rank: kPanelColumns x k, where k is the number of all
-// reflectors. Each reflector has a column, which is its column of its panel's T.
+// Returns the T of the panel that begins in column `first` of the tile column. `factors`, the same
+// on every rank, holds the T of all panels side by side: kPanelColumns x k, with a column for each
+// of the matrix's k reflectors.
 template <typename T>
 T* PanelFactor(T* factors, const TileReflectors& tile, int64_t first) {
   return factors + (tile.begin + first) * kPanelColumns;

@@ -1,6 +1,9 @@
 // The polar decomposition A = U H of a square matrix, by QDWH (qdwh.h).
 //
-// It usually takes three to six steps of 4 n^3 to 13 n^3 operations over all ranks.
+// It usually takes three to six steps. A step, including X^H X, takes 3.3 n^3 operations over all
+// ranks by an inverse, 7.7 n^3 (one rank) to 9.7 n^3 by QR, and 3 n^3 to 5 n^3 by the series. An
+// estimate of the smallest singular value adds n^3 / 3. Up to order Tuning::usual_tile, where
+// products with adjoints aren't halved (Gram), the range is 4 n^3 to 13 n^3.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_POLAR_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_POLAR_H_
 

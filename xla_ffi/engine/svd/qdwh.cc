@@ -297,8 +297,8 @@ Status Qdwh<T>::ByInverse(const Weights& weights) {
 // b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R.
 //
 // R comes from a Cholesky factorization. [Q1; Q2] = [sqrt(c) X; I] R^-1 is orthogonal only as far
-// as its Gram matrix G is I. Q1 G^-1 Q2^H replaces Q1 Q2^H, which is exact. G^-1 is I - (G - I) if
-// the square of G - I, in the Frobenius norm, is no larger than rounding.
+// as its Gram matrix G is I. So Q1 G^-1 Q2^H, which is exact, replaces Q1 Q2^H. G^-1 is computed as
+// I - (G - I) if the square of G - I, in the Frobenius norm, is no larger than rounding.
 template <typename T>
 Status Qdwh<T>::ByQr(const Weights& weights) {
   const double root = std::sqrt(weights.c), kept = weights.b / weights.c;

@@ -67,7 +67,7 @@ class Solver {
         context_.comm, [&] { return descriptor_.Set(session_->grid(), layout_, rank(), kType); });
   }
 
-  // Allocates the library's workspace, whose size `size` queries.
+  // Allocates the library's workspace. `size` queries the library for the sizes.
   Status AllocateWork(const std::function<Status(size_t* device, size_t* host)>& size) {
     JAXMG_RETURN_IF_ERROR(session_->Run([&] { return size(&work_bytes_, &host_bytes_); }));
     return RunCollectively(context_.comm, [&]() -> Status {
@@ -102,7 +102,7 @@ class Solver {
         JAXMG_RETURN_IF_ERROR(device_.Synchronize());
         *info = found;
       }
-      // The library sometimes returns this error for a matrix that is not positive definite.
+      // INTERNAL_ERROR with info > 0 means that the matrix is not positive definite.
       if (found > 0) return Status::Ok();
       JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", layout_.width, " on ",
                        grid_.rows, " x ", grid_.columns, " GPUs, info ", found);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs what is built for aarch64 on this machine, under qemu: C++ tests, and the CPU wheel in Debian's
-# Python for it, with what JAX has on PyPI. Five minutes on two cores.
+# Runs the build for aarch64 on this machine under qemu: C++ tests, and the CPU wheel in Debian's
+# Python for aarch64, with JAX's dependencies from PyPI. Takes five minutes on two cores.
 #
-#   ci/aarch64.sh [WORK]      keeps what it fetched in WORK, for the next time
+#   ci/aarch64.sh [WORK]      keeps downloads in WORK for the next time
 #
-# Debian's qemu 7.2 gets products of float32 wrong with the vector instructions SVE, in NumPy alone
-# too, so the processor that it is told to be is one without.
+# Debian's qemu 7.2 computes wrong float32 products with the vector instructions SVE, even in NumPy
+# alone, so it emulates a processor without SVE.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=3.11 suite=bookworm

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks every wheel of a folder with the tools of those who take them: an index, and auditors.
+# Checks every wheel of a folder with the tools of its recipients: a package index, and auditors.
 #
-#   ci/check_wheels.sh FOLDER      what ci/wheels.sh filled
+#   ci/check_wheels.sh FOLDER      the folder that ci/wheels.sh filled
 #   ci/check_wheels.sh lock        pins the newest tools in ci/requirements_release.txt
 #
-# Needs Python 3.12, for which the tools are pinned; they go into an environment of their own.
+# Needs Python 3.12, for which the tools are pinned. Installs the tools into a separate environment.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=$(tools/find_python.sh 3.12 | sed -n 1p)

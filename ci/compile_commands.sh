@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# clang-tidy, and so clangd, understands what tools/compile_commands.py writes: it finds all that
-# files of the engine, the handlers, the plugin and the tests include.
+# Checks that clang-tidy, and so clangd, understands the output of tools/compile_commands.py: it
+# finds all headers that files of the engine, the handlers, the plugin and the tests include.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

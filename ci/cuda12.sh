@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# Takes CUDA 12 and JAX for it to a machine without network whose Python 3.12 has JAX for CUDA 13.
+# Transfers CUDA 12 and JAX for it to a machine without network, whose Python 3.12 has JAX for CUDA
+# 13.
 #
-#   ci/cuda12.sh pack PIECES [RELEASE ...]        where there is network; releases: 12.1 12.9
-#   ci/cuda12.sh python PIECES RELEASE FOLDER     there: makes FOLDER/bin/python
+#   ci/cuda12.sh pack PIECES [RELEASE ...]        on a machine with network; releases: 12.1 12.9
+#   ci/cuda12.sh python PIECES RELEASE FOLDER     on the other machine: creates FOLDER/bin/python
 #
-# PIECES gets files of at most PIECE bytes (16 MB unless given): jax.tar.xz.NN, which every release
-# needs, and RELEASE.tar.xz.NN. They hold what JAX and jaxmg open, and of the kernels those for
-# sm_90. JAX is the version to pack, that of the jaxlib there. Packing takes 20 minutes on two busy
-# cores, unpacking one.
+# PIECES receives files of at most PIECE bytes (default: 16 MB): jax.tar.xz.NN, which every release
+# needs, and RELEASE.tar.xz.NN. They hold the libraries that JAX and jaxmg open, with kernels only
+# for sm_90. JAX is the version to pack; it must be the version of the other machine's jaxlib.
+# Packing takes 20 minutes on two busy cores, unpacking one minute.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")/..
 jax=${JAX:-0.11.2}
 
-# What the extra `cuda12` of JAX brings, without cuDNN, NCCL, NVSHMEM, cuFFT, nvcc and NVRTC: jaxmg
-# uses none of these.
+# The packages of JAX's extra `cuda12`, without cuDNN, NCCL, NVSHMEM, cuFFT, nvcc and NVRTC, which
+# jaxmg does not use.
 requirements() {
   case $1 in
     jax) echo "jax-cuda12-pjrt==$jax jax-cuda12-plugin==$jax lz4==4.4.5" ;;
-    # The oldest that JAX takes.
+    # The oldest release that JAX supports.
     12.1) echo nvidia-{cublas-cu12==12.1.3.1,cusolver-cu12==11.4.5.107,cusparse-cu12==12.1.0.106} \
       nvidia-{nvjitlink-cu12,cuda-runtime-cu12,cuda-cupti-cu12}==12.1.105 ;;
-    # The newest of CUDA 12.
+    # The newest release of CUDA 12.
     12.9) echo nvidia-{cublas-cu12==12.9.3.13,cusolver-cu12==11.7.5.82,cusparse-cu12==12.5.10.65} \
       nvidia-nvjitlink-cu12==12.9.86 nvidia-{cuda-runtime-cu12,cuda-cupti-cu12}==12.9.79 ;;
     *) echo "ci/cuda12.sh: no release $1; there are 12.1 and 12.9" >&2 && return 1 ;;
@@ -37,8 +38,8 @@ install() { # FOLDER SET
     --python-version 3.12 "${platforms[@]}" --target "$1" "${words[@]}"
 }
 
-# Two archives, one after the other: each kind of code has filters of its own. An instruction of a
-# GPU takes 16 bytes.
+# Writes two archives, one after the other, because each kind of code has its own filters. A GPU
+# instruction takes 16 bytes.
 archive() { # FOLDER
   tar -C "$1" --exclude='*.kernels' --sort=name -c . |
     xz --x86 --lzma2=preset=6,dict=64MiB >"$1.libraries" &
@@ -68,7 +69,8 @@ pack() { # PIECES [RELEASE ...]
   ls -l "$pieces"
 }
 
-# A virtual environment by hand: links to what the machine's Python has, but its CUDA.
+# Assembles a virtual environment: links to the packages of the machine's Python except for its
+# CUDA.
 assemble() { # PIECES RELEASE FOLDER
   local pieces=$1 release=$2 folder=$3 site there base name path
   site=$folder/lib/python3.12/site-packages
@@ -84,7 +86,7 @@ assemble() { # PIECES RELEASE FOLDER
       *) [ -e "$site/$name" ] || ln -s "$path" "$site" ;;
     esac
   done
-  # Which CUDA they are for makes no difference here.
+  # The CUDA version of these libraries makes no difference here.
   for name in nccl cudnn; do
     [ ! -d "$there/nvidia/$name" ] || ln -s "$there/nvidia/$name" "$site/nvidia"
   done

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Every check that needs GPUs, from wheels, on a machine whose Python has JAX for CUDA, pytest,
-# hypothesis, and absl-py where WHEELS doesn't have it. Goes on after a failure and ends with one line
-# a step; logs and records go to RESULTS.
+# Runs every check that needs GPUs, from wheels, on a machine whose Python has JAX for CUDA, pytest,
+# hypothesis, and also absl-py unless WHEELS has it. Continues after a failure and ends with one
+# line per step. Logs and records go to RESULTS.
 #
-#   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
+#   ci/gpu.sh WHEELS RESULTS [STEP ...]      default: all steps
 #
-# python2:3/8 is the third of eight parts of the step python2, which as a whole may take longer than its
-# limit; the last lines name the parts that were not run. MARKS chooses tests, as pytest's -m has it;
-# PYTEST_WORKERS=24 runs as many at a time, by pytest-xdist.
-# WHEELS is a folder that ci/wheels.sh filled; wheels for other Pythons may be in it. PYTHON names
-# another one than python3, and FIRST_GPU=2 keeps the steps that need two GPUs or fewer off the first
-# two, so that others can run there meanwhile. All steps take about 17 minutes on four H200.
-# CUDA12 is for the step `cuda12`: a folder that `ci/cuda12.sh pack` filled, with one release or both.
+# python2:3/8 is the third of eight parts of the step python2, which may take longer than its limit
+# as a whole; the last lines name the parts that did not run. MARKS selects tests, as pytest's -m.
+# PYTEST_WORKERS=24 runs 24 tests at a time, with pytest-xdist. WHEELS is a folder that ci/wheels.sh
+# filled; it may have wheels for other Pythons. PYTHON replaces python3. FIRST_GPU=2 keeps the steps
+# that need at most two GPUs off the first two, so that other programs can run there. All steps take
+# about 17 minutes on four H200. CUDA12 is for the step `cuda12`: a folder that `ci/cuda12.sh pack`
+# filled, with one release or both.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 checkout=$PWD
@@ -21,7 +21,7 @@ python=${PYTHON:-python3}
 mkdir -p "$results"
 [ -z "${CUDA12:-}" ] || CUDA12=$(realpath "$CUDA12") || exit
 
-# The tests leave the checkout, where its own jaxmg would be imported.
+# The tests run outside of the checkout, because Python would import the checkout's jaxmg.
 site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
 PYTHON=$python ci/gpu_install.sh "$wheels" "$site" || exit
@@ -32,14 +32,14 @@ export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
 export JAXMG_RENDEZVOUS_TIMEOUT=60
 count=$(nvidia-smi --list-gpus | wc -l) || exit
 
-# N of the GPUs, from FIRST_GPU on.
+# Runs a command with N GPUs, from FIRST_GPU on.
 first=${FIRST_GPU:-0}
 on() {
   [ $((first + $1)) -le "$count" ] || return 77
   CUDA_VISIBLE_DEVICES=$(seq -s, "$first" $((first + $1 - 1))) "${@:2}"
 }
 
-# Several processes share the GPUs, so none may take all memory at its start.
+# Several processes share the GPUs, so none may allocate all memory at its start.
 tests() {
   XLA_PYTHON_CLIENT_PREALLOCATE=false on "$1" timeout 550 \
     "$python" -m pytest -q -p no:cacheprovider -p pytest_main ${MARKS:+-m "$MARKS"} \
@@ -50,8 +50,8 @@ check() { program check.py "$@"; }
 
 crowd() { on 2 timeout 120 "$python" "$site/tests/gpu/crowd.py"; }
 
-# On N GPUs. Every allocation is one of CUDA's, so that a read beyond its end is seen. The programs
-# that XLA starts to compile are left alone: attached to them too, the tool crashed now and then.
+# Runs on N GPUs. CUDA makes every allocation, so that the tool sees a read beyond its end. The tool
+# does not attach to programs that XLA starts for compilation, because it then sometimes crashed.
 sanitize() {
   XLA_PYTHON_CLIENT_ALLOCATOR=platform on "$1" timeout 550 compute-sanitizer --error-exitcode 9 \
     --target-processes application-only "${@:2}" "$python" "$site/tests/gpu/check.py" small
@@ -71,7 +71,7 @@ loop() { check loop; }
 memory() { timeout 300 "$python" "$site/tests/gpu/memory.py"; }
 link() { timeout 120 "$python" "$site/tests/gpu/link.py"; }
 fill() { timeout 400 "$python" "$site/tests/gpu/fill.py"; }
-# The steps that say most, in a Python of its own for each release that is in the folder.
+# The most informative steps, in a separate Python for each release in the folder.
 cuda12() {
   [ -n "${CUDA12:-}" ] || { echo "CUDA12 names no folder of ci/cuda12.sh" && return 77; }
   local first release home libraries failed=0
@@ -80,7 +80,7 @@ cuda12() {
     home=$site/cuda$release
     PYTHON=$python "$checkout/ci/cuda12.sh" python "$CUDA12" "$release" "$home" || return
     libraries=$(printf '%s:' "$home"/lib/python*/site-packages/nvidia/*/lib)
-    # What it lacks of what JAX checks, such as cuFFT, nothing here uses.
+    # JAX checks for libraries that are missing here, such as cuFFT, but nothing here uses them.
     env -u PYTHONPATH PYTHON="$home/bin/python" JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 \
       LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:-}" "$checkout/ci/gpu.sh" "$wheels" \
       "$results/$release" report python4 figures || failed=1
@@ -89,12 +89,12 @@ cuda12() {
   done
   return $failed
 }
-# An API error is no finding: "peer access is already enabled" is one, where XLA was first.
+# API errors don't count: "peer access is already enabled" is one, if XLA was first.
 memcheck() { sanitize 2 --tool memcheck --report-api-errors no; }
-# NVIDIA's own kernels synchronise in ways that this tool doesn't know.
+# Covers only our kernels, because NVIDIA's synchronize in ways that this tool doesn't know.
 racecheck() { sanitize 2 --tool racecheck --kernel-name kernel_substring=jaxmg_; }
-# Needs to see every kernel that writes; what counts is what ours read. On one GPU: where several
-# work at once the tool loses track of what has been written (docs/cuda.md).
+# The tool must see every kernel that writes, but only reads by our kernels count. Uses one GPU: if
+# several work at once, the tool loses track of the written memory (docs/cuda.md).
 initcheck() {
   sanitize 1 --tool initcheck --print-limit 100000
   local result=$?
@@ -126,7 +126,7 @@ for step in "${steps[@]}"; do
   grep -aE '^FAIL|^FAILED|passed|seconds|growth|failures$|ERROR SUMMARY|RACECHECK SUMMARY' \
     "$log.log" | cut -c1-200 | tail -20
   seconds=$((SECONDS - start))
-  # Records, for benchmarks/results.
+  # Extracts the records for benchmarks/results.
   grep -a '^{"' "$log.log" >"$log.jsonl" || rm "$log.jsonl"
   summary+=$(printf '%-14s %-8s %5d s' "$step" "$result" $seconds)$'\n'
   "$python" "$site/tests/gpu/outcome.py" ci/gpu.sh "$step" "$result" $seconds "$log.log" \

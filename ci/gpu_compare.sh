@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Two versions of jaxmg on one machine with GPUs: whether they compute the same to the bit, and which
-# is faster. Under four minutes on four H200.
+# Compares two versions of jaxmg on one machine with GPUs: whether their results agree to the bit,
+# and which version is faster. Takes less than four minutes on four H200.
 #
-#   ci/gpu_compare.sh OLD_WHEELS NEW_WHEELS RESULTS [STEP ...]     digests and times, or those named
+#   ci/gpu_compare.sh OLD_WHEELS NEW_WHEELS RESULTS [STEP ...]     default: digests and times
 #
-# `digests` prints those of both versions' results (benchmarks/digests.py) and what is not the same.
-# `times` measures by turns, old, new, old, new, ..., each turn a new process, and ends with a table
-# (benchmarks/versions.py). `small` does the same for what takes a millisecond and differs by a tenth
-# from process to process: many of them. All use the programs of this checkout, and leave their files
-# in RESULTS.
+# `digests` prints digests of both versions' results (benchmarks/digests.py) and the differences.
+# `times` alternates between the versions, old, new, old, new, ..., with a new process for each
+# turn, and ends with a table (benchmarks/versions.py). `small` does the same, in many processes,
+# for calls of about a millisecond, whose times differ by a tenth from process to process. All steps
+# use the programs of this checkout and write their files to RESULTS.
 #
-# Environment: PYTHON, another one than python3, with JAX for CUDA, and absl-py where NEW_WHEELS
-# doesn't have it; ROUNDS, turns of each version, 2 unless given (`small`: 8); RANKS, 4 unless given;
-# PLATFORM=cpu to try it without GPUs, with orders 16 times less.
+# Environment: PYTHON, which replaces python3 and needs JAX for CUDA, and absl-py unless NEW_WHEELS
+# has it; ROUNDS, turns of each version, default 2 (`small`: 8); RANKS, default 4; PLATFORM=cpu, to
+# test the script without GPUs, with orders 16 times smaller.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 old=$(realpath "${1:?a folder of wheels}") || exit
@@ -31,15 +31,15 @@ for version in old new; do
     ci/gpu_install.sh "${!version}" "$scratch/$version" "$plugin" || exit
 done
 
-# VERSION PROGRAM ...: a program of this checkout with a version. Compiled programs are kept, but the
-# versions share none.
+# VERSION PROGRAM ...: runs a program of this checkout with a version. Each version has its own
+# cache of compiled programs.
 with() {
   PYTHONPATH=$scratch/$1 JAX_COMPILATION_CACHE_DIR=$scratch/cache/$1 \
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
     timeout --foreground 300 "$python" "benchmarks/$2" --platform "$platform" "${@:3}"
 }
 
-# Nothing is timed, so all run at once, and none may take all memory at its start.
+# Times don't matter here, so all processes run at once. None may allocate all memory at its start.
 digests() {
   local parts=3 part version jobs=() failed=0
   [ "$platform" = gpu ] || parts=1
@@ -60,12 +60,12 @@ digests() {
 
 n() { printf -- '--n' && for size in "$@"; do printf ' %d' $((size / scale)); done; }
 
-# VERSION FILE OPTIONS ...: records of run.py.
+# VERSION FILE OPTIONS ...: appends records of run.py.
 measure() {
   XLA_PYTHON_CLIENT_MEM_FRACTION=0.93 with "$1" run.py --shared --no-gemm --donate --limit 120 \
     --ranks "$ranks" --backend native --out "$2" "${@:3}"
 }
-# Many runs of what takes milliseconds; of what takes half a second few.
+# Many runs for calls of milliseconds, few for calls of half a second.
 # shellcheck disable=SC2046  # n prints several words
 turn_times() {
   measure "$@" + $(n 512 1024 4096) --repeats 25 + $(n 16384) --repeats 9 \
@@ -74,7 +74,7 @@ turn_times() {
 # shellcheck disable=SC2046
 turn_small() { measure "$@" + $(n 512 1024) --repeats 50; }
 
-# STEP ROUNDS: each version's turns of that step, and their table.
+# STEP ROUNDS: runs each version's turns of the step, and prints their table.
 by_turns() {
   local round version failed=0
   rm -f "$results/$1"-{old,new}.jsonl

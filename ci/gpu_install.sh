@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs jaxmg and a plugin from a folder of wheels, and the packages for tests beside them, for
-# PYTHON (python3 unless given) into a folder that PYTHONPATH then names. Needs no network.
+# Installs jaxmg and a plugin from a folder of wheels, and the packages for tests in it, for PYTHON
+# (default: python3) into a folder for PYTHONPATH. Needs no network.
 #
-#   ci/gpu_install.sh WHEELS FOLDER [PLUGIN]      PLUGIN: a pattern, cuda* unless given
+#   ci/gpu_install.sh WHEELS FOLDER [PLUGIN]      PLUGIN: a pattern, default cuda*
 #
-# FOR_TESTS names another folder of wheels from which those packages come, absl-py say.
+# FOR_TESTS names another folder of wheels with the packages for tests, such as absl-py.
 set -euo pipefail
 python=${PYTHON:-python3} wheels=$1
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# What needs GPUs of several processes, from wheels, on a machine as ci/gpu.sh asks for. Goes on after
-# a failure, and ends with one line a step; logs and records go to RESULTS.
+# Runs the checks that need GPUs in several processes, from wheels, on a machine as for ci/gpu.sh.
+# Continues after a failure and ends with one line per step. Logs and records go to RESULTS.
 #
-#   ci/gpu_processes.sh WHEELS RESULTS [STEP ...]     all steps, or those named
+#   ci/gpu_processes.sh WHEELS RESULTS [STEP ...]     default: all steps except those only by name
 #
-# suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
-# for the routines alone, where each sees its own GPU; shared2, shared4, shared2_nccl, shared4_nccl,
-# only where they are named: LU, or what GENERAL names, in so many processes that share one GPU, over
-# memory and over NCCL;
-# nccl: the routines over NCCL, as between hosts; sockets: over TCP; hosts: two processes in network namespaces of their own, over NCCL's sockets;
-# jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and
-# stopped, and nccl_lost over NCCL; mp: backend "cusolvermp", only where it is named; times: one
-# process beside several, by turns; nccl_times: memory that they share beside NCCL.
+# suite: tests/python in one process per GPU, each of which sees all GPUs.
+# own: the same for the solvers' tests only, where each process sees its own GPU.
+# shared2, shared4, shared2_nccl, shared4_nccl (only by name): the tests of LU, or those that
+# GENERAL names, in 2 or 4 processes that share one GPU, over memory and over NCCL.
+# nccl: the solvers' tests over NCCL, as between hosts. sockets: the same over TCP. hosts: two
+# processes in separate network namespaces, over NCCL's sockets.
+# jobs: solves during other programs, replicas, a thousand calls.
+# lost: processes that are killed and stopped. nccl_lost: the same over NCCL.
+# mp (only by name): backend "cusolvermp".
+# times: one process compared with several, in turns. nccl_times: shared memory compared with NCCL.
 #
-# Environment: PYTHON, another one than python3; GPUS, how many, all by default; MP, for `mp`.
+# Environment: PYTHON, which replaces python3; GPUS, their number, default all; MP, for `mp`.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 python=${PYTHON:-python3} wheels=$(realpath "$1") results=$(realpath -m "$2")
@@ -21,7 +23,7 @@ shift 2
 gpus=${GPUS:-$(nvidia-smi --list-gpus | wc -l)} || exit
 mkdir -p "$results"
 
-# The tests leave the checkout, where its own jaxmg would be imported.
+# The tests run outside of the checkout, because Python would import the checkout's jaxmg.
 site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
 PYTHON=$python ci/gpu_install.sh "$wheels" "$site" || exit
@@ -33,7 +35,7 @@ export JAXMG_RENDEZVOUS_TIMEOUT=60 XLA_PYTHON_CLIENT_PREALLOCATE=false
 
 launch() { timeout "$1" "$python" -X faulthandler -m jaxmg.launch -n "$gpus" "${@:2}"; }
 routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
-# GENERAL names other tests than those of LU; MARKS, which of them, as pytest's -m has it.
+# GENERAL names tests other than those of LU. MARKS selects among them, as pytest's -m.
 read -ra general <<<"${GENERAL:-gesv lu_factor}"
 general=("${general[@]/#/tests/python/}")
 general=("${general[@]/%/_test.py}")
@@ -73,8 +75,8 @@ nccl_times() (
   exit $failed
 )
 nccl_lost() { JAXMG_TRANSPORT=nccl lost; }
-# Backend "cusolvermp". MP is a folder that has NVIDIA's libraries for it as wheels do, where they aren't
-# installed; NCCL among them.
+# Backend "cusolvermp". MP is a folder with NVIDIA's libraries for it, laid out as in wheels and
+# including NCCL, unless they are installed.
 mp() (
   if [ -n "${MP:-}" ]; then
     export PYTHONPATH=$PYTHONPATH:$MP LD_PRELOAD=$MP/nvidia/nccl/lib/libnccl.so.2
@@ -97,7 +99,7 @@ mp() (
 hosts() { timeout 300 "$python" tests/gpu/hosts.py; }
 lost() { timeout 500 "$python" tests/gpu/lost.py "$gpus" "${LOST_N:-65536}"; }
 
-# One process, and several that see all GPUs or their own, by turns.
+# One process, then several that see all GPUs, then several that see their own.
 turns() {
   local failed=0
   timeout 250 "$python" benchmarks/processes.py --ranks "$gpus" --label one "$@" || failed=1
@@ -126,7 +128,8 @@ for step in "${steps[@]}"; do
   else
     result=FAILED failed=$((failed + 1))
   fi
-  # Records, for benchmarks/results; the launcher puts the number of the process before a line.
+  # Extracts the records for benchmarks/results. The launcher prefixes lines with the process's
+  # number.
   sed -n 's/^\(\[0\] \)\?\({"\)/\2/p' "$results/$step.log" >"$results/$step.jsonl"
   grep -aE 'FAIL|passed|failed|failures$' "$results/$step.log" | cut -c1-200 | tail -20
   seconds=$((SECONDS - start))

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the wheels for one Python, installs them with one JAX in an empty environment and runs a
-# folder of tests there, or a program, where the checkout can't be imported.
+# Builds the wheels for one Python, installs them with one JAX into an empty environment, and runs a
+# folder of tests or a program there, where the checkout can't be imported.
 #
 #   ci/installed_wheels.sh PYTHON FOLDER|PROGRAM REQUIREMENT ...
 #   ci/installed_wheels.sh 3.11 tests/python jax==0.6.2
 #   ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4
 #
-# WHEELS=FOLDER takes the wheels from there, as ci/wheels.sh leaves them, and builds none.
-# PAGES=EXPRESSION, for pytest's -k, also runs the code blocks of README and of the pages it names.
+# WHEELS=FOLDER takes the wheels from FOLDER, which ci/wheels.sh filled, instead of building them.
+# PAGES=EXPRESSION, as pytest's -k, also runs the code blocks of README and of the selected pages.
 #
 # Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
 set -euo pipefail
@@ -28,11 +28,11 @@ else
   TARGETS=//:wheels ci/wheels.sh "$wheels" "$version"
 fi
 
-# The environment's pip would come from a bundle that some systems leave out.
+# The environment would take pip from a bundle that some systems leave out.
 "$python" -m venv --without-pip "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 pip=("$python" -m pip --python "$work/venv/bin/python")
-# By path: a package index may have another `jaxmg`, of a higher version.
+# Installs by path, because a package index may have another `jaxmg` of a higher version.
 tools/retry.sh "${pip[@]}" install -q "$(echo "$wheels"/jaxmg-*.whl)[cpu,plot]" \
   "$wheels"/jaxmg_plugin_cpu-*-cp"${version/./}"-*_"$(uname -m)".whl "${requirements[@]}" pytest hypothesis flatbuffers absl-py
 "${pip[@]}" check
@@ -46,7 +46,7 @@ if [ ! -d "$tests" ]; then
   exit
 fi
 
-# A part of the tests on every core; most are of one thread. What they say comes part by part.
+# Runs a part of the tests on every core, because most tests have one thread. Prints part by part.
 parts=$(nproc) failed=0
 for ((i = 0; i < parts; ++i)); do
   TEST_SHARD_INDEX=$i TEST_TOTAL_SHARDS=$parts \

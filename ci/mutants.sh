@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts each of a set of faults into a copy of the tree and demands that a test finds it: see
-# tests/mutants/run.py, which gets the arguments. Needs g++ and Python 3.12; about half an hour on
-# two cores, less where $JAXMG_MUTANTS_CACHE is a folder that is kept.
+# Applies each of a set of faults to a copy of the tree and requires that a test finds it: see
+# tests/mutants/run.py, which receives the arguments. Needs g++ and Python 3.12. Takes about half an
+# hour on two cores, less if $JAXMG_MUTANTS_CACHE is a folder that persists.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 tools/retry.sh "$work/venv/bin/pip" install -q jax==0.11.2 scipy pybind11 pytest hypothesis matplotlib \
   packaging pyelftools
-# XLA's headers as Bazel has them (third_party/repositories.bzl).
+# The XLA headers that Bazel uses (third_party/repositories.bzl).
 tools/retry.sh "$work/venv/bin/pip" install -q --no-deps --target "$work/oldest" jaxlib==0.6.0
 export JAXMG_XLA_HEADERS=$work/oldest/jaxlib/include
 "$work/venv/bin/python" tests/mutants/run.py \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheels twice from nothing, through MODULE.bazel here and through WORKSPACE in
-# another folder, and compares them byte for byte.
+# Builds the wheels twice from scratch, with MODULE.bazel here and with WORKSPACE in another folder,
+# and compares them byte for byte.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the docs site and copies it into a folder that is not there yet, as what serves it wants it:
-# without links.
+# Builds the docs site and copies it into a new folder in the form that web servers need: without
+# links.
 #
 #   ci/site.sh FOLDER
 set -euo pipefail

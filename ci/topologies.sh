@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles functions for 2 and for 8 GPUs, on a machine without one: tests/gpu/topologies.py, with the
-# wheels of this checkout and JAX's plugin for CUDA 13. Arguments are those of that program.
+# Compiles functions for 2 and for 8 GPUs on a machine without GPUs: runs tests/gpu/topologies.py
+# with the wheels of this checkout and JAX's plugin for CUDA 13. The arguments are those of that
+# program.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jax=0.11.2

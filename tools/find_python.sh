@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Prints the path of a Python interpreter that has pip, and its version, on two lines.
+# Prints the path and the version of a Python interpreter that has pip, on two lines.
 #
 #   tools/find_python.sh [3.12 | python3.12 | /path/to/python]
 #
-# Without an argument: python3, if we support its version, else the newest that we do.
-# Interpreters that pyenv, uv or tools/debian_python.sh installed are found too, though they are not
-# on PATH.
+# Without an argument: python3 if its version is supported, else the newest supported version. Also
+# finds interpreters that pyenv, uv or tools/debian_python.sh installed, which are not on PATH.
 set -euo pipefail
 
 SUPPORTED=(3.14 3.13 3.12 3.11)
 
-# A shim on PATH may exist for a version that it then refuses to start, so each is tried.
+# Tries to start each, because a shim on PATH may exist for a version that it can't start.
 try() {
   local found
   found=$("$1" -c '

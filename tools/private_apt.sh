@@ -1,10 +1,12 @@
-# An apt of its own, to be sourced: its lists, one suite, and a system in which nothing is installed.
-# It takes the mirror and the proxy of this machine, and changes nothing of it.
+# Sourced by other scripts: sets up a separate apt with its own lists, one suite, and a system on
+# which nothing is installed. It uses this machine's mirror and proxy and changes nothing on the
+# machine.
 #
-#   private_apt WORK SUITE CPU     into the folder WORK; later calls of apt mean it; sets `arch`,
+#   private_apt WORK SUITE CPU     in the folder WORK; later calls of apt use it; sets `arch`,
 #                                  Debian's name of the CPU
 #
-# DEBIAN_MIRROR names the mirror, as a host that is not Debian has to; DEBIAN_KEYRING its keys.
+# DEBIAN_MIRROR names the mirror, required on hosts other than Debian; DEBIAN_KEYRING names its
+# keys.
 private_apt() {
   local work=$1 suite=$2 mirror
   case $3 in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) echo "no CPU $3" >&2 && exit 2 ;; esac

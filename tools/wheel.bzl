@@ -34,7 +34,7 @@ def _run(ctx, command, outputs, srcs = []):
     )
 
 def _place(ctx, f):
-    """Where a file lies in the wheel."""
+    """Returns the path of a file in the wheel."""
     prefix = ctx.attr.strip_prefix + "/" if ctx.attr.strip_prefix else ""
     if not f.short_path.startswith(prefix):
         fail("%s is not under %s" % (f.short_path, prefix))

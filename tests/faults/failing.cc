@@ -1,11 +1,11 @@
 // Preloaded into a process (LD_PRELOAD), makes chosen allocations and thread starts of one shared
-// library fail: those whose return address lies in it. The library has to bring its own C++ runtime
-// (the plugins do), so that its operator new is one of its own callers of malloc.
+// library fail. A call belongs to the library if its return address is in the library. The library
+// must contain its own C++ runtime (the plugins do), so that its operator new is among the callers
+// of malloc in it.
 //
-// A *point* is a place in the library's code from which it allocates, told by all its return
-// addresses on the stack: that stays the same from call to call and from process to process,
-// unlike the order in which ranks allocate. Nothing here allocates; all of it may run on any
-// thread.
+// A *point* is a place in the library's code that allocates, identified by all of the library's
+// return addresses on the stack. They are the same in each call and each process, unlike the order
+// in which ranks allocate. No function here allocates, and each may run on any thread.
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -25,7 +25,7 @@ constexpr const char* kKinds[] = {"malloc",        "calloc",         "realloc",
                                   "aligned_alloc", "posix_memalign", "pthread_create"};
 enum Kind { kMalloc, kCalloc, kRealloc, kAlignedAlloc, kPosixMemalign, kPthreadCreate };
 
-// The library, from its first address to behind its last one.
+// The library is at the addresses [first_address, end_address).
 std::atomic<uintptr_t> first_address{0}, end_address{0};
 
 bool InLibrary(const void* address) {
@@ -72,8 +72,8 @@ void Count(Kind kind, uint64_t id) {
   }
 }
 
-// Which calls fail: those at `armed_point` (0: at any) from the `armed_first`-th on, counted from
-// 1, `armed_length` of them.
+// At `armed_point` (0: at any point), `armed_length` calls fail from the `armed_first`-th on,
+// counted from 1.
 std::atomic<bool> armed{false};
 std::atomic<uint64_t> armed_point{0};
 std::atomic<int64_t> armed_first{0}, armed_length{0}, seen{0}, failed{0};
@@ -88,7 +88,7 @@ void Report(Kind kind, const Stack& stack) {
   if (write(STDERR_FILENO, line, size) < 0) return;
 }
 
-// Whether the call that returns to `caller` is to fail.
+// Returns whether the call that returns to `caller` must fail.
 bool Fails(Kind kind, const void* caller) {
   const bool is_armed = armed, is_counting = counting;
   if (!(is_armed || is_counting) || !InLibrary(caller)) return false;
@@ -105,7 +105,7 @@ bool Fails(Kind kind, const void* caller) {
   return fails;
 }
 
-// What the library has allocated and nobody has freed: a set of pointers in short windows.
+// The library's allocations that aren't freed: a hash set of pointers with short probe windows.
 constexpr size_t kSlots = 1 << 16, kWindow = 32;
 std::atomic<void*> live_set[kSlots];
 std::atomic<int64_t> live{0}, not_tracked{0};
@@ -144,7 +144,7 @@ void Forget(void* pointer) {
 
 extern "C" {
 
-// glibc's own, under the names that nobody stands before.
+// glibc's own functions, under names that no library overrides.
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
 void* __libc_realloc(void*, size_t);
@@ -192,14 +192,14 @@ void free(void* pointer) {
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
                    void* argument) {
   if (Fails(kPthreadCreate, CALLER)) return EAGAIN;
-  // Looked up every time: a static variable of a function would bring in the C++ runtime.
+  // Looked up in each call: a static variable in a function would require the C++ runtime.
   const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
   return real(thread, attributes, start, argument);
 }
 
-// What follows is for the driver, through ctypes.
+// The driver calls the following functions through ctypes.
 
-// From now on `path` is the library; false if it isn't loaded.
+// Sets the library to `path`; returns false if it isn't loaded.
 bool failing_library(const char* path) {
   auto visit = [](dl_phdr_info* info, size_t, void* wanted) {
     if (strcmp(info->dlpi_name, static_cast<const char*>(wanted)) != 0) return 0;
@@ -227,7 +227,7 @@ void failing_count() {
   counting = true;
 }
 
-// The points since failing_count, and how many calls each made; returns how many points there are.
+// Copies the points since failing_count and their numbers of calls; returns the number of points.
 size_t failing_counted(uint64_t* ids, int64_t* calls, int* kinds, size_t capacity) {
   counting = false;
   size_t count = 0;
@@ -243,8 +243,8 @@ size_t failing_counted(uint64_t* ids, int64_t* calls, int* kinds, size_t capacit
 
 const char* failing_kind(int kind) { return kKinds[kind]; }
 
-// The calls from the `first`-th on, `length` of them, of one point (0: of all) fail. Where the
-// first of them came from goes to stderr, as offsets into the library.
+// Makes `length` calls fail at one point (0: at all), from the `first`-th on. Prints the stack of
+// the first one to stderr, as offsets into the library.
 void failing_arm(uint64_t point, int64_t first, int64_t length) {
   armed = false;
   armed_point = point;
@@ -254,13 +254,14 @@ void failing_arm(uint64_t point, int64_t first, int64_t length) {
   armed = true;
 }
 
-// Ends what failing_arm began; returns how many calls have failed.
+// Ends the failures of failing_arm; returns the number of calls that have failed.
 int64_t failing_disarm() {
   armed = false;
   return failed;
 }
 
-// Allocations of the library that nobody has freed; -1 if there were too many to follow.
+// Returns the number of the library's allocations that aren't freed; -1 if there were too many to
+// track.
 int64_t failing_live() { return not_tracked == 0 ? live.load() : -1; }
 
 }  // extern "C"

@@ -401,7 +401,7 @@ def test_inputs_are_kept(source):
 
 @pytest.mark.parametrize("nrhs", [None, 0])
 def test_donated_again_and_again(nrhs):
-    """The plan for donated matrices differs from the plan for kept ones."""
+    """Calls may alternate between the plan for donated matrices and the plan for kept ones."""
     mesh, b = cases.line(2), np.ones(_N if nrhs is None else (_N, nrhs))
     matrix = cases.positive_definite("well", _N, "float64")
     for donate in (True, True, False, True):

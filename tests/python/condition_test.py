@@ -113,7 +113,8 @@ def test_matrix_rank(dtype):
 @pytest.mark.slow
 @cases.needs_transformations
 def test_in_transformations():
-    """`cond` and `rcond` can be traced and batched; differentiating them raises an error."""
+    """Estimates of condition numbers can be traced and batched; differentiating them raises an
+    error."""
     mesh = cases.line(2)
     stack = np.stack([cases.general("well", 5, "float64") + i * np.eye(5) for i in range(3)])
     expected = [1 / _gecon(matrix, 1) for matrix in stack]

@@ -355,7 +355,8 @@ def test_lower_precision_is_for_single_precision(products):
 
 
 def test_equal_calls_of_one_program_do_not_meet():
-    """Equal calls of one program need no number to tell them apart, in whatever order they run."""
+    """Equal calls of one program don't mix, in whatever order they run, although no number tells
+    them apart."""
     mesh = cases.line(4)
     matrix = cases.positive_definite("well", 24, "float64")
     a = cases.shard(matrix, mesh, "r", None)

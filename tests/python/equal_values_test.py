@@ -102,7 +102,7 @@ def test_nearly_equal_singular_values_take_no_digits_of_the_unitary_factor(batch
 
     point, along = (np.stack([x] * 2) if batch else x for x in (a, a @ skew))
     found = jax.jit(lambda a, d: jax.jvp(function, (a,), (d,))[1])(point, along)
-    # The rounding of A K has a Hermitian part. Its quotient by 1e-9 cancels to 1e-16.
+    # The rounding of A K has a Hermitian part, whose quotients by 1e-9 cancel up to 1e-16.
     np.testing.assert_allclose(found, np.broadcast_to(left @ right @ skew, found.shape), atol=1e-13)
     gradient = jax.jit(jax.grad(lambda a: jnp.sum(function(a) * np.eye(3))))(point)
     inner = left.T @ np.reshape(gradient, (-1, 3, 3))[0] @ right.T

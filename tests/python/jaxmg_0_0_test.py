@@ -283,8 +283,8 @@ def test_status_inside_shard_map():
 
 
 def test_padding_inside_shard_map():
-    """pad_rows and unpad_rows pad local blocks by the number of rows that calculate_padding
-    returns."""
+    """pad_rows adds to each local block the number of rows that calculate_padding returns, and
+    unpad_rows removes them."""
     mesh, matrix, a, *_ = _problem()
     padding = jaxmg.calculate_padding(_N // _RANKS, 4)
     assert padding == 2
@@ -324,7 +324,7 @@ def test_cyclic_1d(dtype):
 
 
 def test_get_cols_cyclic():
-    """Returns (column, device before, device after) for each column, in order."""
+    """The function returns (column, device before, device after) for each column, in order."""
     columns = jaxmg.get_cols_cyclic(N=12, N_batch=4, T_A=2, num_devices=3)
     assert columns == [(c, c // 4, c // 2 % 3) for c in range(12)]
 

@@ -156,8 +156,8 @@ def test_conditions(ranks, dtype):
     ],
 )
 def test_hard_matrices(shape, ranks, dtype):
-    """Rank and singular values are LAPACK's, and no residual is much larger than its, for hard
-    A."""
+    """For hard A, rank and singular values are LAPACK's, and residuals are not much larger than
+    its."""
     mesh, b = cases.line(ranks), _b(shape[0], dtype)
     for kind in HARD:
         m, n = max(shape), min(shape)

@@ -306,7 +306,7 @@ def test_complex_functions_of_eigenvalues_of_both_signs(function, of_values, kin
 
 @pytest.mark.breadth
 def test_root_of_a_singular_matrix():
-    """Rounding moves the eigenvalues at 0 to both sides of it."""
+    """The root is right although rounding moves the eigenvalues at 0 to both sides of it."""
     x = cases.normal(cases.rng(1), (13, 4), "float64")
     root = linalg.sqrtm(x @ x.T, mesh=cases.line(4))
     assert np.linalg.norm(root @ root - x @ x.T, 2) <= 1e-12 * np.linalg.norm(x, 2) ** 2

@@ -94,8 +94,8 @@ def test_donated(routine):
 
 @pytest.mark.parametrize("routine", ["cho_factor", "lu_factor"])
 def test_an_overflow_tile_is_planned_for(routine):
-    """A plan includes an overflow tile. Tiles of 125 columns divide a rank's 250 rows and have
-    none, although their panels are wider."""
+    """A plan includes the overflow tile. Tiles of 125 columns need none, since they divide a rank's
+    250 rows; they take less memory, although their panels are wider."""
     where = cases.devices(4)
     beyond, within = (jaxmg.plan(routine, 1000, "float64", where, T_A=tile) for tile in (96, 125))
     assert beyond.tile < within.tile == 125

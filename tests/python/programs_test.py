@@ -188,7 +188,7 @@ def test_groups_hold_different_matrices():
 
 @cases.one_process("each would start the programs of two threads in an order of its own")
 def test_one_program_from_two_threads():
-    """Executions run at the same time with equal keys, except for the number of the run."""
+    """Executions may run at the same time with keys that differ only in the number of the run."""
     mesh = cases.line(2)
     solve = jax.jit(lambda a, b: jaxmg.potrs(a, b, 3, mesh, P("r", None)))
     failures = []

@@ -161,8 +161,8 @@ def test_hard_matrices(kind, dtype, ranks):
 
 @pytest.mark.extended
 def test_matrices_of_any_condition():
-    """Each condition number has its algorithm: CholeskyQR2 up to 1e8, with a shift up to 1e15, and
-    Householder's QR for all."""
+    """Any condition number has an algorithm: CholeskyQR2 up to 1e8, with a shift up to 1e15, and
+    Householder's QR without a limit."""
     for condition in 10.0 ** np.arange(1, 17):
         left, right = (np.linalg.qr(_normal(m, 6, "float64"))[0] for m in (48, 6))
         a = 1e-9 * (left * np.logspace(0, -np.log10(condition), 6)) @ right  # lengths don't matter

@@ -76,7 +76,7 @@ def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
     ),
 )
 def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
-    """Products are computed in parts of x, whose lengths differ by one."""
+    """Products are computed in parts of x whose lengths differ by at most one."""
     for name, value in (("_DEPTH", 30), ("_MEMORY", 2)):
         monkeypatch.setattr(refinement, name, value)
     count = refinement.parts(n, ranks, nrhs)

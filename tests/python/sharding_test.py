@@ -211,8 +211,7 @@ def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
 
 @_MOVED
 def test_spec_is_not_taken_from_another_mesh():
-    """If A's columns are sharded on its own mesh, this doesn't affect the spec on the passed
-    mesh."""
+    """The sharding of A's columns on its own mesh doesn't affect the spec on the passed mesh."""
     matrix = cases.positive_definite("well", _N, "float64")
     a, mesh = cases.shard(matrix, cases.line(4), None, "r"), cases.line(2)
     inverse = jaxmg.potri(a, 3, mesh)

@@ -190,7 +190,8 @@ _SCALED = {
     ),
 )
 def test_the_largest_numbers_times_a_constant(name, dtype, ranks, batch, factor):
-    """XLA of JAX 0.11 merged our scale with the constant of the same program, into a denormal."""
+    """XLA of JAX 0.11 would merge our scale with a constant of the same program into a denormal
+    number."""
     mesh, limits = cases.line(ranks), np.finfo(dtype)
     matrix = np.diag(np.ldexp(np.array([1.75, 1.5, 1, 1.25], dtype), limits.maxexp - 1))
     if batch:

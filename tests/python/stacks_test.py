@@ -355,8 +355,8 @@ _WITH_RULES = {
 @pytest.mark.core("r")
 @pytest.mark.parametrize("name", _WITH_RULES)
 def test_derivatives_of_a_jit_in_batches(name):
-    """JAX assumes that a derivative rule's results have their batch dimension where the function's
-    results have it."""
+    """The results of a derivative's rule have their batch dimension where the function's results
+    have it, as JAX assumes."""
     function = _WITH_RULES[name]
     a, moved = np.random.default_rng(3).normal(size=(2, 3, 4, 2, 4, 3))
 

@@ -531,7 +531,7 @@ def test_batches_of_none(name, shape, kind):
 @pytest.mark.extended
 @pytest.mark.parametrize("jitted", [False, True])
 def test_derivatives_of_a_jit_in_a_batch_over_explicit_axes(jitted):
-    """JAX traces the derivative's rule after it has left the vmap."""
+    """The derivative is right although JAX traces its rule after it has left the vmap."""
     mesh = cases.line(2, kind=AxisType.Explicit)
     random = cases.rng(4)
     a = np.stack([cases.positive_definite("well", 6, "float64") * (1 + i) for i in range(4)])

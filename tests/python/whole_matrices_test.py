@@ -132,7 +132,7 @@ def test_a_width_of_tiles_is_for_all_ranks(name, tmp_path, monkeypatch):
 @cases.one_process("ranks of several processes work together")
 @pytest.mark.parametrize("devices", [2, 4])
 def test_calls_in_a_loop_and_side_by_side_meet_their_own(devices):
-    """A loop repeats the call before all ranks have left the previous one."""
+    """Calls don't mix although a loop repeats them before all ranks have left the previous ones."""
     a, b = _system("float64", 12)
     where = {"mesh": cases.line(devices), "matrix_specs": P("r", None)}
 

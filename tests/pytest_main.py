@@ -5,7 +5,7 @@ filter that matches no test is a failure, and the names to choose from are print
 
 Under Bazel, tests that are marked `extended`, `breadth` or `slow` are left out, unless --breadth or
 a filter selects them; and XLA optimizes nothing, since optimizing takes as long as much of the
-tested work. Other runs do both.
+tested work. Other runs have these tests, and XLA's optimization.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """Shrinks CUDA libraries to carry them to a machine without a network, and restores them there.
 
-    carry_cuda.py slim FOLDER       keeps of each library below FOLDER what a GPU of sm_90 needs
+    carry_cuda.py slim FOLDER       keeps the parts of its libraries that a GPU of sm_90 needs
     carry_cuda.py restore FOLDER    after unpacking with xz on the other machine
 
 A library holds its kernels once for each generation of GPUs, most of them compressed by LZ4, so

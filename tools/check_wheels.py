@@ -1,7 +1,8 @@
 """Checks wheels together: `python tools/check_wheels.py WHEEL ...`; ci/check_wheels.sh starts it.
 
-An index must accept each wheel, and each must have its licences. A plugin's tag must be what
-auditwheel finds. All wheels must have the same version, and none may be missing.
+An index must accept each wheel, and each must have its licences. By auditwheel, a plugin must need
+no more than its platform tag claims. All wheels must have the same version, and none may be
+missing.
 """
 
 import itertools

@@ -33,7 +33,7 @@ import jaxmg  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 
 DTYPE = "float32"
-MULTIPLE = 256  # of which the rows of each device are one
+MULTIPLE = 256  # each device's number of rows is a multiple of it
 PIECE_BYTES = 64 << 20  # of rows in double precision, so that XLA's copies of them are small
 TOLERATED = 1e-5  # backward error: far above float32's, far below TF32's
 

@@ -1,6 +1,6 @@
 """Runs two processes, each with a GPU that only it sees, in network namespaces of their own, as on
-two hosts. NCCL's sockets carry their blocks over the cable between the two, and then jaxmg's own
-do.
+two hosts. First NCCL's sockets carry their blocks over the cable between the two, then jaxmg's own
+sockets.
 
     python hosts.py [N ...]             with JAX for CUDA, and root
 

@@ -1,4 +1,4 @@
-"""Shared by programs of checks: one line per check, sections by name, the number of failures."""
+"""Helpers of the check programs: one line per check, sections by name, the number of failures."""
 
 import sys
 import time

@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# The error of a rank that waits in vain should come before the end of the processes.
+# A rank that waits in vain should raise before the test's time limit.
 os.environ.setdefault("JAXMG_RENDEZVOUS_TIMEOUT", "40")
 _LIMIT = 240  # seconds for one test; the first that hangs ends the job
 

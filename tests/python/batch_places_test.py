@@ -1,5 +1,5 @@
-"""Where results of jaxmg.linalg lie on automatic axes: the results of a batch lie where its
-operands do. Also the data that move between devices."""
+"""Where results of jaxmg.linalg lie on automatic axes, and which data move between devices. The
+results of a batch lie where its operands do."""
 
 import itertools
 import re

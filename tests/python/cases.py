@@ -92,7 +92,7 @@ def grid(kind=AxisType.Auto):
     return Mesh(np.array(devices(count)).reshape(-1, 2), ("r", "c"), axis_types=(kind,) * 2)
 
 
-# Marks tests that run on meshes of automatic and of explicit axes; explicit axes are breadth.
+# Parametrizes tests by meshes of automatic and of explicit axes; explicit axes are breadth.
 kinds = pytest.mark.parametrize(
     "kind",
     [

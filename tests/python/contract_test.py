@@ -12,7 +12,8 @@ from jaxmg._call import plugins
 from jaxmg._routines import table
 from jaxmg._stacks import native
 
-# Prints the contents of a program. The computations traced before it differ between processes.
+# Prints a digest of a program, its result, and its hits of the cache. The programs that a process
+# traces before it differ.
 _PROGRAM = """
 import hashlib, sys
 import jax, numpy as np

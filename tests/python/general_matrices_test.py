@@ -23,7 +23,7 @@ _SHAPES_ON_RANKS = pytest.mark.parametrize(
 )
 _COPY = record.Routine(
     name="copy",
-    native="getrf",  # its matrices have any shape, and a plan
+    native="getrf",  # takes matrices of any shape, and has a plan
     results=(results.Matrix("copy"), results.Status()),
     outputs=("copy",),
     local_outputs=("copy",),

@@ -409,7 +409,7 @@ _OTHER_DEFAULTS = {
 # positions.
 _BY_KEYWORD = {"eigh"}
 # Functions with the arguments of jax.numpy.linalg, whose arguments in jax.scipy.linalg differ. Then
-# functions that only some versions of JAX have, or that JAX has in jax.lax.linalg.
+# functions that not all versions of JAX have, or that JAX has in jax.lax.linalg.
 _NUMPYS = {"qr", "svd", "pinv"}
 _OURS = {
     "least_squares", "logm", "qr_multiply", "householder_product", "orth", "null_space",

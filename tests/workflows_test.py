@@ -92,7 +92,7 @@ def _jobs(workflow):
 
 
 def test_nothing_is_published_that_was_not_tested():
-    """Wheels that are published were tested before, with every Python."""
+    """The wheels that are published are tested before, with every Python."""
     jobs = _jobs("release.yml")
     assert "needs: [wheels, test]" in jobs["pypi"] and "needs: pypi" in jobs["github"]
     test = jobs["test"]

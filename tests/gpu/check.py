@@ -256,8 +256,8 @@ def check_not_positive_definite(name, mesh, backend):
 
 
 def check_out_of_memory(name, mesh, backend):
-    """The workspace doesn't fit only on the last device: all ranks get the error, and the next call
-    works."""
+    """If the workspace doesn't fit on one device, the last, all ranks get the error, and the next
+    call works."""
     n, dtype = 16384, "float64"
     device = mesh.devices.flat[-1]
     a = big(n, dtype, mesh)

@@ -21,7 +21,7 @@ def test_ctrl_c_in_all_processes(transport):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_ctrl_c_in_one_process(index):
-    """One process may be the process of rank 0, which leads the others, or another one."""
+    """Ctrl-C may reach only the process of rank 0, which leads the others, or only another one."""
     with Job("interrupted") as job:
         _send(job, index)
         job.until(index, "KeyboardInterrupt", _SOON)

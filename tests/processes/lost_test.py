@@ -231,7 +231,8 @@ jax.block_until_ready(jaxmg.potrs(np.eye(12), np.ones(12), mesh=mesh))
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_exception_ends_the_job(tmp_path, index):
-    """The other process is in a solve, and process 0 of jax.distributed waits for process 1."""
+    """The job ends although the other process is in a solve, and process 0 of jax.distributed waits
+    for process 1."""
     script = tmp_path / "script.py"
     script.write_text(_RAISES.format(index=index))
     start = time.monotonic()

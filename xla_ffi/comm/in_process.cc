@@ -115,7 +115,6 @@ void InProcessGroup::Vote(int rank, const Status& mine) noexcept {
   CountVotes();
 }
 
-// Ends the round if all votes have arrived.
 void InProcessGroup::CountVotes() noexcept {
   if (voted_ == 0 || voted_ + departed_ < size_) return;
   outcome_ = departure_;

@@ -47,9 +47,9 @@ class InProcessGroup {
   virtual bool IsHere(int /*rank*/) const { return true; }
   // Returns how a block reaches the rank.
   virtual LinkKind LinkKindTo(int /*rank*/) const { return LinkKind::kInProcess; }
-  // Completes a message that has its block: records the event after the stream's work so far, and
-  // stages a copy if the link needs one. A message prepared for a rank of this process is valid for
-  // all of them; a copy staged for one kind of link is valid for all ranks of that kind.
+  // Completes a message whose block is set: records the event after the stream's work so far, and
+  // stages a copy if the link needs one. A message prepared for one rank of this process is valid
+  // for all of its ranks; a copy staged for one kind of link is valid for all ranks of that kind.
   virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);
   virtual void Post(int from, int to, Message message);
   virtual Status TakeMessage(Device& device, int from, int to, const WaitPolicy& policy,
@@ -85,14 +85,17 @@ class InProcessGroup {
   };
 
   Queues& queues(int from, int to) { return queues_[from * size_ + to]; }
+  // Waits until ready() returns true, then calls take(). If the limit passes first, aborts the call
+  // with the error that late() returns.
   template <typename Ready, typename Take, typename Late>
   Status Await(const WaitPolicy& policy, Ready ready, Take take, Late late);
   void AbortLocked(const Status& status) noexcept;
-  // Counts the vote of a rank. Requires the lock.
+  // The following functions require the lock. Vote counts the vote of a rank.
   virtual void Vote(int rank, const Status& mine) noexcept;
   void DepartLocked(const Status& why) noexcept;
+  // Ends the agreement if all ranks that have not departed have voted.
   void CountVotes() noexcept;
-  // Notify other processes. Require the lock.
+  // Notify other processes.
   virtual void OnAbort() noexcept {}
   virtual void OnOutcome() noexcept {}
 

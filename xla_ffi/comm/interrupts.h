@@ -1,7 +1,7 @@
 // Interrupts: SIGINT (Ctrl-C) fails the calls of this process that are under way.
 //
 //   SIGINT ──► handler: counts the signal, calls the handler that it replaces, wakes the watcher
-//   watcher ─► asks the program whether SIGINT is to interrupt calls
+//   watcher ─► asks the program whether SIGINT should interrupt calls
 //           ─► aborts the calls that began before the signal, on all their ranks
 //
 // The handler is installed when a call begins, and only in place of the handler that
@@ -26,7 +26,7 @@ class CallUnderWay {
   // Fails the call for ranks that have not met yet. `site` is the one passed to the constructor.
   using FailWaiting = void (*)(const void* site, const Status& status) noexcept;
 
-  // Returns what follows "interrupted by SIGINT (Ctrl-C)" in the error of the call.
+  // Returns the text that follows "interrupted by SIGINT (Ctrl-C)" in the error of the call.
   using Where = std::string (*)(const void* site);
 
   // `run`: the execution of the program that contains the call. `routine` and `site` must outlive

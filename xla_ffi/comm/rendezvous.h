@@ -58,7 +58,7 @@ struct MeetingForAll;
 Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int size,
                     const void* part, std::shared_ptr<MeetingForAll>* meeting, bool* last) noexcept;
 
-// Returns the parts of all ranks, in rank order.
+// Returns the ranks' inputs to the work, in rank order.
 const std::vector<const void*>& PartsOf(const MeetingForAll& meeting) noexcept;
 
 // Wakes the other ranks, which return `outcome`. Allocates no memory.
@@ -69,7 +69,7 @@ void FinishForAll(MeetingForAll& meeting, const Status& outcome) noexcept;
 Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
                  MeetingForAll& meeting) noexcept;
 
-// Prints on stderr which ranks or processes a call has been waiting for since kBeforeNotice.
+// Prints on stderr which ranks or processes a call has been waiting for during kBeforeNotice.
 void PrintNotice(const std::string& waiting);
 
 // Fails a call, in all its groups, because a rank will not arrive. Ranks that wait there and ranks

@@ -19,7 +19,7 @@ class Staging {
     std::unique_ptr<Buffer> buffer;
     size_t bytes = 0;
     bool used = false;
-    std::vector<std::shared_ptr<Event>> taken;
+    std::vector<std::shared_ptr<Event>> taken;  // after which no reader needs the contents
   };
 
   // Enqueues a copy of `*block` and sets `*block` to the copy. The copy can be reused when the last

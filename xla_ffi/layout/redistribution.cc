@@ -12,7 +12,7 @@ struct Leaving {
   int64_t slot;
   int64_t tile;
 };
-using Cycle = std::vector<Leaving>;  // each element goes to the rank of the next one
+using Cycle = std::vector<Leaving>;  // each tile moves to the rank and slot of the next one
 
 // leaving[r][q]: the tiles that move from rank r to rank q, r != q. The last element is the next
 // one to move.
@@ -82,8 +82,8 @@ void TakeLongCycles(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   }
 }
 
-// Returns the moves that sort one rank's tiles. `ready` is, by slot, the round after which the slot
-// holds its tile. Cycles are in the order in which their slots are ready.
+// Returns the moves that sort one rank's tiles. ready[slot] is the round in which the slot receives
+// a tile from another rank, or -1. Cycles are in the order in which their slots are ready.
 std::vector<MoveCycle> SortSlots(const Tiles& tiles, const std::vector<int64_t>& tile_in_slot,
                                  const std::vector<int>& ready) {
   std::vector<std::pair<int, MoveCycle>> cycles;

@@ -5,10 +5,10 @@
 // two phases.
 //
 // 1. Exchanges between ranks. Every rank sends as many tiles as it receives, so the tiles that
-//    change ranks decompose into cycles over ranks: nearly all are swaps between two ranks; a few
-//    are longer if P does not divide a block evenly. In a cycle each rank sends the tile in one
-//    slot and receives another into that same slot, so only the chunk in flight is staged. Cycles
-//    that share no rank form a round, and all cycles of a round run at once.
+//    change ranks form cycles of ranks: nearly all are swaps between two ranks; a few are longer if
+//    P does not divide a block evenly. In a cycle each rank sends the tile in one slot and receives
+//    another tile into the same slot, so only the part in transfer is staged. Cycles that share no
+//    rank form a round, and all cycles of a round run at once.
 // 2. Moves within each rank, which sort its tiles into ascending order: cycles over slots, with one
 //    staging tile. Cycles run in the order in which their slots complete their exchanges.
 //

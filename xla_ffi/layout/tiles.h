@@ -20,8 +20,8 @@ namespace jaxmg {
 
 class Tiles {
  public:
-  // `columns` columns in blocks of `block` columns on each of `ranks` ranks, in tiles of at most
-  // `width` columns. Requires columns <= block * ranks, width >= 1, ranks >= 1.
+  // Cuts `columns` columns, `block` of them on each of `ranks` ranks, into tiles of at most `width`
+  // columns. Requires columns <= block * ranks, width >= 1, ranks >= 1.
   Tiles(int64_t columns, int64_t block, int ranks, int64_t width)
       : columns_(columns),
         block_(block),
@@ -45,37 +45,37 @@ class Tiles {
   int64_t block() const { return block_; }
   int ranks() const { return ranks_; }
   int64_t width() const { return width_; }  // capacity of a slot
-  int64_t slots() const { return slots_; }  // tiles on each rank; some may be empty
+  int64_t slots() const { return slots_; }  // tiles of each rank; some may be empty
   int64_t count() const { return slots_ * ranks_; }
 
-  // The number of nonempty tiles. The empty ones come after them.
+  // Returns the number of nonempty tiles, which come before the empty ones.
   int64_t nonempty() const {
     int64_t p = count();
     while (p > 0 && width(p - 1) == 0) --p;
     return p;
   }
 
-  // Whether the last slot of a rank extends beyond its block, so that a tile of full width does not
-  // fit there. (A single rank never receives another rank's tile.)
+  // Returns whether a rank's last slot extends beyond its block. A tile of full width from another
+  // rank does not fit there; a single rank receives no such tile.
   bool has_overflow() const { return ranks_ > 1 && slots_ * width_ > block_; }
 
-  // First column of tile p, and first row of its diagonal tile.
+  // Returns the first column of tile p, which is also the first row of its diagonal tile.
   int64_t offset(int64_t p) const {
     if (p >= count()) return columns_;
     return std::min((p / slots_) * block_ + (p % slots_) * width_, columns_);
   }
   int64_t width(int64_t p) const { return offset(p + 1) - offset(p); }
 
-  // The block-cyclic location of tile p.
+  // The block-cyclic location of tile p: its rank and slot.
   int owner(int64_t p) const { return static_cast<int>(p % ranks_); }
   int64_t slot(int64_t p) const { return p / ranks_; }
   int64_t tile_in(int rank, int64_t slot) const { return slot * ranks_ + rank; }
 
-  // The contiguous location of tile p.
+  // The contiguous location of tile p: its rank and slot.
   int home(int64_t p) const { return static_cast<int>(p / slots_); }
   int64_t home_slot(int64_t p) const { return p % slots_; }
 
-  // The number of `rank`'s slots that hold tiles before position p.
+  // Returns the number of `rank`'s slots that hold tiles before position p.
   int64_t slots_before(int rank, int64_t p) const {
     return p > rank ? (p - rank + ranks_ - 1) / ranks_ : 0;
   }

@@ -19,8 +19,8 @@ struct ProcessAddress {
   std::string version;  // of the plugin
   std::string host;     // host name
   int64_t pid = 0;
-  std::string local;  // boot, network namespace and user; equal if the Unix socket is reachable
-  std::string cores;  // boot and affinity mask; equal if processes share processors
+  std::string local;      // boot, network namespace and user; equal if the Unix socket is reachable
+  std::string cores;      // boot and affinity mask; equal if processes share processors
   std::string unix_name;  // an abstract Unix socket name, without a file; unique to the process
   std::string transport;  // the process's JAXMG_TRANSPORT
   std::vector<std::string> tcp;  // numeric, "10.0.0.1:4711" or "[fe80::1]:4711"

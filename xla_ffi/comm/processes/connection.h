@@ -98,10 +98,12 @@ class Connection {
     size_t sent = 0;  // bytes written
   };
 
+  // Functions named Locked, and WriteFrame, require mutex_.
   void WriteLocked() noexcept;
   bool WriteFrame(const OutFrame& frame, size_t* sent) noexcept;
   void BreakLocked() noexcept;
   void WatchLocked() noexcept;
+  // The hub's thread.
   ssize_t Receive(void* to, size_t room);
   size_t CountMissing() const;
   bool Parse(const Deliver& deliver, std::string* why);

@@ -126,10 +126,11 @@ class Hub {
     // Attempts to connect, which this process makes if it has the lower index.
     size_t next_route = 0;
     bool attempting = false, rounds_failed = false;
-    std::string tried, why_not;  // errors of this round of attempts, and of the previous one
+    std::string tried, why_not;  // the errors of this round over all routes, and of the previous
     Clock::time_point next_attempt = {}, give_up = {};
   };
-  // A socket that isn't a peer's connection yet. The accepting side treats the other as a stranger.
+  // A socket that isn't a peer's connection yet. The accepting side treats the other side as a
+  // stranger.
   struct Handshake {
     std::shared_ptr<Connection> connection;
     int process = -1;         // the process to connect to; -1 for an accepted connection
@@ -148,8 +149,8 @@ class Hub {
     bool watched = false;
     Clock::time_point rests_until = {};
   };
-  // How a handshake ends. After kFailed or kSilent the next route is tried; after kNotYet the same
-  // one again. After kWrong the process is lost once the remaining routes have failed.
+  // How a handshake ends. After kFailed or kSilent the next route is tried, after kNotYet the same
+  // route again. After kWrong the process is lost once the remaining routes have failed.
   enum class Ending { kFailed, kSilent, kNotYet, kWrong };
 
   // --- The thread (hub_loop.cc) -----------------------------------------------------------------

@@ -17,8 +17,8 @@ namespace jaxmg {
 
 class NcclLink : public Link {
  public:
-  // Called on the sender thread: the message will have been taken when the event `done` has passed.
-  // With an error, it will never be taken.
+  // Called on the sender thread. If `status` is Ok, the message has been taken once the event
+  // `done` has passed; otherwise it is never taken.
   using OnSent =
       std::function<void(int from, int to, const Status& status, std::shared_ptr<Event> done)>;
 

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr seconds kBetweenChecks(1);
-// If a rank has more enqueued sends than this, the thread looks for complete ones.
+// If a rank has more enqueued sends than this, TrackSend forgets those that are complete.
 constexpr size_t kMostMoving = 16;
 
 // How long the thread polls without giving up the processor.

@@ -128,13 +128,13 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   // the event of a message that is already in this process's memory
   const std::shared_ptr<Event> arrived_;
 
-  // The current round of agreement. The lead counts all ranks. The other processes count their own,
-  // in case the lead is lost.
+  // The current agreement. The lead counts the votes of all ranks. Every process counts those of
+  // its own ranks, in case the lead is lost.
   std::vector<char> voted_already_, departed_ranks_;
   int voted_here_ = 0, gone_here_ = 0;
   std::vector<char> sharing_;
   bool round_shares_ = false;
-  Status severed_;               // why the lead can no longer decide anything
+  Status severed_;               // why the lead can't decide agreements any more, or Ok
   bool abort_received_ = false;  // an abort came from another process, which has told all others
 };
 

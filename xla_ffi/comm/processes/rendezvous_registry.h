@@ -50,8 +50,8 @@ struct Arrival {
   std::string text;
 };
 
-// `process` waits in call `number` of lead `lead`. It can't arrive at the call of the previous wait
-// before this wait ends.
+// `process` waits in call `number` of lead `lead`. Until this wait ends, the process can't arrive
+// at the call of the previous wait in the chain.
 struct Wait {
   int32_t process, lead;
   int64_t number;
@@ -85,8 +85,8 @@ struct PendingRendezvous {
   Clock::time_point since = Clock::now();  // time of the last arrival
   Clock::time_point begun = Clock::now();  // time of the first arrival
   bool noticed = false;                    // whether the missing processes were printed
-  // State of the search for cycles: the cycles of the previous and of the current round; the cycle
-  // found in both; and the searches that have passed here.
+  // State of the search for cycles: the cycles found in the previous and in the current round; the
+  // cycle found in both; and the searches that have already asked the missing processes.
   std::set<WaitChain> cycles_before = {}, cycles = {};
   std::vector<WaitChain> confirmed = {};  // at most one
   std::set<std::tuple<int32_t, int32_t, int64_t, int64_t>> searches = {};

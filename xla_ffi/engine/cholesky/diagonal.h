@@ -1,4 +1,5 @@
-// Substitution with one diagonal tile of the factor, for right-hand sides in row form (potrf.h).
+// Substitution with one diagonal tile of the Cholesky factor, for right-hand sides in row form
+// (right_hand_sides.h).
 #ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_DIAGONAL_H_
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_DIAGONAL_H_
 
@@ -25,9 +26,9 @@ DiagonalTile<T> DiagonalOf(const Matrix<T>& matrix, int64_t k) {
   return {matrix.tile(k, matrix.tiles.offset(k)), matrix.ld(), matrix.tiles.width(k)};
 }
 
-// solved := x L^-H, `block` columns at a time: products subtract what comes from the columns
-// before, and solve(block of L, x, solved) does the rest. x is count x n, used up; both have
-// leading dimension `count`.
+// solved := x L^-H, `block` columns at a time: a product subtracts the contribution of the previous
+// columns, then solve(block of L, x, solved) solves with the diagonal block. x is count x n and is
+// overwritten; both have leading dimension `count`.
 template <typename T, typename Solve>
 void SolveForward(Step<T>& on, const DiagonalTile<T>& tile, int64_t block, int64_t count, T* x,
                   T* solved, const Solve& solve) {
@@ -42,7 +43,7 @@ void SolveForward(Step<T>& on, const DiagonalTile<T>& tile, int64_t block, int64
   }
 }
 
-// solved := x L^-1, likewise, from the last columns on.
+// solved := x L^-1, as SolveForward, from the last columns to the first.
 template <typename T, typename Solve>
 void SolveBackward(Step<T>& on, const DiagonalTile<T>& tile, int64_t block, int64_t count, T* x,
                    T* solved, const Solve& solve) {
@@ -57,7 +58,7 @@ void SolveBackward(Step<T>& on, const DiagonalTile<T>& tile, int64_t block, int6
   }
 }
 
-// The same by substitution with each block.
+// As above; solve with each diagonal block by substitution.
 template <typename T>
 void SolveForward(Step<T>& on, const DiagonalTile<T>& tile, int64_t count, T* x, T* solved);
 template <typename T>

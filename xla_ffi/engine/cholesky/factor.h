@@ -1,9 +1,10 @@
-// The Cholesky factor as a value: what makes one, and what is done with one, as a rank runs it.
+// The Cholesky factor as a value: the rank programs that compute it and that use it.
 //
-// With A = L' L'^H, L' = conj(L) and L the factor of M = conj(A) (routines.h), a factor is this
-// rank's tiles of L in the block-cyclic layout, as columns in the place of the rows of A; one
-// overflow tile, where the layout has one; and above the diagonals what InvertDiagonals has put
-// there. Its tile width is part of it: `Operand::tile` is the width of PotrfSpace's tiles.
+// A = L' L'^H with L' = conj(L), where L is the factor of M = conj(A) (routines.h). The factor
+// consists of this rank's tiles of L in the block-cyclic layout, stored as columns in place of the
+// rows of A; one overflow tile, if the layout has one; and above the diagonals the inverses from
+// InvertDiagonals. The tile width is part of the factor: `Operand::tile` must be the width of
+// PotrfSpace's tiles.
 #ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_FACTOR_H_
 
@@ -12,32 +13,32 @@
 
 namespace jaxmg {
 
-// Diagonal blocks that are inverted to be solved with: their order, and workspace for that.
+// The order of the diagonal blocks that are inverted (substitution.h), and the workspace for this.
 template <typename T>
 struct InversesSpace {
   int64_t order = 0;
   Piece<T> piece = {};
 };
 
-// The panels of Potrf. The overflow tile is the caller's.
+// The workspace of Potrf. The overflow tile belongs to the caller.
 template <typename T>
 struct PotrfSpace : RoutineSpace<T> {
   PotrfSpace(const Sizes& sizes, const Ranks& ranks);
 
   Precision precision;
-  // The tiles of the factorization: on one rank, where all tiles lie the same, it may be a single
-  // one.
+  // The tiles of the factorization. On one rank, where the memory layout doesn't depend on the
+  // tiles, it may be a single tile.
   Tiles factored;
   InversesSpace<T> inverses;
 };
 
-// This rank's columns of x, and x once more.
+// This rank's columns of x, and another x.
 template <typename T>
 struct ApplySpace : RoutineSpace<T> {
   ApplySpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks);
 
-  Piece<T> local;  // right-hand sides of this rank's tiles
-  Piece<T> sums;   // what it has to add to those of others
+  Piece<T> local;  // the right-hand sides of this rank's tiles
+  Piece<T> sums;   // this rank's contributions to the right-hand sides of other ranks' tiles
   InversesSpace<T> inverses;
 };
 
@@ -49,7 +50,7 @@ struct SolveRowsSpace : RoutineSpace<T> {
   Piece<T> rows;
 };
 
-// What Potri needs, and an overflow tile.
+// The workspace of Potri, and an overflow tile.
 template <typename T>
 struct InvertSpace : RoutineSpace<T> {
   InvertSpace(const Sizes& sizes, const Ranks& ranks);
@@ -57,7 +58,7 @@ struct InvertSpace : RoutineSpace<T> {
   Precision precision;
 };
 
-// A tile column; the overflow tile on the way back, where the caller's stays as it is.
+// A tile column; with `inverse` also an overflow tile, because the caller's is unchanged.
 template <typename T>
 struct MoveFactorSpace : RoutineSpace<T> {
   MoveFactorSpace(const Sizes& sizes, bool inverse, const Ranks& ranks);
@@ -65,41 +66,42 @@ struct MoveFactorSpace : RoutineSpace<T> {
   InversesSpace<T> inverses;
 };
 
-// A factor, read alone. Operand's a and overflow are the caller's memory, which stays as it is.
-// What the routines below return, and NaN where *status is not 0, is as in routines.h.
+// The following functions are routines (routines.h); their results are NaN if *status is not 0. The
+// operand's `a` and `overflow` are the caller's memory. Routines that use a factor leave it
+// unchanged unless stated.
 
-// The block, and the overflow tile, become the factor of A; NaN where A is not positive definite.
-// Workspace: PotrfSpace.
+// Overwrites the block and the overflow tile with the factor of A; with NaN if A is not positive
+// definite. Workspace: PotrfSpace.
 template <typename T>
 Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<T>* log_det);
 
-// What is done to right-hand sides: solved for A, for L', for L'^H; multiplied by L', by L'^H.
+// The operation on right-hand sides: solve with A, L' or L'^H; multiply by L' or L'^H.
 enum class Apply : int64_t { kSolve, kSolveL, kSolveLH, kMultiplyL, kMultiplyLH };
 
-// x (n x nrhs, row-major, on every rank) becomes what `apply` says of it; copied from `source`
-// first, if that is given. Workspace: ApplySpace.
+// Applies an operation to x (n x nrhs, row-major, on every rank). First copies `source` to x,
+// unless it is null. Workspace: ApplySpace.
 template <typename T>
 Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply apply, int64_t nrhs,
                     T* x, const T* source = nullptr);
 
-// x (block x n, row-major: this rank's rows of a matrix) becomes x L'^-H, or x L'^-1 with
-// `inverse`; copied from `source` first. Workspace: SolveRowsSpace.
+// x (block x n, row-major: this rank's rows of a matrix) becomes x L'^-H or, with `inverse`, x
+// L'^-1. First copies `source` to x, unless it is null. Workspace: SolveRowsSpace.
 template <typename T>
 Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bool inverse, T* x,
                         const T* source = nullptr);
 
-// The factor, which is used up, becomes the rows of the inverse of A in its own place; the overflow
-// tile stays. Workspace: InvertSpace.
+// Overwrites the factor with the rows of the inverse of A. The overflow tile is unchanged.
+// Workspace: InvertSpace.
 template <typename T>
 Status InvertRoutine(const RankContext& context, const Operand<T>& factor);
 
-// diagonal (n, on every rank) := the diagonal of L.
+// Copies the diagonal of L to `diagonal` (n) on every rank.
 template <typename T>
 Status DiagonalRoutine(const RankContext& context, const Operand<T>& factor, Real<T>* diagonal);
 
-// The rows of U = L'^H, of which the upper triangle is read and written, to a factor in their
-// place, and back; `inverse` is the way back, which leaves the overflow tile as it is. Workspace:
-// MoveFactorSpace.
+// Overwrites the rows of U = L'^H with the factor; with `inverse`, the factor with these rows.
+// Reads and writes only the upper triangle of U. With `inverse` the overflow tile is unchanged.
+// Workspace: MoveFactorSpace.
 template <typename T>
 Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, bool inverse);
 

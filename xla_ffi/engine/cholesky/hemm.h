@@ -42,7 +42,8 @@ struct HermitianProduct {
 };
 
 // Every rank calls it with the same sizes; all return the same Status, as in routines.h. Workspace:
-// another y, this rank's rows of y, and a diagonal tile; if `parts` > 1, also x and y of every part.
+// another y, this rank's rows of y, and a diagonal tile; if `parts` > 1, also x and y of every
+// part.
 template <typename T>
 Status HemmRoutine(const RankContext& context, const HermitianProduct<T>& product);
 

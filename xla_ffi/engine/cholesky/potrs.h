@@ -1,5 +1,5 @@
-// potrs: A x = b, A Hermitian positive definite: potrf.h with the right-hand sides as further rows
-// of its panels, then back substitution (substitution.h).
+// potrs: solves A x = b for a Hermitian positive definite A. Potrf (potrf.h) takes the right-hand
+// sides as further rows of M; back substitution follows (substitution.h).
 #ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRS_H_
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRS_H_
 
@@ -9,39 +9,39 @@
 
 namespace jaxmg {
 
-// What A x = b is solved for.
+// The right-hand sides and results of A x = b.
 template <typename T>
 struct Solution {
   int64_t nrhs;
   T* x;                  // n x nrhs, row-major: b on entry, the solution on exit, on every rank
   Real<T>* log_det;      // log det A
-  const T* b = nullptr;  // where the right-hand sides are to be copied from, if they aren't in x
-  bool check_b = false;  // ranks may have brought different ones, which is a status
+  const T* b = nullptr;  // if not null, copied to x first
+  bool check_b = false;  // whether to check that all ranks have the same b; the status reports a
+                         // difference
 };
 
-// Panels as the device's tuning asks for, an overflow tile and this rank's columns of x; on rank 0
-// the matrix, where it is gathered there.
+// The workspace of Potrf, an overflow tile, inverses and this rank's columns of x; on the root also
+// the matrix if it is gathered.
 template <typename T>
 struct PotrsSpace : RoutineSpace<T> {
   PotrsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks);
 
   Precision precision;
-  // Whether right-hand sides are solved for in x itself (potrf.h).
+  // Whether the right-hand sides are solved in x itself (SolvesInPlace).
   bool in_place;
-  // Of the diagonal blocks that are inverted to be solved with (substitution.h); 0: none, as for a
-  // single right-hand side, which isn't worth an inverse.
+  // The order of the diagonal blocks that are inverted (substitution.h). 0: none, as for a single
+  // right-hand side, for which inverses take longer than they save.
   int64_t inverse_order;
-  Piece<T> local = {};     // right-hand sides of this rank's tiles
-  Piece<T> inverses = {};  // of diagonal tiles
+  Piece<T> local = {};     // the right-hand sides of this rank's tiles
+  Piece<T> inverses = {};  // workspace of InvertDiagonals and DiagonalSolver
 };
 
-// As the routines of routines.h. Where *status is not 0, x and the logarithm are NaN. Workspace:
-// PotrsSpace.
+// A routine (routines.h). If *status is not 0, x and the logarithm are NaN. Workspace: PotrsSpace.
 template <typename T>
 Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
                     const Solution<T>& solution);
 
-// The same by one rank for all ranks of its process (for_all.h).
+// As PotrsRoutine, by one rank for all ranks of its process (for_all.h).
 template <typename T>
 Status PotrsForAll(const RankContext& alone, const std::vector<SolveOfAll<T, Solution<T>>>& parts);
 

@@ -2,15 +2,15 @@
 // with look-ahead, on a 1 x P grid of tile columns.
 //
 //   for each tile column k:
-//     owner of k:    factor the panel, that is the tile column from its diagonal on; send it, and
-//                    its pivots
-//     owner of k+1, as soon as it has panel k:  update tile column k+1 and factor that
-//     everyone:      interchange rows of its other tile columns beyond k, solve for their rows of
-//                    U, and subtract the product with the panel
+//     owner of k:    factor the panel, which is the tile column from its diagonal on; send the
+//                    panel and its pivots
+//     owner of k+1, as soon as it has panel k:  update tile column k+1 and factor its panel
+//     everyone:      in its other tile columns after k, interchange rows, solve for the rows of U,
+//                    and subtract the product with the panel
 //   everyone: interchange the rows of L that later panels have moved
 //
-// A panel is whole on one rank, so the search for a pivot needs no communication, and the choice of
-// pivots is LAPACK's. 2 n^3 / 3 operations; a rank sends or receives n^2 / 2 elements in all.
+// A panel is whole on one rank, so the search for a pivot needs no communication, and the pivots
+// are LAPACK's. 2 n^3 / 3 flops. Each rank sends or receives n^2 / 2 elements in all.
 #ifndef JAXMG_XLA_FFI_ENGINE_LU_GETRF_H_
 #define JAXMG_XLA_FFI_ENGINE_LU_GETRF_H_
 
@@ -26,26 +26,27 @@ namespace jaxmg {
 inline constexpr Triangle kUnitLower = {Uplo::kLower, Diag::kUnit};
 inline constexpr Triangle kUpper = {Uplo::kUpper, Diag::kNonUnit};
 
-// log |det| and sign of this rank's tile columns; null pointers: not wanted. Both are in device
-// memory and are added to, or multiplied.
+// log |det| and the sign (complex: phase) of the determinant, in device memory. Getrf adds the
+// terms of this rank's tile columns to *log_abs, and multiplies *sign by theirs. Null: not
+// requested.
 template <typename T>
 struct Determinant {
   Real<T>* log_abs = nullptr;
   T* sign = nullptr;
 };
 
-// Elements of workspace: two panels, where they can't be read on their owner, and in the same
-// memory a buffer for rows of L that move.
+// Returns the number of elements of workspace: two panels, unless ranks read panels in their
+// owner's memory; the same memory is a buffer for the rows of L that are interchanged at the end.
 template <typename T>
 int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
-// Needs `matrix` block-cyclic, of any number of rows. Replaces it by L and U as LAPACK's getrf
-// does; updates are computed in `precision`. pivots: min(rows, columns) numbers on every rank,
-// counted from 0 (lu_kernels.h); *info becomes the smallest that this rank saw, of what
-// LuKernels::FactorPanel says.
+// Overwrites `matrix`, which must be block-cyclic and may have any number of rows, with L and U, as
+// LAPACK's getrf does. Updates are computed in `precision`. Writes min(rows, columns) pivots on
+// every rank, counted from 0 (lu_kernels.h). *info becomes the smallest info of this rank's panels
+// (LuKernels::FactorPanel).
 //
-// Right-hand sides in row form (right_hand_sides.h) are further rows of M that can't be pivots;
-// they need a square matrix. x.local becomes this rank's columns of X U^-1; x.data is used up.
+// Right-hand sides in row form (right_hand_sides.h) are further rows of M that can't become pivots;
+// they need a square matrix. x.local becomes this rank's columns of X U^-1; x.data is overwritten.
 // Enqueued on all streams, kMain last.
 template <typename T>
 Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,

@@ -20,8 +20,9 @@ struct LeastSquares {
                          // difference
 };
 
-// The workspace of Geqrf and MultiplyRight, T, and an overflow tile; `local`: the right-hand sides
-// of this rank's tiles; `sums`: its contributions to those of other ranks.
+// The workspace of Geqrf and MultiplyRight, and an overflow tile. `factors`: the panels' T;
+// `local`: the right-hand sides of this rank's tiles; `sums`: this rank's contributions to the
+// right-hand sides of other ranks' tiles.
 template <typename T>
 struct GelsSpace : RoutineSpace<T> {
   GelsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks);
@@ -31,8 +32,8 @@ struct GelsSpace : RoutineSpace<T> {
 };
 
 // A routine (routines.h) for n >= m. *status is 0, kDifferentOperands, or kNotFinite if A is not
-// finite; if it is negative, all results are NaN. If R has a zero on its diagonal, x is the result
-// of substitution, infinity or NaN. Workspace: GelsSpace.
+// finite. All results are NaN if *status is negative. If R has a zero on its diagonal, x is
+// infinity or NaN, as substitution returns it. Workspace: GelsSpace.
 template <typename T>
 Status GelsRoutine(const RankContext& context, const Operand<T>& operand,
                    const LeastSquares<T>& problem);

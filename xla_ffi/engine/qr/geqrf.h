@@ -24,7 +24,7 @@
 
 namespace jaxmg {
 
-// R as a triangle of the factored matrix.
+// The triangle of the factored matrix that is R.
 inline constexpr Triangle kTriangleR = {Uplo::kUpper, Diag::kNonUnit};
 
 // Right-hand sides in row form (right_hand_sides.h) that the factorization multiplies by Q^H: count
@@ -35,17 +35,18 @@ struct FurtherColumns {
   T* data = nullptr;
 };
 
-// The number of right-hand sides that one rank multiplies by Q^H.
+// Returns the number of right-hand sides that one rank multiplies by Q^H.
 inline int64_t ShareOfColumns(int64_t count, int ranks) { return (count + ranks - 1) / ranks; }
 
 // Returns the number of elements of workspace: two block reflectors, and space for products with
 // them.
 int64_t GeqrfWorkspace(const Tiles& tiles, int64_t n, int64_t further);
 
-// `matrix` must be block-cyclic; it may have any number of rows. Overwrites it with V and R.
-// `factors`: kPanelColumns x k, k = min(rows, columns), equal on all ranks (reflectors.h),
-// zero-padded for narrower panels; tau: k, or null. `further` becomes Q^H B on every rank. Trailing
-// updates are computed in `precision`. Enqueued on all streams, kMain last.
+// Overwrites `matrix`, which must be block-cyclic and may have any number of rows, with V and R.
+// Writes the panels' T to `factors`: kPanelColumns x k, k = min(rows, columns), equal on all ranks
+// (reflectors.h), zero-padded for narrower panels. Writes LAPACK's tau, k numbers, unless it is
+// null. `further` becomes Q^H B on every rank. Trailing updates are computed in `precision`.
+// Enqueued on all streams, kMain last.
 template <typename T>
 Status Geqrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const FurtherColumns<T>& further, T* factors, T* tau, T* workspace);

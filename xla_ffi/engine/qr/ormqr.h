@@ -2,7 +2,7 @@
 //
 //   few right-hand sides, replicated     pass from the owner of a tile column to the owner of the
 //                                        next, which multiplies them by its reflectors; V stays
-//   columns of each rank's own           V and T of each tile column go to all (DoubleBuffer), and
+//   different columns on each rank       V and T of each tile column go to all (DoubleBuffer), and
 //                                        every rank multiplies its own columns
 //   Q itself                             likewise, with tile columns of the identity; each replaces
 //                                        a tile column of the factor after its reflectors were sent
@@ -21,8 +21,8 @@ namespace jaxmg {
 // B)^T.
 enum class RightFactor { kQ, kAdjoint };
 
-// Returns the number of elements of workspace for `nrhs` right-hand sides: a tile column's V, and a
-// product with a panel.
+// Returns the number of elements of MultiplyRight's workspace for `nrhs` right-hand sides: a tile
+// column's V, and a product with a panel.
 int64_t MultiplyRightWorkspace(const Tiles& tiles, int64_t n, int64_t nrhs);
 
 // X := X Q or X Q^H, where X is nrhs x n and equal on all ranks. With `conjugates`, X :=
@@ -36,15 +36,15 @@ Status MultiplyRight(const RankContext& context, const Matrix<T>& matrix, const 
 // for products with them.
 int64_t OrmqrWorkspace(const Tiles& tiles, int64_t n);
 
-// z := op(Q) z for `columns` columns of this rank's own, contiguous, with leading dimension n;
+// z := op(Q) z, where each rank has its own `columns` columns, contiguous with leading dimension n.
 // `columns` may differ between ranks. Enqueued on kMain and kCopy, kMain last.
 template <typename T>
 Status Ormqr(const RankContext& context, const Matrix<T>& matrix, const T* factors, Op op,
              int64_t columns, T* z, T* workspace);
 
 // Overwrites the factor with the first min(n, columns) columns of Q, and further tile columns with
-// zeros (LAPACK's orgqr). Products in `precision`. For n rows and m <= n columns 2 n m^2 - 2 m^3 /
-// 3 flops. Enqueued on kMain and kCopy, kMain last.
+// zeros (LAPACK's orgqr). Products are computed in `precision`. For n rows and m <= n columns, 2 n
+// m^2 - 2 m^3 / 3 flops. Enqueued on kMain and kCopy, kMain last.
 template <typename T>
 Status Orgqr(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const T* factors, T* workspace);

@@ -2,8 +2,9 @@
 //
 // A is m x n and M = A^T, n x m; M = Q R. The factor consists of this rank's tiles of Householder
 // vectors and R in the block-cyclic layout, stored as columns in place of the rows of A; one
-// overflow tile, if the layout has one; and T of its panels, kPanelColumns x k with k = min(m, n),
-// equal on all ranks (reflectors.h). The tile width is part of it.
+// overflow tile, if the layout has one; and the T of its panels, kPanelColumns x k with k = min(m,
+// n), equal on all ranks (reflectors.h). The tile width is part of the factor: routines that use it
+// must be called with the same width.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_QR_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_QR_FACTOR_H_
 
@@ -23,7 +24,7 @@ using System = Op;
 // none.
 Tiles QrTiles(const Sizes& sizes, const Ranks& ranks);
 
-// Resolves the requested precision of QR's products, as for LU.
+// Resolves the requested precision of QR's products, as LuPrecision does.
 template <typename T>
 Precision QrPrecision(const Sizes& sizes, const Tuning& tuning);
 
@@ -47,8 +48,8 @@ struct QrApplyRowsSpace : RoutineSpace<T> {
   QrApplyRowsSpace(const Sizes& sizes, const Ranks& ranks);
 };
 
-// The workspace of MultiplyRight. `local`: the right-hand sides of this rank's tiles; `sums`: its
-// contributions to those of other ranks.
+// The workspace of MultiplyRight. `local`: the right-hand sides of this rank's tiles; `sums`: this
+// rank's contributions to the right-hand sides of other ranks' tiles.
 template <typename T>
 struct QrSolveSpace : RoutineSpace<T> {
   QrSolveSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks);
@@ -68,22 +69,22 @@ struct QrFormSpace : RoutineSpace<T> {
 template <typename T>
 Status CheckRows(const RankContext& context, const Operand<T>& operand, int32_t* info);
 
-// Solves with R, in row form, for right-hand sides that have been multiplied by Q^H or will be
-// multiplied by Q. X := (R^-1 B)^T for the first m of n rows of B; or, if `transposed`, X := (R^-T
-// B)^T for these rows and zeros in the others. x.local and `sums` are workspace. Enqueued on all
-// streams, kMain last.
+// Solves with R, in row form, for right-hand sides B that have been multiplied by Q^H or will be
+// multiplied by Q. Only the first m of the n rows of B take part. X := (R^-1 B)^T; or, if
+// `transposed`, X := (R^-T B)^T, with zeros for the other rows. x.local and `sums` are workspace.
+// Enqueued on all streams, kMain last.
 template <typename T>
 Status SolveWithR(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
                   bool transposed, T* sums);
 
-// X, in row form, becomes the solution of `system`. `multiplied`: whether it has already been
+// X, in row form, becomes the solution of `system`. `multiplied`: whether X has already been
 // multiplied by Q^H.
 template <typename T>
 Status SolveWithFactor(const RankContext& context, const Matrix<T>& matrix, const T* factors,
                        System system, bool multiplied, const RightHandSides<T>& x, T* sums,
                        T* workspace);
 
-// diagonal (min(m, n), on every rank) := the diagonal of R. Enqueued on kMain.
+// Copies the diagonal of R to `diagonal` (min(m, n)) on every rank. Enqueued on kMain.
 template <typename T>
 Status TakeDiagonal(const RankContext& context, const Matrix<T>& matrix, T* diagonal);
 
@@ -109,10 +110,10 @@ Status QrApplyRowsRoutine(const RankContext& context, const Operand<T>& factor, 
                           Op op, int64_t rows, T* x, const T* source = nullptr);
 
 // x (n x nrhs, row-major, on every rank; n >= m) becomes the result of LAPACK's gels. For kNone,
-// its first m rows are the x that minimizes |M x - b|; the others are the remaining rows of Q^H b,
-// whose norm is the norm of the residual. For kTrans (kConjTrans), x is the shortest solution of
-// M^T x = b (M^H x = b), with b in the first m rows. First copies `source` to x, unless it is null.
-// Workspace: QrSolveSpace.
+// the first m rows of x become the solution that minimizes |M x - b|, and the others the remaining
+// rows of Q^H b, whose norm is the norm of the residual. For kTrans (kConjTrans), b is in the first
+// m rows, and x becomes the shortest solution of M^T x = b (M^H x = b). First copies `source` to x,
+// unless it is null. Workspace: QrSolveSpace.
 template <typename T>
 Status QrSolveRoutine(const RankContext& context, const Operand<T>& factor, const T* factors,
                       System system, int64_t nrhs, T* x, const T* source = nullptr);

@@ -1,9 +1,10 @@
-// Block reflectors: a tile column's part of Q, I - V T V^H, in the form that all ranks read, and
-// products with it.
+// Block reflectors: a tile column's factor of Q, I - V T V^H, in the form that is sent to all
+// ranks; and products with it.
 //
-// A tile column is factored in panels of kPanelColumns columns. The factor stores the panels' T: 64
-// numbers for each reflector. Products with many columns use the T of the whole tile column, which
-// is computed from the panels' T; products with few columns are cheaper panel by panel.
+// A tile column is factored in panels of kPanelColumns columns. The QR factor stores the panels' T:
+// kPanelColumns numbers for each reflector. Products with many columns use the T of the whole tile
+// column, which is computed from the panels' T; products with few columns are cheaper panel by
+// panel.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_
 
@@ -135,7 +136,7 @@ void CombineHalves(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64
           Triangle{Uplo::kUpper});
 }
 
-// Computes T of columns from the T of their panels, by halves.
+// Computes the T of `columns` columns from `first` on, from the T of their panels, by halves.
 template <typename T>
 void CombineColumns(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t columns) {
   if (columns <= kPanelColumns) return;
@@ -145,7 +146,7 @@ void CombineColumns(Step<T>& on, const BlockReflector<T>& h, int64_t first, int6
   CombineHalves(on, h, first, half, columns);
 }
 
-// Copies T of a panel to its place on the diagonal of the tile column's T.
+// Copies the T of a panel to its place on the diagonal of the tile column's T.
 template <typename T>
 void CopyPanelFactor(Step<T>& on, const TileReflectors& tile, const T* factors,
                      const BlockReflector<T>& h, int64_t first, int64_t columns) {
@@ -153,7 +154,7 @@ void CopyPanelFactor(Step<T>& on, const TileReflectors& tile, const T* factors,
           Block(PanelFactor(factors, tile, first), kPanelColumns, columns, columns));
 }
 
-// Computes T of a tile column from V and the T of its panels.
+// Computes the T of a tile column from V and the T of its panels.
 template <typename T>
 void CombineFactors(Step<T>& on, const TileReflectors& tile, const T* factors,
                     const BlockReflector<T>& h) {

@@ -21,10 +21,11 @@ class TallProducts {
   explicit TallProducts(const RankContext& context)
       : device_(context.device), comm_(context.comm), tuning_(device_.tuning()) {}
 
-  // Whether this rank computes results that are equal on all ranks.
+  // Returns whether this rank computes the small results that all ranks need: every rank does, or
+  // only the first one.
   bool works() const { return !tuning_.small_on_one || comm_.rank() == kFirstRank; }
 
-  // The lower triangle of G := X X^H + beta G, a few columns at a time, each from its diagonal
+  // Computes the lower triangle of G := X X^H + beta G, by groups of columns from their diagonal
   // block down. Doesn't use HERK, which is slow if X has many more columns than rows.
   Status Gram(int64_t n, int64_t rows, const T* x, Real<T> beta, T* g) {
     for (int64_t j = 0; j < n; j += width()) {
@@ -57,10 +58,9 @@ class TallProducts {
     return Status::Ok();
   }
 
-  // Sums up all ranks' matrices (m x n, contiguous) on the ranks that work, with the same bits on
-  // all of them. Each rank sums up the columns of one part and sends them to all, unless only one
-  // rank works. `lower`: only the lower triangle of a square matrix. `received` is as large as the
-  // matrix.
+  // Sums up all ranks' matrices (m x n, contiguous) on the ranks that work, which get the same
+  // bits. Each rank sums up a part of the columns and sends it to all, unless only one rank works.
+  // `lower`: only the lower triangle of a square matrix. `received` is as large as the matrix.
   Status SumOverRanks(int64_t m, int64_t n, T* data, bool lower, T* received) {
     const int ranks = comm_.size(), rank = comm_.rank();
     if (ranks == 1 || m == 0) return Status::Ok();
@@ -105,7 +105,7 @@ class TallProducts {
     JAXMG_RETURN_IF_ERROR(Broadcast(comm_, kMain, kFirstRank, block));
     return WaitAllSent(comm_, kMain);
   }
-  // Sends a matrix of the ranks that work to all ranks.
+  // Sends a matrix to all ranks if only the first rank works.
   Status Spread(int64_t m, int64_t n, T* data) {
     return tuning_.small_on_one ? FromFirst(Block(data, m, m, n)) : Status::Ok();
   }
@@ -114,7 +114,7 @@ class TallProducts {
   static constexpr Stream kMain = Stream::kMain;
 
   Blas<T>& blas() { return device_.blas<T>(); }
-  // The number of columns or rows of a triangle to compute at a time.
+  // Returns the number of columns or rows of a triangle to compute at a time.
   int64_t width() const { return std::max<int64_t>(tuning_.usual_tile / 2, 1); }
 
   Device& device_;

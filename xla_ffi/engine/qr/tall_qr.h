@@ -19,8 +19,8 @@
 //                          every A. (J. Demmel, L. Grigori, M. Hoemmen, J. Langou, SIAM J. Sci.
 //                          Comput. 34, 2012)
 //
-// Each is tried if the previous one fails. All ranks decide by the same numbers, those of rank 0,
-// for which the host waits once a pass. The diagonal of R is real and not negative, so Q and R of
+// Each is tried if the previous one fails. All ranks decide by the same numbers, those of rank 0.
+// The host waits for them once per pass. The diagonal of R is real and nonnegative, so Q and R of
 // an A of full rank don't depend on the number of ranks.
 //
 // Flops over all ranks: m n^2 for the seminormal equations, 3 m n^2 for CholeskyQR2 (2 m n^2

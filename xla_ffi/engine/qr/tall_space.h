@@ -19,9 +19,9 @@ struct TallSizes {
   bool with_q;
 };
 
-// The numbers by which ranks decide, in this order: partial sums of squares of L, of its inverse,
-// and of G - I; the diagonal of G; for each right-hand side, its square and the square of its
-// correction.
+// Ranks choose the next algorithm by these numbers, in this order: partial sums of squares of L, of
+// its inverse, and of G - I; the diagonal of G; for each right-hand side, its square and the square
+// of its correction. NumberElements returns their size in doubles.
 enum TallSums { kOfFactor, kOfInverse, kOfIdentity, kNumTallSums };
 template <typename T>
 int64_t NumberElements(int64_t n, int64_t nrhs) {
@@ -37,7 +37,7 @@ struct TallQrSpace {
   // n x n: the Gram matrix and its factor; the inverse of the factor; matrices from other ranks.
   Piece<T> gram, inverse, received;
   Piece<Real<T>> lengths;    // of A's columns
-  Piece<double> numbers;     // by which ranks decide
+  Piece<double> numbers;     // of NumberElements
   Piece<int32_t> info;       // of Cholesky factorizations
   Piece<Real<T>> largest;    // largest entries of A's columns and of b's, on this rank and then on
                              // all ranks

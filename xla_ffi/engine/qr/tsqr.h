@@ -5,8 +5,8 @@
 //   R1 of all ranks, and `below`, stacked = Q2 R
 //   Q = Q1 (this rank's rows of Q2)
 //
-// All steps factor conj(A), so the conjugate transposes that bring results back to row form undo
-// the conjugation.
+// All steps work on conj(A). The conjugate transposes that convert results back to row form also
+// undo the conjugation.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
 
@@ -35,7 +35,7 @@ template <typename T>
 struct TsqrMemory {
   T* turned;       // rows x n
   T* stack;        // StackRows x n, on ranks that work
-  T* triangle;     // min(rows, n) x n, and n x n
+  T* triangle;     // first min(rows, n) x n, then n x n
   T* reflectors;   // kPanelColumns x n
   T* panels;       // PanelElements
   T* received;     // nrhs x n
@@ -47,10 +47,11 @@ struct TsqrMemory {
 inline int64_t StackRows(int64_t n, int64_t rows, int64_t further, int ranks) {
   return ranks * std::min(rows, n) + further;
 }
-// Returns the elements of workspace of a Householder QR of up to `rows` rows and n columns.
+// Returns the number of elements of workspace of a Householder QR of up to `rows` rows and n
+// columns.
 int64_t PanelElements(int64_t n, int64_t rows);
 
-// Enqueued on all streams, kMain last.
+// Computes q, l and c. Enqueued on all streams, kMain last.
 template <typename T>
 Status Tsqr(const RankContext& context, const TsqrProblem<T>& problem, const TsqrMemory<T>& memory);
 

@@ -9,7 +9,7 @@
 
 namespace jaxmg {
 
-// On the root: the rows of all ranks, as they are and transposed. On every rank: R and the outcome.
+// On the root: the rows of all ranks, also transposed, and R. On every rank: the outcome.
 template <typename T>
 struct WholeQrSpace : RoutineSpace<T> {
   WholeQrSpace(const TallSizes& sizes, const Ranks& ranks);
@@ -18,8 +18,8 @@ struct WholeQrSpace : RoutineSpace<T> {
   Piece<Real<T>> signs;
 };
 
-// Returns whether one rank factors the matrix. It must have neither right-hand sides nor further
-// rows, and be either so small that the number of steps dominates, or so close to square that the
+// Returns whether one rank factors the matrix. The call must have neither right-hand sides nor
+// further rows. The matrix must be so small that latency dominates, or so close to square that the
 // products of CholeskyQR2 are not faster.
 inline bool IsWholeQr(const TallSizes& sizes, int ranks, const Tuning& tuning) {
   constexpr int64_t kTall = 3;

@@ -1,9 +1,9 @@
-// The singular values of a general matrix, by all ranks:
+// The singular values of a general matrix, computed by all ranks:
 //
 //   A ──bidiagonal_band.h──► B, as a Hermitian band ──chase.h──► Tri ──divide.h──► its eigenvalues
 //
-// The upper half of the eigenvalues are the singular values (LAPACK's gesvd without vectors). Their
-// errors are of the size of rounding times the largest singular value.
+// The eigenvalues are the singular values with both signs; the upper half is returned (LAPACK's
+// gesvd without vectors). Errors are of the size of rounding times the largest singular value.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_GESVD_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_GESVD_H_
 
@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// The band and its tridiagonal matrix, and the workspace of a stage.
+// The band, its tridiagonal matrix, and one workspace that the stages use in turn.
 template <typename T>
 struct GesvdSpace : RoutineSpace<T> {
   GesvdSpace(const Sizes& sizes, const Ranks& ranks);
@@ -24,8 +24,8 @@ struct GesvdSpace : RoutineSpace<T> {
 template <typename T>
 Status CheckGesvd(const Sizes& sizes, const Ranks& ranks);
 
-// A routine (routines.h). w (n): the singular values, ascending, on every rank. NaN if *status is
-// not 0. The operand's block is overwritten.
+// A routine (routines.h). Sets w (n) to the singular values, ascending, on every rank; to NaN if
+// *status is not 0. Overwrites the operand's block.
 template <typename T>
 Status GesvdRoutine(const RankContext& context, const Operand<T>& operand, Real<T>* w);
 

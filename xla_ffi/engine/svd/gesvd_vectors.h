@@ -1,14 +1,14 @@
-// The singular value decomposition A = U S V^H of a square matrix, by all ranks:
+// The singular value decomposition A = U S V^H of a square matrix, computed by all ranks:
 //
 //   A ─polar.h─► Q, H ─eigenproblem.h─► V, W ─► sorted, corrected: V, S ─products.h─► Q V, V^H
 //
-// With A = Q H and H = V W V^H, A = (Q V) W V^H (N. J. Higham, P. Papadimitriou, Parallel Comput.
-// 20, 1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps are backward
-// stable: the errors of singular values are of the size of rounding times the largest one.
+// If A = Q H and H = V W V^H, then A = (Q V) W V^H (N. J. Higham, P. Papadimitriou, Parallel
+// Comput. 20, 1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps are
+// backward stable: the errors of singular values are of the size of rounding times the largest one.
 //
 // If V is not orthonormal to rounding, a Newton-Schulz step corrects it. Two eigenvectors with
-// small residuals are far from orthogonal only if their eigenvalues are close, so the step keeps
-// the residual small.
+// small residuals are far from orthogonal only if their eigenvalues are close, so the correction
+// keeps residuals small.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_GESVD_VECTORS_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_GESVD_VECTORS_H_
 
@@ -29,7 +29,7 @@ struct SingularVectors {
 };
 
 // A rank's memory in addition to A and the results. The polar decomposition and the last products
-// use the memory of the eigenproblem. H has its own memory if it doesn't fit into V^H's.
+// use the memory of the eigenproblem. H has its own memory unless it fits into that of V^H.
 template <typename T>
 struct GesvdVectorsSpace {
   GesvdVectorsSpace(const Sizes& sizes, const SingularVectors<T>& wanted, const Ranks& ranks);
@@ -46,12 +46,12 @@ struct GesvdVectorsSpace {
   Pieces in_polar, in_products;  // both in the memory of the eigenproblem
   PolarSteps<T> polar;
   Piece<T> v, corrected, stage;
-  int64_t elements;  // of the larger of the two
+  int64_t elements;  // of the larger one of in_polar and in_products
   int64_t host_bytes;
 };
 
-// A routine (routines.h). Overwrites the block, with the rows of U if wanted.u is null. If A has an
-// element that isn't finite, *status is kNotFinite. Results are NaN if *status is not 0.
+// A routine (routines.h). Overwrites the block; if wanted.u is null, with the rows of U. If A has
+// an element that isn't finite, *status is kNotFinite. Results are NaN if *status is not 0.
 template <typename T>
 Status GesvdVectorsRoutine(const RankContext& context, const Operand<T>& operand,
                            const SingularVectors<T>& wanted);

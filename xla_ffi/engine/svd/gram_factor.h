@@ -1,5 +1,5 @@
 // The Cholesky factor of a positive definite matrix that is distributed by rows, such as a Gram
-// matrix, and products with its inverse: the steps of potrf and solve_rows (factor.h) inside
+// matrix, and products with its inverse: the steps of potrf and solve_rows (factor.h) as a part of
 // another rank program, in that program's memory.
 //
 // In the engine's column-major form, M = L L^H is the conjugate of the matrix A. A rank's rows of X
@@ -12,15 +12,15 @@
 
 namespace jaxmg {
 
-// Two tile columns, or the panels of Potrf; an overflow tile; and the workspace of solves with
-// vectors.
+// One region for two tile columns or the panels of Potrf; an overflow tile; and the workspace of
+// SolveVector.
 template <typename T>
 struct GramFactorSpace {
   GramFactorSpace(Pieces& pieces, const Sizes& sizes, const Ranks& ranks);
 
   Tiles tiles;
   Tiles factored;  // as in PotrfSpace
-  int64_t order;   // of the inverted diagonal blocks
+  int64_t order;   // of the diagonal blocks that are inverted for SolveVector
   Piece<T> panels, overflow, inverses, local, sums;
 };
 

@@ -20,7 +20,7 @@ namespace jaxmg {
 template <typename T>
 using InDouble = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// The iteration's memory; and X, if A is needed afterwards or has another dtype.
+// The iteration's memory, and memory for X if A is needed afterwards or has another dtype.
 template <typename T>
 struct PolarSteps {
   // `hermitian`: whether H is requested, for which the caller has memory. `in_double`: whether the
@@ -36,20 +36,20 @@ struct PolarSteps {
   int64_t host_bytes;
 };
 
-// The decomposition inside another rank program, in its memory.
+// The decomposition as a part of another rank program, in that program's memory.
 template <typename T>
 class Polar {
  public:
-  // `a` is this rank's rows of A, n x block. `h` is memory for the rows of H, or null, in agreement
-  // with `space`. `host` has its host_bytes.
+  // `a` is this rank's rows of A, n x block. `h` is memory for the rows of H, or null if `space`
+  // was made without H. `host` has space.host_bytes.
   Polar(const RankContext& context, const Sizes& sizes, const PolarSteps<T>& space,
         const Workspace& workspace, T* a, T* h, void* host);
 
   // Must be called before the ranks start to work.
   Status Prepare() const;
 
-  // a := the rows of U; h := the rows of 2^-exponent H. Sets *finite to false if A has an element
-  // that isn't finite; then both are undefined.
+  // a := the rows of U; h := the rows of 2^-exponent H, unless it is null. Sets *finite to false if
+  // A has an element that isn't finite; then both are undefined.
   Status Compute(int* exponent, bool* finite) const;
 
  private:
@@ -60,11 +60,12 @@ class Polar {
   template <typename W>
   Qdwh<W> IterationOf(const QdwhSpace<W>& space) const;
 
-  // Computes the exponent of the smallest power of two that exceeds all entries of A.
+  // Computes the exponent of the smallest power of two that exceeds all entries of A, and whether
+  // all entries are finite.
   Status FindExponent(int* exponent, bool* finite) const;
   Status Iterate(bool* finite) const;
   Status IterateInDouble(bool* finite) const;
-  // h := the Hermitian part of U^H A. The scratch has as many elements as h.
+  // h := the Hermitian part of U^H A. `scratch` has as many elements as h.
   Status FormHermitian(T* u, T* scratch) const;
 
   const RankContext& context_;
@@ -83,9 +84,9 @@ struct PolarSpace : RoutineSpace<T> {
 };
 
 // A routine (routines.h). Overwrites the block with the rows of U, which has orthonormal columns
-// whatever the rank of A. Unless h is null, writes the rows of H to it: block x n, row-major; it
+// whatever the rank of A. Unless h is null, writes the rows of H to it: block x n, row-major. h
 // must not overlap the operand's block. If A has an element that isn't finite, *status is
-// kNotFinite and both are NaN.
+// kNotFinite, and U and H are NaN.
 template <typename T>
 Status PolarRoutine(const RankContext& context, const Operand<T>& operand, bool in_double, T* h);
 

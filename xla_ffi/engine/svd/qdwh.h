@@ -1,6 +1,6 @@
-// QDWH, the dynamically weighted Halley iteration: the unitary factor U of A = U H, by all ranks
-// (Y. Nakatsukasa, Z. Bai, F. Gygi, SIAM J. Matrix Anal. Appl. 31, 2010; Y. Nakatsukasa, N. J.
-// Higham, SIAM J. Sci. Comput. 35, 2013).
+// QDWH, the dynamically weighted Halley iteration: computes the unitary factor U of A = U H by all
+// ranks (Y. Nakatsukasa, Z. Bai, F. Gygi, SIAM J. Matrix Anal. Appl. 31, 2010; Y. Nakatsukasa, N.
+// J. Higham, SIAM J. Sci. Comput. 35, 2013).
 //
 // A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2). Its weights map
 // the interval [l, 1] as close to 1 as such a function can. A step is computed in one of two ways:
@@ -45,7 +45,7 @@ Weights WeightsOf(double low);
 // (two on a single rank).
 template <typename T>
 struct QdwhSpace {
-  // `gram`: whether to reserve memory for X^H X.
+  // `gram`: whether to reserve memory for X^H X; otherwise the caller passes it.
   QdwhSpace(Pieces& pieces, const Sizes& sizes, const Ranks& ranks, bool gram);
 
   Piece<T> gram;
@@ -68,12 +68,13 @@ class Qdwh {
   // Must be called before the ranks start to work.
   Status Prepare();
 
-  // x: this rank's rows of a square matrix, n x block, whose largest entry is between 1/2 and 1.
-  // Sets *x to the rows of U, which are in this memory or in a matrix of the workspace. Sets
-  // *finite to false if the iteration met a value that is not a number; then U is undefined.
+  // On entry *x points to this rank's rows of a square matrix, n x block, whose largest entry is
+  // between 1/2 and 1. On exit it points to the rows of U, which are in this memory or in a matrix
+  // of the workspace. Sets *finite to false if the iteration met a value that isn't finite; then U
+  // is undefined.
   Status Run(T** x, bool* finite);
 
-  // Memory of n x block elements that is free after Run.
+  // Returns memory of n x block elements that is free after Run.
   T* free(int i) const { return spare_[i]; }
   T* gram() const { return gram_; }
   T* stage() const { return workspace_.Get(space_.stage); }
@@ -103,9 +104,9 @@ class Qdwh {
   Status ByInverse(const Weights& weights);
   Status ByQr(const Weights& weights);
   Status BySeries(State& state);
-  // spare_[0] := L^-1 of the factor; spare_[1] := Q1 = sqrt(c) X L^-H.
+  // spare_[0] := L^-1 of the factor; spare_[1] := Q1 = sqrt(c) X L^-H. `root` is sqrt(c).
   Status FormQ(double root);
-  // Corrects Q1 by D = Q1^H Q1 + Q2^H Q2 - I, which is in gram_.
+  // Multiplies Q1 by (I + D)^-1, where D = Q1^H Q1 + Q2^H Q2 - I is in gram_; if `near`, by I - D.
   Status Correct(bool near);
 
   // gram := factor gram + I
@@ -114,13 +115,13 @@ class Qdwh {
   Status GramOf(T* x, double alpha, double beta, T* gram);
   Status Combine(double alpha, const T* a, double beta, T* c);
   Status AddToDiagonal(double value, T* a);
-  // Makes a vector of noise of length 1, equal on all ranks.
+  // Sets v to noise, scaled to length 1 and equal on all ranks.
   Status MakeNoise(T* v);
   Status Normalize(T* v);
-  // Computes |v| and |matrix|, in the Frobenius norm, on the host of every rank.
+  // Reads the norm of v (unless it is null) and the Frobenius norm of the matrix `of` to the hosts
+  // of all ranks.
   Status ReadNorms(const T* v, const T* of, double* vector, double* frobenius);
-  // Computes an upper bound of the 2-norm of a Hermitian matrix that exceeds it by at most a
-  // quarter.
+  // Computes an upper bound of the 2-norm of a Hermitian matrix, at most a quarter too large.
   Status Norm(const T* hermitian, double* norm);
 
   const RankContext& context_;

@@ -1,10 +1,10 @@
-// The singular value decomposition of a matrix on one rank, by its device's solver for a whole
-// matrix. Used because the ranks of a process share its processors and memory, and LAPACK takes a
-// third of the operations of a polar decomposition.
+// The singular value decomposition of a square matrix on one rank, by its device's solver for a
+// whole matrix. Used because the ranks of a process share its processors and memory, and LAPACK
+// takes a third of the operations of a polar decomposition.
 //
-// The root's gathered rows of A are the columns of M = A^T = W S Z^H. So A = (Z^H)^T S W^T: the
-// columns of Z^H are the rows of U, and the columns of W are the rows of V^H. Nothing is
-// transposed.
+// The root gathers the rows of A, which are the columns of M = A^T = W S Z^H. So A = (Z^H)^T S W^T:
+// the columns of Z^H are the rows of U, and the columns of W are the rows of V^H. Nothing needs to
+// be transposed.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_WHOLE_SVD_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_WHOLE_SVD_H_
 
@@ -14,8 +14,7 @@
 
 namespace jaxmg {
 
-// On the root: the whole matrix and, with vectors, the vectors of both sides and all singular
-// values.
+// On the root: the whole matrix, all singular values and, with vectors, the vectors of both sides.
 template <typename T>
 struct WholeSvdSpace : RoutineSpace<T> {
   WholeSvdSpace(const Sizes& sizes, bool vectors, const Ranks& ranks);
@@ -27,8 +26,8 @@ struct WholeSvdSpace : RoutineSpace<T> {
 // Returns whether one rank decomposes a matrix of this order.
 inline bool IsWholeSvd(int64_t n, const Tuning& tuning) { return n <= tuning.whole_svd_order; }
 
-// A routine (routines.h). As GesvdVectorsRoutine with `vectors`, else as GesvdRoutine, with
-// wanted.s in the role of w.
+// A routine (routines.h). With `vectors`, as GesvdVectorsRoutine; without, as GesvdRoutine, which
+// sets wanted.s in place of w.
 template <typename T>
 Status WholeSvdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                        const SingularVectors<T>& wanted);

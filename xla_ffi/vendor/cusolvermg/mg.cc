@@ -15,7 +15,7 @@ constexpr int64_t kSyevdWidth = 256, kMostSyevdWidth = 1024;
 // The library's maximum number of right-hand sides.
 constexpr int64_t kMostRightHandSides = 256;
 
-// Uses the engine's rule, because the same reasons apply to wide and narrow tiles.
+// Uses the engine's rule, because the same trade-off between wide and narrow tiles applies.
 template <typename T>
 int64_t FactorWidth(const RankContext& context, const Operand<T>& operand) {
   return operand.tile > 0
@@ -151,7 +151,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
   JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.SetStatus(info); }));
   if (info == 0) {
-    int ignored = 0;  // a singular factor has already failed
+    int ignored = 0;  // 0: Factor would have reported a singular factor
     JAXMG_RETURN_IF_ERROR(solver.Call(
         [&](int* i) {
           return solver.library().cusolverMgPotri(

@@ -11,16 +11,16 @@
 
 namespace jaxmg::mg {
 
-// The same as PotrsRoutine. Solves right-hand sides in groups of at most 256. Workspace: the
-// library's, one tile column, two copies of a group.
+// As PotrsRoutine. Solves right-hand sides in groups of at most 256. Workspace: the library's, one
+// tile column, and two copies of a group.
 template <typename T>
 Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution);
 
-// The same as PotriRoutine.
+// As PotriRoutine.
 template <typename T>
 Status Potri(const RankContext& context, const Operand<T>& operand);
 
-// The same as SyevdRoutine. Workspace: a copy of the block, and the library's.
+// As SyevdRoutine. Workspace: a copy of the block, and the library's.
 template <typename T>
 Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w);
 

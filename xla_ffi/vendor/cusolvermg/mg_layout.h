@@ -49,8 +49,8 @@ inline Status ForPieces(const TileColumns& tiles, int64_t block,
   return Status::Ok();
 }
 
-// Copies the contiguous blocks of `columns` to tiles in `tiled`, or back, from the diagonal on.
-// Enqueued on kMain; the ranks' memory may change afterwards.
+// Copies the lower triangle from `blocks`, the ranks' contiguous columns, to tiles in `tiled`, or
+// back. Enqueued on kMain; later work on kMain may overwrite the source.
 template <typename T>
 Status CopyPieces(const RankContext& context, const TileColumns& tiles, int64_t block, T* blocks,
                   T* tiled, bool to_tiles) {

@@ -82,7 +82,7 @@ class Solver {
     return Status::Ok();
   }
 
-  // Runs `step` on every rank, and waits until its device is idle, for the library.
+  // Runs `step` on every rank, and waits until its device is idle, as the library requires.
   Status Step(const std::function<Status()>& step) {
     return RunCollectively(comm_, [&]() -> Status {
       JAXMG_RETURN_IF_ERROR(step());
@@ -103,7 +103,7 @@ class Solver {
     return CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_, /*to_tiles=*/false);
   }
 
-  // The contiguous blocks as the engine's matrix.
+  // Returns the contiguous blocks as the engine's matrix.
   Matrix<T> matrix() const {
     return {Tiles(n(), operand_.block, ranks_, tiles_.width), rank(), n(), operand_.a, nullptr};
   }
@@ -125,8 +125,8 @@ class Solver {
         }
         JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
       }
-      // The library sometimes returns CUSOLVER_STATUS_INTERNAL_ERROR for a matrix that is not
-      // positive definite.
+      // CUSOLVER_STATUS_INTERNAL_ERROR with info > 0 means that the matrix is not positive
+      // definite.
       if (library_info_ > 0) return Status::Ok();
       JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", tiles_.width,
                        " columns on ", ranks_, " GPUs, info ", library_info_);
@@ -147,7 +147,7 @@ class Solver {
 
   const Outcome<T>& outcome() const { return *outcome_; }
 
-  // Computes *status from the library's info and from NaN on diagonals.
+  // Sets *status from the library's info; if that is 0, from NaN on the factor's diagonal.
   Status SetStatus(int info) {
     if (info > 0) {
       JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, outcome_->info(), 1, info));

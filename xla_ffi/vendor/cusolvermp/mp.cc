@@ -20,7 +20,7 @@ int64_t WidthOf(int64_t n, int64_t requested, int64_t usual, const Grid& grid) {
   return std::max<int64_t>(std::min(requested > 0 ? requested : usual, (n + most - 1) / most), 1);
 }
 
-// One rank's part of a call, which the routines share.
+// One rank's part of a call; common to all routines.
 template <typename T>
 class Solver {
  public:
@@ -47,8 +47,8 @@ class Solver {
   cusolverMpMatrixDescriptor_t descriptor() const { return descriptor_.get(); }
   const T* source() const { return operand_.source != nullptr ? operand_.source : operand_.a; }
 
-  // Allocates memory, including that of `allocate`, and initializes the library and the matrix's
-  // descriptor.
+  // Allocates memory, calls `allocate` for further memory, and initializes the library and the
+  // matrix's descriptor.
   Status Prepare(const std::function<Status()>& allocate) {
     JAXMG_RETURN_IF_ERROR(RunCollectively(context_.comm, [&]() -> Status {
       char* records = nullptr;
@@ -89,7 +89,7 @@ class Solver {
     });
   }
 
-  // Calls the library; the info is on this rank.
+  // Calls the library, and copies its info on this rank to *info.
   Status Call(const char* routine, const std::function<cusolverStatus_t()>& call,
               int32_t* info = nullptr) {
     return session_->Run([&]() -> Status {
@@ -126,7 +126,7 @@ class Solver {
     return device_.CopyToHost(Stream::kMain, status, operand_.status, sizeof(*status));
   }
 
-  // Copies all of M to tiles. The status is kNotFinite if an element isn't.
+  // Copies all of M to tiles. Sets the status to kNotFinite if an element isn't finite.
   Status TakeAll(int32_t* status) {
     return Step([&]() -> Status {
       JAXMG_RETURN_IF_ERROR(
@@ -139,7 +139,7 @@ class Solver {
     });
   }
 
-  // Sets the status to the info that the library has found, if it isn't 0.
+  // Sets the status to `found`, the library's info, if that is positive.
   Status TakeInfo(int32_t found, int32_t* status) {
     if (found > 0) {
       JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, outcome_->info(), 1, found));
@@ -179,7 +179,7 @@ class Solver {
   Descriptor descriptor_;
 };
 
-// The library's options of a routine, all as they are by default.
+// The library's options for a routine, with their default values.
 template <typename Handle, auto kCreate, auto kDestroy>
 class Options {
  public:
@@ -301,9 +301,9 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   });
 }
 
-// The library solves with A, not with its transpose, and the ranks have columns of M = A^T. So M is
-// copied to tiles on the transposed grid, and each rank's tiles of conj(A) = M^H are those of M
-// transposed. What is solved is conj(A) conj(x) = conj(b).
+// The library can't solve with a transposed matrix, and the ranks have columns of M = A^T. So M is
+// copied to tiles on the transposed grid. Each rank then transposes and conjugates its tiles of M,
+// which gives its tiles of M^H = conj(A). The system solved is conj(A) conj(x) = conj(b).
 template <typename T>
 Status Gesv(const RankContext& context, const Operand<T>& operand,
             const GeneralSolution<T>& solution) {
@@ -320,9 +320,10 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
   const int64_t columns = layout.LocalColumns(layout.grid.column(rank));
   T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
   T* m = nullptr;
-  // In the first row of the grid those of this rank's columns, counted from 1; elsewhere undefined.
+  // Ranks in the first row of the grid have the pivots of their columns, counted from 1; the pivots
+  // of other ranks are undefined.
   int64_t* pivots = nullptr;
-  int32_t* unused = nullptr;  // what CheckLuFactor makes of them
+  int32_t* unused = nullptr;  // the converted pivots that CheckLuFactor writes
   JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
     int64_t most = 0;
     for (int r = 0; r < context.comm.size(); ++r) most = std::max(most, b.Elements(r));
@@ -384,7 +385,7 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
         },
         &found));
     JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
-      // The library's info counts within a tile, so that the diagonal is looked at.
+      // The library's info counts from the beginning of a tile, so the diagonal is checked instead.
       JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t k, T* tile, int64_t order) {
         return device.cuda_status().CheckLuFactor(
             Stream::kMain, order, static_cast<const T*>(tile), layout.ld(rank), k * layout.width,
@@ -410,7 +411,7 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
       JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, nrhs, whole, n, solution.x, nrhs));
     }
     JAXMG_RETURN_IF_ERROR(solver.outcome().Set());
-    // NaN: all bits of it.
+    // All bits set: NaN.
     constexpr int64_t kWord = sizeof(int32_t);
     JAXMG_RETURN_IF_ERROR(device.FillInt32(
         Stream::kMain, reinterpret_cast<int32_t*>(solution.log_abs), sizeof(Real<T>) / kWord, -1));
@@ -478,8 +479,9 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   });
 }
 
-// The ranks have columns of M = A^T, of which the library makes U S V^H. So A = conj(V) S U^T: a
-// rank's rows of its left vectors are columns of V^H, and those of the right ones columns of U.
+// The ranks have columns of M = A^T, which the library decomposes as M = U S V^H. So A = conj(V) S
+// U^T. A rank's rows of conj(V), A's left vectors, are columns of V^H. Its rows of A's right
+// vectors are columns of U.
 template <typename T>
 Status Gesvd(const RankContext& context, const Operand<T>& operand, bool vectors, T* vh,
              Real<T>* s) {
@@ -533,7 +535,8 @@ Status Gesvd(const RankContext& context, const Operand<T>& operand, bool vectors
   });
 }
 
-// A = M^T has the unitary factor U^T of that of M, so that a rank's rows are columns of U.
+// If U is the unitary factor of M, U^T is the unitary factor of A = M^T. So a rank's rows of the
+// result are columns of U.
 template <typename T>
 Status Polar(const RankContext& context, const Operand<T>& operand) {
   constexpr cudaDataType kType = Solver<T>::kType;
@@ -543,7 +546,7 @@ Status Polar(const RankContext& context, const Operand<T>& operand) {
   const CusolverMp& library = Get<CusolverMp>();
   PolarOptions options;
   JAXMG_RETURN_IF_ERROR(RunCollectively(context.comm, [&] { return options.Create(); }));
-  // Without the Hermitian factor.
+  // Null pointers: the Hermitian factor is not requested.
   JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
     JAXMG_CHECK_CUDA(library.cusolverMpPolar_bufferSize(
                          solver.handle(), options.get(), CUBLAS_FILL_MODE_FULL, n, n, solver.a(), 1,

@@ -1,7 +1,7 @@
 // cuSOLVERMp with the signatures of engine/routines.h.
 //
 // The library uses one process per GPU, connected by NCCL, and every rank calls it. It needs square
-// tiles on a two-dimensional grid of ranks, to which the matrix is copied.
+// tiles on a two-dimensional grid of ranks, so the matrix is copied to such tiles.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_H_
 
@@ -9,35 +9,36 @@
 
 namespace jaxmg::mp {
 
-// The same as PotrsRoutine. Workspace: a copy of the block, two columns of tiles, at most three
-// copies of the right-hand sides, and the library's.
+// As PotrsRoutine. Workspace: a copy of the block, two columns of tiles, at most three copies of
+// the right-hand sides, and the library's workspace.
 template <typename T>
 Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution);
 
-// The same as GesvRoutine, but that there is no determinant, which is NaN, that x is NaN if the
-// status isn't 0, and that the status of a singular matrix may be kNotFinite, for the library
-// divides by a pivot that is zero. Workspace: two copies of the block, two columns of tiles, at
-// most three copies of the right-hand sides, and the library's.
+// As GesvRoutine, with three differences. The determinant is NaN. x is NaN if the status isn't 0.
+// The status of a singular matrix may be kNotFinite, because the library divides by a zero pivot.
+// Workspace: two copies of the block, two columns of tiles, at most three copies of the right-hand
+// sides, and the library's workspace.
 template <typename T>
 Status Gesv(const RankContext& context, const Operand<T>& operand,
             const GeneralSolution<T>& solution);
 
-// The same as SyevdRoutine. Workspace: a copy of the block and one of the eigenvectors, two columns
-// of tiles, and the library's.
+// As SyevdRoutine. Workspace: copies of the block and of the eigenvectors, two columns of tiles,
+// and the library's workspace.
 template <typename T>
 Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w);
 
-// The singular value decomposition A = U S V^H of a square matrix. operand.a: this rank's rows of
-// U, vh: its rows of V^H, both stored row after row; without `vectors` operand.a is undefined and
-// vh isn't used. s (n): the singular values, descending, on every rank. NaN if *status is not 0.
-// Workspace: three copies of the block, two columns of tiles, and the library's.
+// Computes the singular value decomposition A = U S V^H of a square matrix. operand.a becomes this
+// rank's rows of U, and vh its rows of V^H, both row-major. Without `vectors`, operand.a is
+// undefined and vh isn't used. s (n): the singular values, descending, on every rank. All results
+// are NaN if *status is not 0. Workspace: three copies of the block, two columns of tiles, and the
+// library's workspace.
 template <typename T>
 Status Gesvd(const RankContext& context, const Operand<T>& operand, bool vectors, T* vh,
              Real<T>* s);
 
-// The unitary factor of the polar decomposition of a square matrix. operand.a: this rank's rows of
-// it; NaN if *status is not 0. Workspace: a copy of the block, two columns of tiles, and the
-// library's.
+// Computes the unitary factor of the polar decomposition of a square matrix. operand.a becomes this
+// rank's rows of the factor; NaN if *status is not 0. Workspace: a copy of the block, two columns
+// of tiles, and the library's workspace.
 template <typename T>
 Status Polar(const RankContext& context, const Operand<T>& operand);
 

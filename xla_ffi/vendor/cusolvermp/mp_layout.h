@@ -24,12 +24,13 @@ struct Grid {
   int rank(int row, int column) const {
     return by_rows ? row * columns + column : row + column * rows;
   }
-  // The grid in which each rank has the tiles of A^T that it has of A in this one.
+  // Returns the grid in which each rank has, of A^T, the transposed tiles that it has of A in this
+  // grid.
   Grid Transposed() const { return {columns, rows, !by_rows}; }
 };
 
-// The grid with `rows` rows. 0: the grid that is closest to a square with at most as many rows as
-// columns.
+// Returns the grid with `rows` rows; if `rows` is 0, the grid closest to a square that has no more
+// rows than columns.
 inline Grid GridOf(int ranks, int64_t rows) {
   if (rows == 0) {
     for (int divisor = 1; divisor * divisor <= ranks; ++divisor) {
@@ -39,30 +40,30 @@ inline Grid GridOf(int ranks, int64_t rows) {
   return {static_cast<int>(rows), static_cast<int>(ranks / rows)};
 }
 
-// The number of the first `count` rows or columns, in tiles of `width`, that belong to position
-// `place` of `places` (ScaLAPACK's NUMROC).
+// Returns how many of the first `count` rows (or columns), in tiles of `width`, belong to row (or
+// column) `place` of the grid's `places` (ScaLAPACK's NUMROC).
 inline int64_t LocalCount(int64_t count, int64_t width, int place, int places) {
   const int64_t whole = count / width, rest = whole % places;
   const int64_t tiles = whole / places + (place < rest ? 1 : 0);
   return tiles * width + (place == rest ? count % width : 0);
 }
 
-// A matrix in square tiles: tile (i, j) belongs to the rank in row i mod grid.rows and column j mod
-// grid.columns, where its rows and columns follow those of the previous tile.
+// A matrix in square tiles. Tile (i, j) belongs to the rank in row i mod grid.rows and column j mod
+// grid.columns of the grid. A rank stores its tiles as one column-major matrix.
 struct GridLayout {
   int64_t rows, columns, width;
   Grid grid;
 
   int64_t LocalRows(int grid_row) const { return RowsBefore(rows, grid_row); }
   int64_t LocalColumns(int grid_column) const { return ColumnsBefore(columns, grid_column); }
-  // The number of a rank's rows or columns before a row or column of the matrix.
+  // Return the number of a rank's rows (columns) before a row (column) of the matrix.
   int64_t RowsBefore(int64_t row, int grid_row) const {
     return LocalCount(row, width, grid_row, grid.rows);
   }
   int64_t ColumnsBefore(int64_t column, int grid_column) const {
     return LocalCount(column, width, grid_column, grid.columns);
   }
-  // The stride of a rank's columns; positive even if it has no rows.
+  // Returns the leading dimension of a rank's tiles; positive even if it has no rows.
   int64_t ld(int rank) const { return std::max<int64_t>(LocalRows(grid.row(rank)), 1); }
   int64_t Elements(int rank) const { return ld(rank) * LocalColumns(grid.column(rank)); }
   int64_t tiles_down() const { return (rows + width - 1) / width; }
@@ -72,7 +73,7 @@ struct GridLayout {
   int owner(int64_t i, int64_t j) const {
     return grid.rank(static_cast<int>(i % grid.rows), static_cast<int>(j % grid.columns));
   }
-  // The offset of tile (i, j) in its owner's elements.
+  // Returns the offset of tile (i, j) in its owner's memory.
   int64_t offset(int64_t i, int64_t j) const {
     return j / grid.columns * width * ld(owner(i, j)) + i / grid.rows * width;
   }
@@ -91,7 +92,7 @@ inline Cut CutOf(const GridLayout& layout, int64_t block, int rank, int64_t numb
   return {tile, first, std::max<int64_t>(std::min((tile + 1) * layout.width, end) - first, 0)};
 }
 
-// The number of rounds after which every rank has distributed all of its cuts.
+// Returns the number of rounds after which every rank has distributed all of its cuts.
 inline int64_t Rounds(const GridLayout& layout, int64_t block) { return block / layout.width + 2; }
 
 // Calls f(tile row) for the tile rows of a row of the grid, from `first` on.
@@ -107,18 +108,18 @@ Status ForTileRows(const GridLayout& layout, int grid_row, int64_t first, const 
 
 enum class Part { kLower, kAll };
 
-// Copies `blocks`, this rank's `block` columns of a square matrix, to the tiles in `local`: full
-// tiles, all of them or those on and below the diagonal. `staging` holds two columns of tiles.
-// Enqueued on kMain.
+// Copies `blocks`, this rank's `block` columns of a square matrix, to the ranks' tiles in `local`:
+// all tiles, or the tiles on and below the diagonal. `staging` holds two columns of tiles. Enqueued
+// on kMain.
 template <typename T>
 Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t block, const T* blocks,
               T* local, T* staging, Part part = Part::kLower) {
   Communicator& comm = context.comm;
   const int rank = comm.rank(), ranks = comm.size();
   const int64_t n = layout.rows, ld = layout.ld(rank);
-  // The first tile row that is copied of a cut.
+  // Returns the first tile row of a cut that is copied.
   auto top = [&](const Cut& cut) { return part == Part::kAll ? 0 : cut.tile; };
-  // The rows of a cut that belong to a row of the grid.
+  // Returns the number of a cut's copied rows that belong to a row of the grid.
   auto rows_of = [&](const Cut& cut, int row) {
     return layout.LocalRows(row) - layout.RowsBefore(top(cut) * layout.width, row);
   };
@@ -126,7 +127,7 @@ Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t bloc
     const T* data = blocks + (cut.first - rank * block) * n + i * layout.width;
     return Block(data, n, layout.height(i), cut.columns);
   };
-  // The part of a cut for this rank, from tile row i on.
+  // Returns the place of a cut in this rank's tiles, from tile row i on.
   auto target = [&](const Cut& cut, int64_t i, int64_t rows) {
     const int64_t column = layout.ColumnsBefore(cut.first, layout.grid.column(rank));
     return Block(local + column * ld + i / layout.grid.rows * layout.width, ld, rows, cut.columns);
@@ -134,7 +135,7 @@ Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t bloc
   auto first_row = [&](const Cut& cut, int row) {
     return layout.RowsBefore(top(cut) * layout.width, row) / layout.width * layout.grid.rows + row;
   };
-  // For each half of the staging, the blocks sent to each rank after its last use.
+  // For each half of the staging, by rank: the count of blocks sent when the half was last used.
   std::array<std::vector<int64_t>, 2> sent = {std::vector<int64_t>(ranks, 0),
                                               std::vector<int64_t>(ranks, 0)};
   for (int64_t round = 0; round < Rounds(layout, block); ++round) {
@@ -176,8 +177,8 @@ Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t bloc
   return WaitAllSent(comm, Stream::kMain);
 }
 
-// The reverse of ToGrid: copies all ranks' tiles of a square matrix to their `block` columns of it.
-// `staging` holds a column of tiles. Enqueued on kMain.
+// Undoes ToGrid: copies the ranks' tiles of a square matrix back to `blocks`, their `block`
+// columns. `staging` holds a column of tiles. Enqueued on kMain.
 template <typename T>
 Status FromGrid(const RankContext& context, const GridLayout& layout, int64_t block, T* local,
                 T* blocks, T* staging) {
@@ -185,7 +186,7 @@ Status FromGrid(const RankContext& context, const GridLayout& layout, int64_t bl
   const int rank = comm.rank(), ranks = comm.size();
   const Grid& grid = layout.grid;
   const int64_t n = layout.rows;
-  // The part of a rank's cut that this rank has, all of its rows.
+  // Returns this rank's rows of another rank's cut.
   auto in_local = [&](const Cut& cut) {
     const int64_t column = layout.ColumnsBefore(cut.first, grid.column(rank));
     return Block(local + column * layout.ld(rank), layout.ld(rank),
@@ -227,8 +228,8 @@ Status FromGrid(const RankContext& context, const GridLayout& layout, int64_t bl
   return WaitAllSent(comm, Stream::kMain);
 }
 
-// Copies a whole matrix, which is equal on every rank, to this rank's tiles, or this rank's tiles
-// to it. Enqueued on kMain.
+// Copies this rank's tiles from `whole`, a whole matrix that is equal on every rank, or to it.
+// Enqueued on kMain.
 template <typename T>
 Status CopyTiles(const RankContext& context, const GridLayout& layout, int rank, T* whole, T* local,
                  bool to_tiles) {
@@ -246,8 +247,8 @@ Status CopyTiles(const RankContext& context, const GridLayout& layout, int rank,
   return Status::Ok();
 }
 
-// Gathers all ranks' tiles to the whole matrix on every rank. `received` holds the tiles of any
-// rank.
+// Gathers all ranks' tiles to the whole matrix on every rank. `received` has space for the tiles of
+// any one rank.
 template <typename T>
 Status ToWhole(const RankContext& context, const GridLayout& layout, T* local, T* received,
                T* whole) {
@@ -277,7 +278,7 @@ Status ToRows(const RankContext& context, const GridLayout& layout, int64_t bloc
   const int rank = comm.rank(), ranks = comm.size();
   const Grid& grid = layout.grid;
   auto begin = [&](int r) { return std::min(r * block, layout.rows); };
-  // The number of rows in a row of the grid before a rank's block.
+  // Returns the number of rows in a row of the grid before a rank's block.
   auto before = [&](int r, int grid_row) { return layout.RowsBefore(begin(r), grid_row); };
   auto count = [&](int r, int grid_row) { return before(r + 1, grid_row) - before(r, grid_row); };
   for (int64_t round = 0; round * grid.columns < layout.tiles_across(); ++round) {

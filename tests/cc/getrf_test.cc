@@ -210,9 +210,9 @@ TEST(NonFiniteInputIsReported) {
   }
 }
 
-// Replaces LAPACK's getrf by one that returns pivots out of range, as it may where elimination
-// produces NaN. It must not get NaN as input. The panel's pivots are rows in any case, and info is
-// kNotFinite.
+// Replaces LAPACK's getrf by one that returns pivots out of range, as it may if elimination
+// produces NaN. It must not get NaN as input. FactorPanel's pivots are valid rows in any case, and
+// its info is kNotFinite.
 TEST(PivotsAreRows) {
   static auto* const getrf = HostLapack<double>().getrf;
   static bool got_nan = false;

@@ -67,7 +67,7 @@ void CheckSolveRows() {
   }
 }
 
-// Checks that the parts of a factor have the bits of the host device's.
+// Checks that the parts of a factor equal the host device's bit for bit.
 template <typename T, typename Kernel>
 void CheckSplit(const Kernel& kernel) {
   std::mt19937_64 random(5);
@@ -113,7 +113,7 @@ TEST(PartsAreThoseOfTheHost) {
   CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
 }
 
-// Checks that the scales of rows and columns of every size have the bits of the host device's.
+// Checks that the scales of rows and columns of every size equal the host device's bit for bit.
 template <typename T, typename Kernel>
 void CheckPartScales(const Kernel& kernel) {
   std::mt19937_64 random(8);
@@ -402,7 +402,7 @@ TEST(SumsAndRunningMaxima) {
   CheckSequences<double>();
 }
 
-// Columns one unit longer than a few segments, in units of 4, 8 and 16 bytes, with padding.
+// Columns one unit longer than two segments, in units of 4, 8 and 16 bytes, with padding.
 TEST(CopyColumnsLeavesThePaddingUnchanged) {
   for (const size_t unit : {4, 8, 16}) {
     const size_t height = 2 * kCopySegment + unit, columns = 3;

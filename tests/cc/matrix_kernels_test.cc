@@ -367,7 +367,7 @@ TEST(TakeRows) {
   });
 }
 
-// Noise depends only on an element's place in the whole matrix, is small, and has no common part.
+// Noise depends only on an element's place in the whole matrix, is small, and has a mean near 0.
 TEST(AddNoise) {
   ForEachDtype([](auto zero) {
     using T = decltype(zero);

@@ -11,7 +11,7 @@ using std::chrono::seconds;
 
 // Longer than the time to detect that a rendezvous can't succeed.
 constexpr milliseconds kLate(4500);
-// The limit of calls that must fail long before the limit.
+// The limit of calls that must fail long before they reach it.
 constexpr seconds kLimit(6);
 
 bool Has(const std::string& text, const std::string& part) {

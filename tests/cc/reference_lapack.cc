@@ -323,7 +323,7 @@ void Orgqr(int* m, int* n, int* k, T* a, int* lda, T* tau, T*, int*, int* info) 
   *info = 0;
 }
 
-// Orthogonalizes x (n) against the columns of q and normalizes it.
+// Orthogonalizes x (n) against the columns of q in two passes, and normalizes it.
 template <typename T>
 void MakeUnit(int n, int columns, const T* q, int64_t ldq, T* x) {
   for (int pass = 0; pass < 2; ++pass) {

@@ -108,7 +108,7 @@ struct Named {
   Maker<T> make;
 };
 
-// Returns matrices that need different algorithms. The hardest ones need the last algorithm.
+// Returns matrices that need different algorithms; some succeed only with the last one.
 template <typename T>
 std::vector<Named<T>> Kinds() {
   const double unit = kEps<T>;

@@ -5,14 +5,14 @@
 namespace jaxmg {
 namespace {
 
-// Columns that are solved for at once: all of them for a single row, which is one call then.
+// Returns the number of columns to solve at once: for a single right-hand side all, in one call.
 template <typename T>
 int64_t BlockOf(const Tuning& tuning, const DiagonalTile<T>& tile, int64_t count) {
   const int64_t block = tuning.panel_block;
   return block == 0 || count == 1 ? std::max<int64_t>(tile.n, 1) : block;
 }
 
-// One block by substitution.
+// Returns a `solve` of SolveForward or SolveBackward that solves with a block by substitution.
 template <typename T>
 auto Substitute(Step<T>& on, Op op, int64_t count) {
   return [&on, op, count](const DiagonalTile<T>& block, const T* x, T* solved) {

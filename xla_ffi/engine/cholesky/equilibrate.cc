@@ -9,11 +9,12 @@ Status Equilibration<T>::FindForMatrix() {
   Blas<R>& blas = context_.device.template blas<R>();
   const int64_t n = tiles_.columns(), width = tiles_.width(), slots = tiles_.slots();
   if (n == 0) return Status::Ok();
-  // Tile by tile, as if each were full: those of a rank are a block of columns.
+  // scratch_ has `width` elements for each tile, even for a narrow one. So the elements of a rank's
+  // tiles form a block with a constant stride, which is broadcast at once.
   JAXMG_RETURN_IF_ERROR(
       blas.SetZero(Stream::kMain, tiles_.count() * width, 1, scratch_, tiles_.count() * width));
   for (int64_t k = matrix_.rank; k < tiles_.nonempty(); k += tiles_.ranks()) {
-    // The real parts come first in their elements.
+    // The real part is the first word of an element.
     const Bytes2D diagonal = {matrix_.tile(k, tiles_.offset(k)), (matrix_.ld() + 1) * sizeof(T),
                               sizeof(R), static_cast<size_t>(tiles_.width(k))};
     const Bytes2D target = Block(scratch_ + k * width, 1, 1, tiles_.width(k));
@@ -23,7 +24,7 @@ Status Equilibration<T>::FindForMatrix() {
     const Bytes2D of_rank = Block(scratch_ + rank * width, tiles_.ranks() * width, width, slots);
     JAXMG_RETURN_IF_ERROR(Broadcast(context_.comm, Stream::kMain, rank, of_rank));
   }
-  // Only the last tile of a rank's columns may be short.
+  // Only the last tile of each block of columns may be narrow, so a block is contiguous.
   for (int64_t begin = 0, place = 0; begin < n; begin += tiles_.block(), place += slots * width) {
     const int64_t count = std::min(tiles_.block(), n - begin);
     JAXMG_RETURN_IF_ERROR(context_.device.Copy(Stream::kMain,

@@ -13,7 +13,7 @@
 namespace jaxmg {
 namespace {
 
-// Work on a factor ends so: the outcome, and NaN in what has come of it.
+// Sets the outcome; fills the result `data` with NaN after a failure.
 template <typename T, typename U>
 Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   const Outcome<T>& outcome = frame.outcome();
@@ -29,7 +29,7 @@ Status PoisonOverflow(const Frame<T>& frame) {
   return frame.outcome().PoisonIfFailed(matrix.rows, matrix.tiles.width(), matrix.overflow);
 }
 
-// Diagonal blocks of these tiles.
+// Returns the order of the diagonal blocks that are inverted.
 int64_t InverseOrder(const Tiles& tiles, const Ranks& ranks) {
   return std::min(tiles.width(), ranks.tuning.inverse_order);
 }
@@ -159,7 +159,8 @@ Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bo
   };
   auto work = [&]() -> Status {
     T* turned = frame.at(space.rows);
-    // Row-major and of L' here, column-major and of its conjugate there.
+    // x is row-major, and this routine solves with L'. SolveRows takes column-major rows and solves
+    // with L = conj(L'). The conjugate transpositions convert both.
     Blas<T>& blas = context.device.template blas<T>();
     JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, rows, x, n, turned, ld));
     JAXMG_RETURN_IF_ERROR(SolveRows(context, frame.matrix(), inverse ? Op::kNone : Op::kConjTrans,
@@ -201,7 +202,7 @@ Status DiagonalRoutine(const RankContext& context, const Operand<T>& factor, Rea
       const int64_t begin = tiles.offset(k), width = tiles.width(k);
       const Bytes2D target = Block(diagonal + begin, 1, 1, width);
       if (tiles.owner(k) == matrix.rank) {
-        // The real parts come first in their elements.
+        // The real part is the first word of an element.
         const Bytes2D source = {matrix.tile(k, begin), (matrix.ld() + 1) * sizeof(T),
                                 sizeof(Real<T>), static_cast<size_t>(width)};
         JAXMG_RETURN_IF_ERROR(context.device.Copy(Stream::kMain, target, source));

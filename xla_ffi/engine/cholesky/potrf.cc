@@ -60,7 +60,7 @@ class Factorization {
   }
 
  private:
-  // A single tile has nothing to do on other streams, so nothing waits.
+  // Factors a single tile. All work is on kMain, so no stream waits for another.
   Status RunAlone(bool spoils) {
     const DiagonalTile<T> tile = DiagonalOf(matrix_, 0);
     T* const a = matrix_.tile(0);
@@ -95,13 +95,13 @@ class Factorization {
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
 
-  // Tile column k: its diagonal tile, and what is below that.
+  // The two parts of tile column k: its diagonal tile, and the elements below it.
   Data& Diagonal(int64_t k) { return diagonal_[tiles_.slot(k)]; }
   Data& BelowTile(int64_t k) { return below_[tiles_.slot(k)]; }
-  // Where panel k comes, in the place of those of the batch before the last one.
+  // Returns the buffer of panel k, which was last used by the batch before the previous one.
   Room& RoomOf(int64_t k) { return rooms_[batches_.of(k).index % 2]; }
 
-  // What goes along with panel k: the solved right-hand sides of tile k.
+  // Returns the solved right-hand sides of tile k, which are sent together with panel k.
   Bytes2D Solved(int64_t k) const {
     return Block(x_.column(tiles_.offset(k)), x_.count, x_.count, tiles_.width(k));
   }
@@ -114,7 +114,7 @@ class Factorization {
     }
   }
 
-  // --- What passes between ranks ---------------------------------------------------------------
+  // --- Messages between ranks ------------------------------------------------------------------
 
   void Receive(int64_t k) {
     ReceivePanel(k);
@@ -137,7 +137,7 @@ class Factorization {
     }
   }
 
-  // The panels of a batch are not needed any more.
+  // Releases the panels of a batch, which are not needed any more.
   void Release(const Batch& batch) {
     Step<T> on(flow_, Stream::kMain);
     on.Writes(panel_, batch.first, batch.last + 1);
@@ -188,7 +188,8 @@ class Factorization {
     chain_.Send(on, panels_.Piece(k, 0, tile.n));
   }
 
-  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
+  // Solves the panel by pieces of columns, X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, and sends each
+  // piece at once.
   void SolveInPieces(Step<T>& on, int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = panels_.Of(k);
     const int64_t m = panels_.Below(k), ld = tile.ld, block = tuning_.panel_block;
@@ -206,7 +207,7 @@ class Factorization {
     }
   }
 
-  // A panel that was solved out of place goes where it belongs.
+  // Copies a panel that was solved out of place to its tile column.
   void StorePanel(int64_t k) {
     if (panels_.in_place()) return;
     Step<T> on(flow_, Stream::kPanel, "store panel", k);
@@ -216,7 +217,7 @@ class Factorization {
             panels_.Piece(k, 0, tiles_.width(k)));
   }
 
-  // The parts of panel k, where updates are made of those.
+  // Splits panel k into parts (parts.h) if updates multiply parts.
   void SplitPanel(Stream stream, int64_t k) {
     if (!panels_.splits()) return;
     Step<T> on(flow_, stream, "split", k);
@@ -235,7 +236,7 @@ class Factorization {
     split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, first));
   }
 
-  // The rows of panel k that meet this rank's trailing tile columns.
+  // Gathers the rows of panel k that match this rank's trailing tile columns.
   void GatherRows(Stream stream, int64_t k) {
     if (!panels_.gathers()) return;
     Step<T> on(flow_, stream, "gather rows", k);
@@ -257,8 +258,9 @@ class Factorization {
     }
   }
 
-  // The right-hand sides of tile k, behind the panel, for which others wait more: the updates by
-  // the panels of its batch, those of earlier ones being kMain's, and the forward substitution.
+  // Solves for the right-hand sides of tile k: updates them with the earlier panels of its batch
+  // (kMain has updated them with earlier batches), then solves with the diagonal tile. Enqueued
+  // after the panel, because other ranks wait for the panel more urgently.
   void SolveShare(int64_t k, const DiagonalTile<T>& tile) {
     const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
     if (k > 0) {
@@ -279,11 +281,11 @@ class Factorization {
 
   // --- Updates ---------------------------------------------------------------------------------
 
-  // What updates by panel k have to wait for.
+  // Returns the data of panel k that updates read: its parts or the panel itself.
   Data& Ready(int64_t k) { return panels_.splits() ? parts_[k] : panel_[k]; }
 
-  // C -= A B^H, A rows [begin, end) of panels [first, k], B their rows of the tile in `slot` and of
-  // `columns` columns from there on.
+  // C -= A B^H by parts. A: rows [begin, end) of panels [first, k]. B: their rows that match
+  // `columns` columns from `slot` on.
   void SubtractParts(Step<T>& on, int64_t slot, int64_t columns, int64_t begin, int64_t end,
                      int64_t first, int64_t k) {
     const PartsOfPanel a = panels_.Left(first, begin), b = panels_.Right(first, slot);
@@ -291,7 +293,7 @@ class Factorization {
                    b.ld, 1, matrix_.slot(slot) + begin, matrix_.ld());
   }
 
-  // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.
+  // Updates diagonal tile j with panels [first, k]: C -= B B^H, where B is row j of the panels.
   void UpdateDiagonal(Step<T>& on, int64_t j, int64_t first, int64_t k) {
     const int64_t begin = tiles_.offset(j);
     if (panels_.splits()) {
@@ -303,7 +305,8 @@ class Factorization {
             matrix_.ld());
   }
 
-  // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panels, B their rows j.
+  // Updates rows [begin, end) of tile column j: C -= A B^H, where A is these rows of the panels,
+  // and B is their row j.
   void UpdateRows(Step<T>& on, int64_t j, int64_t begin, int64_t end, int64_t first, int64_t k,
                   const Factor<T>& b) {
     if (panels_.splits()) {
@@ -314,14 +317,14 @@ class Factorization {
             a.ld, b.data, b.ld, 1, matrix_.tile(j, begin), matrix_.ld());
   }
 
-  // Tile column j, from its diagonal tile to row `end`.
+  // Updates tile column j, from its diagonal tile to row `end`.
   void UpdateTile(Step<T>& on, int64_t j, int64_t end, int64_t first, int64_t k,
                   const Factor<T>& b) {
     UpdateDiagonal(on, j, first, k);
     UpdateRows(on, j, tiles_.offset(j + 1), end, first, k, b);
   }
 
-  // This rank's right-hand sides from `slot` on by panels [first, k]: X -= Y B^H.
+  // Updates this rank's right-hand sides from `slot` on with panels [first, k]: X -= Y B^H.
   void UpdateShare(Step<T>& on, int64_t slot, int64_t columns, int64_t first, int64_t k,
                    const Factor<T>& b) {
     on.ExactGemm(Op::kNone, b.op, x_.count, columns, panels_.Depth(first, k), -1,
@@ -329,8 +332,9 @@ class Factorization {
                  x_.of_slot(tiles_, slot), x_.count);
   }
 
-  // Tile column k + 1 by panel k, on the critical path: the diagonal tile on kPanel, what is below
-  // it on kNext while that tile is factored, which leaves the hardware almost idle.
+  // Updates tile column k + 1 with panel k, on the critical path: the diagonal tile on kPanel, the
+  // rows below it on kNext during the factorization of the tile, which leaves the hardware almost
+  // idle.
   void UpdateNext(int64_t k) {
     const int64_t j = k + 1;
     {
@@ -344,7 +348,7 @@ class Factorization {
                panels_.FactorFrom(k, tiles_.offset(j)));
   }
 
-  // The other tile columns that are factored with this batch or next after it, by panel k.
+  // Updates, with panel k, the other later tile columns of its batch and the one after the batch.
   void UpdateWindow(int64_t k) {
     for (int64_t j = k + 2; j <= batches_.of(k).last + 1; ++j) {
       if (!Mine(j)) continue;
@@ -354,8 +358,8 @@ class Factorization {
     }
   }
 
-  // All of this rank's tile columns behind a batch and the tile that follows it: first those that
-  // the next batch factors.
+  // Updates all of this rank's tile columns after the batch, except the first one (UpdateWindow).
+  // Those that the next batch factors come first.
   void UpdateTrailing(const Batch& batch) {
     const int64_t first = batches_.FirstTrailing(batch), window = batches_.EndOfWindow(batch);
     Step<T> on(flow_, Stream::kMain, "update", batch.last);
@@ -363,7 +367,7 @@ class Factorization {
     on.Writes(trailing_).Gives(diagonal_, first, window).Gives(below_, first, window);
     UpdateSlots(on, on, batch, first, window);
     on.GivesNow();
-    // What is too small to fill the device goes beside what does.
+    // Products that are too small to fill the device run concurrently with large ones.
     Step<T> beside(flow_, Stream::kSide);
     beside.Follows(Stream::kMain);
     ReadsPanels(beside, batch);
@@ -371,14 +375,14 @@ class Factorization {
     on.Follows(Stream::kSide);
   }
 
-  // Gathered rows first: with them the panels are there too.
+  // Waits for the gathered rows first: when they exist, the panels exist too.
   void ReadsPanels(Step<T>& on, const Batch& batch) {
     on.Reads(rows_, batch.first, batch.last + 1).Reads(panel_, batch.first, batch.last + 1);
     on.Reads(parts_, batch.first, batch.last + 1);
   }
 
-  // Slots in [slot, end): those side by side share one product below the last of them; what lies
-  // above that is `beside`'s.
+  // Updates slots [slot, end) by groups of contiguous tile columns. A group shares one product
+  // below its last diagonal tile; the rows above that are updated in the step `beside`.
   void UpdateSlots(Step<T>& beside, Step<T>& on, const Batch& batch, int64_t slot, int64_t end) {
     while (slot < end) {
       int64_t after = slot, columns = 0;
@@ -391,7 +395,7 @@ class Factorization {
     }
   }
 
-  // Slots in [slot, end), `columns` columns side by side.
+  // Updates the group of slots [slot, end), which have `columns` contiguous columns.
   void UpdateGroup(Step<T>& beside, Step<T>& on, const Batch& batch, int64_t slot, int64_t end,
                    int64_t columns) {
     const int64_t bottom = tiles_.offset(tiles_.tile_in(matrix_.rank, end - 1) + 1);
@@ -409,8 +413,8 @@ class Factorization {
             matrix_.slot(slot) + bottom, matrix_.ld());
   }
 
-  // This rank's right-hand sides of its trailing tiles. Rows that were gathered lie side by side,
-  // as shares do except behind a narrow tile, and are multiplied at once.
+  // Updates the right-hand sides of this rank's trailing tiles. Gathered rows are contiguous. So
+  // are right-hand sides, except after a narrow tile. One product updates each contiguous range.
   void UpdateShares(const Batch& batch) {
     const int64_t first = batches_.FirstTrailing(batch), last = batches_.EndTrailing();
     if (x_.count == 0 || first >= last) return;
@@ -437,16 +441,15 @@ class Factorization {
   Real<T>* const log_det_;
   const Batches batches_;
   Panels<T> panels_;
-  // By tile: its panel, the rows of that that were gathered, its parts, its right-hand sides when
-  // solved.
+  // By tile: its panel; the panel's gathered rows; the panel's parts; the solved right-hand sides.
   std::vector<Data> panel_, rows_, parts_, solved_;
-  // By slot: the diagonal tile, what is below it, this rank's right-hand sides.
+  // By slot: the diagonal tile; the elements below it; the right-hand sides.
   std::vector<Data> diagonal_, below_, share_;
-  Data trailing_;              // tile columns that come into no window yet
+  Data trailing_;              // tile columns after the next batch
   std::array<Room, 2> rooms_;  // by the parity of a batch
 };
 
-// What comes before what equilibration needs.
+// Returns the number of elements of workspace for panels. The workspace of Equilibration follows.
 template <typename T>
 int64_t PanelsSize(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning) {
   return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size;
@@ -467,7 +470,7 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
              bool spoils) {
   Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det);
   if (!Equilibration<T>::Needed(precision)) return factorization.Run(spoils);
-  // M = S^-1 L' (S^-1 L')^H with L' that of S M S; and X S L'^-H is X L^-H.
+  // If L' is the factor of S M S, the factor of M is L = S^-1 L', and X S L'^-H = X L^-H.
   const int64_t panels =
       PanelsSize<T>(matrix.tiles, matrix.rows, precision, context.device.tuning());
   Equilibration<T> equilibration(context, matrix, workspace + panels);

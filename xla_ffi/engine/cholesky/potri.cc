@@ -14,15 +14,15 @@
 namespace jaxmg {
 namespace {
 
-// L below the diagonal to V = L^-H above it.
+// Computes V = L^-H above the diagonal from L below it.
 template <typename T>
 Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& matrix, T* buffers,
              T* one_tile) {
   const Tiles& tiles = matrix.tiles;
   const int rank = matrix.rank;
   const int64_t ld = matrix.ld(), count = tiles.nonempty();
-  // Row k of tiles, from the first to the diagonal one: one below the other in the buffer's
-  // columns.
+  // Gathers row k of tiles, from the first to the diagonal one, into `row`: width(k) x offset(k +
+  // 1), column-major and contiguous.
   auto gather = [&](Step<T>& on, int64_t k, T* row) {
     const int64_t height = tiles.width(k);
     auto piece = [&](int64_t j) {
@@ -44,7 +44,8 @@ Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& m
       on.Trsm(Side::kLeft, Op::kConjTrans, width, columns, l, width, run + begin, ld);
     });
     if (tiles.owner(k) == rank) {
-      // Its own column takes part in the product below like the others, starting from nothing.
+      // Column k takes part in the product below like the others. Its rows above the diagonal tile
+      // start from zero.
       on.Trtri(width, l, width, one_tile, width);
       on.ConjTranspose(width, width, one_tile, width, matrix.tile(k, begin), ld);
       on.SetZero(begin, width, matrix.tile(k), ld);
@@ -61,7 +62,7 @@ Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& m
   return flow.status();
 }
 
-// W to the lower triangle of W^H W.
+// Overwrites W with the lower triangle of W^H W.
 template <typename T>
 Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& matrix, T* buffers) {
   const Tiles& tiles = matrix.tiles;
@@ -102,7 +103,7 @@ Status Potri(const RankContext& context, Precision precision, const Matrix<T>& m
   JAXMG_RETURN_IF_ERROR(Trtri(context, precision, matrix, workspace, one_tile));
   JAXMG_RETURN_IF_ERROR(TransposeUpper(context, matrix, one_tile));
   JAXMG_RETURN_IF_ERROR(Lauum(context, precision, matrix, workspace));
-  // S (S M S)^-1 S is M^-1.
+  // M^-1 = S (S M S)^-1 S.
   return scaled ? equilibration.ScaleMatrix(false) : Status::Ok();
 }
 

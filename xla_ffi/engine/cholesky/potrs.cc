@@ -9,8 +9,9 @@
 namespace jaxmg {
 namespace {
 
-// Whether right-hand sides that are solved for in place can be read in RightHandSides::source: they
-// aren't scaled first, and SolveRight takes so many.
+// Returns whether right-hand sides that are solved in place can be read from
+// RightHandSides::source. This requires that they aren't scaled first, and that one SolveRight
+// takes all of them.
 template <typename T>
 bool ReadsSource(Precision precision, int64_t count, const Tuning& tuning) {
   return !Equilibration<T>::Needed(precision) && (count == 1 || tuning.panel_block == 0);
@@ -40,7 +41,8 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
   const PotrsSpace<T> space(operand.sizes(), solution.nrhs, RanksOf(context));
   Frame<T> frame(context, operand, space);
   const int64_t count = solution.nrhs * operand.n;
-  // The first substitution takes them from there; ranks that don't work have no x of their own.
+  // Whether the first substitution reads b itself, so that b isn't copied to x. Ranks that don't
+  // work receive x.
   const bool reads_b = space.in_place && solution.b != nullptr && solution.b != solution.x &&
                        ReadsSource<T>(space.precision, solution.nrhs, context.device.tuning());
   auto prepare = [&]() -> Status {

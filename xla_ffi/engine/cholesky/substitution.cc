@@ -23,7 +23,7 @@ Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix,
   if (order == 0) return Status::Ok();
   Flow flow(context);
   flow.Fork();
-  // Each is small for a device: as many at a time as there are streams beside kMain.
+  // A block is too small to fill a device, so blocks are inverted on all streams except kMain.
   size_t turn = 0;
   for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
     for (int64_t begin = 0; begin < tiles.width(k); begin += order) {
@@ -138,7 +138,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
 
 namespace {
 
-// x.data := the sum of all ranks' `sums`, in the order of the ranks; `sums` is used up.
+// x.data := the sum of all ranks' `sums`, in rank order. Overwrites `sums`.
 template <typename T>
 Status SumOverRanks(const RankContext& context, int64_t n, const RightHandSides<T>& x, T* sums) {
   Communicator& comm = context.comm;
@@ -167,7 +167,7 @@ Status Multiply(const RankContext& context, const Matrix<T>& matrix, Op op,
   Device& device = context.device;
   Blas<T>& blas = device.blas<T>();
   const int64_t nrhs = x.count, ld = matrix.ld(), n = tiles.columns();
-  const bool by_rows = op == Op::kNone;  // X L: a tile column makes a tile of the result
+  const bool by_rows = op == Op::kNone;  // X L: each tile column yields a tile of the result
   if (nrhs == 0) return Status::Ok();
   JAXMG_RETURN_IF_ERROR(TakeLocal(context, matrix, x));
   if (!by_rows) JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, nrhs, n, sums, nrhs));

@@ -15,7 +15,7 @@ Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
   return tuning.scales_products ? Precision::kScaledF16x3 : Precision::kBf16x6;
 }
 
-// The order up to which one rank factors a matrix as a single tile.
+// Returns the order up to which one rank factors a matrix as a single tile.
 template <typename T>
 int64_t WholeOrder(const Tuning& tuning) {
   if (std::is_same_v<T, float>) {
@@ -25,7 +25,7 @@ int64_t WholeOrder(const Tuning& tuning) {
   return kSlower ? OrderOf<T>(tuning.whole_lu_order) : tuning.whole_lu_order;
 }
 
-// The tiles of a matrix that is solved with once.
+// Returns the tiles of a matrix whose factor is used only once.
 template <typename T>
 Tiles TilesOfGesv(const Sizes& sizes, const Ranks& ranks) {
   const Tuning& tuning = ranks.tuning;

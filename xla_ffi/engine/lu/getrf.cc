@@ -57,14 +57,14 @@ class LuFactorization {
   }
 
  private:
-  // Tile columns that begin above the last row.
+  // Returns the number of tile columns that have a panel: those that begin above the last row.
   int64_t CountPanels() const {
     int64_t count = tiles_.nonempty();
     while (count > 0 && tiles_.offset(count - 1) >= matrix_.rows) --count;
     return count;
   }
 
-  // A single tile has nothing to do on other streams, so nothing waits.
+  // Factors a single tile. All work is on kMain, so no stream waits for another.
   Status RunAlone() {
     TakeLocal();
     {
@@ -78,12 +78,12 @@ class LuFactorization {
 
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   int64_t Begin(int64_t k) const { return tiles_.offset(k); }
-  // Rows from the first of panel k on, and its pivots.
+  // RowsFrom returns the number of rows of panel k, Depth the number of its pivots.
   int64_t RowsFrom(int64_t k) const { return matrix_.rows - Begin(k); }
   int64_t Depth(int64_t k) const { return std::min(tiles_.width(k), RowsFrom(k)); }
   Room& RoomOf(int64_t k) { return rooms_[k % 2]; }
 
-  // Panel k where this rank reads it.
+  // Returns panel k where this rank reads it: in the matrix, in its owner's memory or in a buffer.
   Bytes2D PanelBlock(int64_t k) const {
     const int64_t rows = RowsFrom(k), width = tiles_.width(k);
     if (Mine(k)) return Block(matrix_.tile(k, Begin(k)), matrix_.ld(), rows, width);
@@ -107,7 +107,7 @@ class LuFactorization {
     }
   }
 
-  // --- What passes between ranks ---------------------------------------------------------------
+  // --- Messages between ranks ------------------------------------------------------------------
 
   void Receive(int64_t k) {
     {
@@ -127,7 +127,7 @@ class LuFactorization {
     chain_.Receive(on, tiles_.owner(k), Solved(k));
   }
 
-  // Panel k is not needed any more.
+  // Releases panel k, which is not needed any more.
   void Release(int64_t k) {
     if (tiles_.ranks() == 1) return;
     Step<T> on(flow_, Stream::kMain);
@@ -164,7 +164,8 @@ class LuFactorization {
                       pivots_ + Begin(k), determinant_.log_abs, determinant_.sign);
   }
 
-  // The right-hand sides of tile k, by all panels before it: those with its diagonal tile.
+  // Solves for the right-hand sides of tile k with its diagonal tile, and sends them. All earlier
+  // panels have updated them.
   void SolveLocal(int64_t k) {
     Step<T> on(flow_, Stream::kSide, "right-hand sides", k);
     on.Reads(panel_[k]).Writes(local_[tiles_.slot(k)]).Gives(solved_[k]);
@@ -193,7 +194,8 @@ class LuFactorization {
             top + depth, ld);
   }
 
-  // Updates the right-hand sides of these columns, which begin in `slot`: X -= Y U.
+  // Updates the right-hand sides of these columns, from `slot` on: X -= Y U, where Y is the
+  // solution for tile k.
   void UpdateLocal(Step<T>& on, int64_t k, int64_t columns, const T* first, int64_t slot) {
     on.ExactGemm(Op::kNone, Op::kNone, x_.count, columns, Depth(k), -1, x_.column(Begin(k)),
                  x_.count, first + Begin(k), matrix_.ld(), 1, x_.of_slot(tiles_, slot), x_.count);
@@ -214,7 +216,8 @@ class LuFactorization {
     UpdateLocal(on, k, width, first, slot);
   }
 
-  // The tile columns that are updated by panel k while the next panel is factored.
+  // Returns the number of tile columns to update with panel k while this rank factors the next
+  // panel.
   int64_t SlotsBesidePanel(int64_t k) const {
     if (tuning_.panel_multiprocessors == 0 || k + 1 >= panels_ || !Mine(k + 1)) return 0;
     const int64_t columns = tuning_.panel_columns / (kIsComplex<T> ? 3 : 1);
@@ -230,13 +233,14 @@ class LuFactorization {
     });
   }
 
-  // All of this rank's other tile columns beyond k.
+  // Updates all of this rank's other tile columns after k with panel k.
   void UpdateTrailing(int64_t k) {
     const int64_t begin =
         tiles_.slots_before(matrix_.rank, k + 1) + (k + 1 < panels_ && Mine(k + 1) ? 1 : 0);
     const int64_t end = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
     if (begin >= end) return;
-    // The first ones while the next panel is factored, which has a part of the device to itself.
+    // The first ones are updated while the next panel is factored. The panel has a part of the
+    // device to itself, which these updates must leave alone.
     const int64_t middle = std::min(end, begin + SlotsBesidePanel(k));
     if (begin < middle) {
       Step<T> on(flow_, Stream::kMain, "update beside", k);
@@ -270,22 +274,22 @@ class LuFactorization {
   const Determinant<T> determinant_;
   const int64_t panels_;
   Bytes2D borrowed_ = {};
-  // By panel: L, U's diagonal tile and the pivots; its right-hand sides when solved.
+  // By panel: the panel and its pivots; the solved right-hand sides.
   std::vector<Data> panel_, solved_;
-  // By slot: the tile column from the next panel's first row on, its rows of U, its right-hand
-  // sides.
+  // By slot: the tile column from the next panel's first row on; its rows of U above that; its
+  // right-hand sides.
   std::vector<Data> column_, above_, local_;
   std::array<Room, 2> rooms_;  // by the parity of a panel
 };
 
-// Elements of workspace of SwapLower.
+// Returns the number of elements of workspace of SwapLower.
 template <typename T>
 int64_t SwapRoom(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
   if (tuning.swap_bytes == 0 || tiles.nonempty() < 2) return 0;
   return std::max(rows, std::min<int64_t>(tuning.swap_bytes / sizeof(T), rows * tiles.width()));
 }
 
-// Applies to each tile column of L the interchanges of the panels behind it.
+// Applies the interchanges of all later panels to each tile column of L.
 template <typename T>
 Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
                  T* workspace) {

@@ -13,7 +13,7 @@
 namespace jaxmg {
 namespace {
 
-// One of the two sweeps. With U, columns that are finished also take part in V W.
+// One of the two sweeps of getri.h: with L it computes W, with U it computes V and multiplies V W.
 template <typename T>
 class InversionSweep {
  public:
@@ -52,22 +52,25 @@ class InversionSweep {
 
  private:
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
-  // Rows of column k that V or W has: down to the diagonal tile's end, or from its beginning on.
+  // The rows of V or W in tile column k: of V down to the end of the diagonal tile, of W from its
+  // beginning on.
   int64_t Begin(int64_t k) const { return upper_ ? 0 : tiles_.offset(k); }
   int64_t Height(int64_t k) const { return upper_ ? tiles_.offset(k + 1) : n_ - tiles_.offset(k); }
-  // Column k of V or W where all ranks read it.
+  // Returns column k of V or W in the form that is sent to all ranks.
   T* Column(int64_t step) const { return workspace_ + step % 2 * n_ * tiles_.width(); }
   Bytes2D ColumnBlock(int64_t step) const {
     const int64_t k = order_.tile(step);
     return Block(Column(step), Height(k), Height(k), tiles_.width(k));
   }
-  // Row k of the tiles from `slot` on, or the diagonal tile, while its place is written.
+  // Copies of row k in the tiles from `slot` on, and of the diagonal tile: the originals are
+  // overwritten.
   T* RowCopy(int64_t slot) const {
     return workspace_ + (2 * n_ + slot * tiles_.width()) * tiles_.width();
   }
   T* DiagonalCopy() const { return RowCopy(tiles_.slots()); }
 
-  // What has grown outside the diagonal tile, by that tile; and the inverse of that.
+  // Finishes tile column k: divides the elements outside the diagonal tile, `grown`, by that tile,
+  // inverts the tile, and sends the column.
   void FinishAndSend(int64_t step) {
     const int64_t k = order_.tile(step), width = tiles_.width(k), height = Height(k);
     const int64_t above = tiles_.offset(k) - Begin(k), rest = height - width;
@@ -99,8 +102,8 @@ class InversionSweep {
     on.AwaitsSent(rooms_[step % 2]).Frees(rooms_[step % 2]);
   }
 
-  // `columns` columns from `first` on, which is in row 0 of the matrix and of `slot`: their rows k
-  // become 0, and all rows of column k grow by alpha times that column and those.
+  // Updates `columns` columns from `slot` on: clears their row k, then adds alpha times the product
+  // of column k with the former row k. `first` points to their first entry, in row 0.
   void Update(Step<T>& on, int64_t step, Real<T> alpha, int64_t slot, const T* first,
               int64_t columns) {
     const int64_t k = order_.tile(step), width = tiles_.width(k), ld = matrix_.ld();
@@ -112,7 +115,7 @@ class InversionSweep {
             width, 1, target + Begin(k), ld);
   }
 
-  // The column that is finished next, on the critical path.
+  // Updates the column that is finished next, on the critical path.
   void UpdateNext(int64_t step) {
     const int64_t next = order_.tile(step + 1), slot = tiles_.slot(next);
     Step<T> on(flow_, Stream::kNext, "update next", order_.tile(step));
@@ -120,7 +123,7 @@ class InversionSweep {
     Update(on, step, -1, slot, matrix_.slot(slot), tiles_.width(next));
   }
 
-  // This rank's other columns: those that come later, and with U those that are finished.
+  // Updates this rank's other columns: the later ones and, with U, the finished ones.
   void UpdateOthers(int64_t step, bool next) {
     const int64_t k = order_.tile(step);
     const int64_t before = tiles_.slots_before(matrix_.rank, k);
@@ -139,7 +142,7 @@ class InversionSweep {
     });
   }
 
-  // Column k itself: V_k W_kk, which the diagonal tile of L stands for.
+  // Sets column k of X to V_k W_kk: divides by the diagonal tile of L, which is W_kk^-1.
   void MultiplyOwn(int64_t step) {
     const int64_t k = order_.tile(step), width = tiles_.width(k), height = Height(k);
     T *column = matrix_.tile(k), *diagonal = matrix_.tile(k, tiles_.offset(k));
@@ -161,14 +164,15 @@ class InversionSweep {
   const SweepOrder order_;
   const Chain chain_;
   T* const workspace_;
-  std::vector<Data> columns_;  // by tile: V or W where all ranks read it
+  std::vector<Data> columns_;  // by tile: the column of V or W that is sent to all ranks
   std::vector<Data> mine_;     // by slot: the column in the matrix
   std::array<Room, 2> rooms_;  // by the parity of a step
 };
 
-// X = U^-1 L^-1 of a matrix on one rank, whose tile columns are contiguous: X^H = L^-H U^-H by two
-// substitutions with whole triangles, from the left, where cuBLAS takes less time than from the
-// right. They bound X M - I, as the sweeps do and LAPACK; those of U^-1 (L^-1 I) bound M X - I.
+// Computes X = U^-1 L^-1 on one rank, whose tile columns are contiguous. Solves X^H = L^-H U^-H by
+// two substitutions with whole triangles, from the left, which is faster in cuBLAS than from the
+// right. They bound X M - I, as the sweeps and LAPACK do; substitutions for U^-1 (L^-1 I) would
+// bound M X - I.
 template <typename T>
 Status InvertWhole(const RankContext& context, const Matrix<T>& matrix, T* inverse) {
   const int64_t n = matrix.rows;
@@ -208,11 +212,12 @@ Status PermuteColumns(const RankContext& context, const Blocks<T>& blocks, const
   }
   Flow flow(context);
   Step<T> on(flow, Stream::kMain, "interchange columns");
-  const int64_t most = size / n;  // rows of a rank at a time
+  const int64_t most = size / n;  // the number of rows that a rank receives at a time
   for (int64_t first = 0; first < n; first += most * ranks) {
     auto begin = [&](int peer) { return std::min(first + peer * most, n); };
     const int64_t height = begin(rank + 1) - begin(rank), ld = std::max<int64_t>(height, 1);
-    // The rows that `peer` gets of this rank's columns; where this one gets its own of `peer`'s.
+    // `mine`: the rows of this rank's columns that `peer` receives. `staged`: where this rank
+    // stores its rows of `peer`'s columns.
     auto mine = [&](int peer) {
       return Block(blocks.data + begin(peer), n, begin(peer + 1) - begin(peer), blocks.width(rank));
     };

@@ -13,8 +13,8 @@ namespace {
 
 bool IsUpper(const Triangle& triangle) { return triangle.uplo == Uplo::kUpper; }
 
-// Whether a single rank solves with all of R in one launch, which is faster than tile by tile for a
-// few right-hand sides. For more, the launch would read R several times.
+// Returns whether a single rank solves with all of R in one launch, which is faster than tile by
+// tile for a few right-hand sides. For more right-hand sides the launch would read R several times.
 template <typename T>
 bool SolvesAtOnce(const RankContext& context, const Matrix<T>& matrix, int64_t count) {
   const int64_t most = context.device.tuning().right_hand_sides_at_once;
@@ -65,7 +65,7 @@ Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
   return GatherLocal(context, matrix, x);
 }
 
-// z := op(R)^-1 z for columns that this rank has alone.
+// z := op(R)^-1 z, where each rank has its own columns.
 template <typename T>
 class ColumnsSweep {
  public:
@@ -93,7 +93,8 @@ class ColumnsSweep {
   }
 
  private:
-  // Rows of tile column k that R has: from the diagonal tile down, or down to its end.
+  // The rows of R in tile column k: for an upper triangle down to the end of the diagonal tile, for
+  // a lower one from its beginning on.
   int64_t Begin(int64_t k) const { return IsUpper(triangle_) ? 0 : tiles_.offset(k); }
   int64_t Height(int64_t k) const {
     return IsUpper(triangle_) ? tiles_.offset(k + 1) : n_ - tiles_.offset(k);

@@ -11,7 +11,8 @@
 namespace jaxmg {
 namespace {
 
-// Work on factors has no failure of its own but that of the call: its status is 0 or negative.
+// Sets the outcome. Routines that use a factor have no numerical failure, so the status is 0 or
+// negative.
 template <typename T, typename U>
 Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   JAXMG_RETURN_IF_ERROR(frame.outcome().SetAndKeepNegative());

@@ -69,8 +69,8 @@ class QrFactorization {
   }
 
  private:
-  // The largest number of elements that ApplyWithin needs: i * (width - i) is largest at i = width
-  // / 2.
+  // Returns the largest number of elements that ApplyWithin needs: i * (width - i) is largest at i
+  // = width / 2.
   static int64_t ColumnWork(int64_t width) { return (width * width + 3) / 4; }
 
   static int64_t ColumnsAtOnce(const Tiles& tiles) {
@@ -81,19 +81,20 @@ class QrFactorization {
   TileReflectors Tile(int64_t k) const { return {tiles_, matrix_.rows, k}; }
   BlockReflector<T> Reflector(int64_t k) const { return {Tile(k), messages_[k % 2]}; }
   Room& RoomOf(int64_t k) { return rooms_[k % 2]; }
-  // The panels' T of tile column k.
+  // Returns the panels' T of tile column k.
   Bytes2D Factors(int64_t k) const {
     const TileReflectors tile = Tile(k);
     return Block(PanelFactor(factors_, tile, 0), kPanelColumns, kPanelColumns, tile.count);
   }
-  // The right-hand sides that a rank multiplies.
+  // FirstOf returns the first right-hand side of a rank's share, ShareOf the whole share.
   int64_t FirstOf(int rank) const { return std::min(rank * share_, further_.count); }
   Bytes2D ShareOf(int rank) const {
     const int64_t first = FirstOf(rank);
     return Block(further_.data + first, further_.count, FirstOf(rank + 1) - first, matrix_.rows);
   }
 
-  // Conjugates the share, before and after the products: (Q^H B)^T = B^T conj(Q).
+  // Conjugates this rank's share of the right-hand sides. Called before and after the products with
+  // Q, because (Q^H B)^T = B^T conj(Q).
   void ConjugateShare(Step<T>& on) {
     const int64_t first = FirstOf(matrix_.rank), count = FirstOf(matrix_.rank + 1) - first;
     if (!kIsComplex<T> || count == 0) return;
@@ -150,8 +151,9 @@ class QrFactorization {
     chain_.Send(on, Factors(k));
   }
 
-  // Factors columns of a tile column by halves: applies the reflectors of the first half to the
-  // second half in products that are as large as possible. Column `first` begins in row `first`.
+  // Factors `columns` columns of a tile column from `first` on, by halves: applies the reflectors
+  // of the first half to the second half in products that are as large as possible. The diagonal of
+  // column `first` is in row `first`.
   void FactorColumns(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
                      int64_t first, int64_t columns) {
     if (columns <= kPanelColumns) return FactorPanel(on, tile, h, first, columns);
@@ -174,7 +176,7 @@ class QrFactorization {
     CopyPanelFactor(on, tile, factors_, h, first, columns);
   }
 
-  // Applies the reflectors of some columns to the next `rest` columns.
+  // Applies the reflectors of `columns` columns from `first` on to the next `rest` columns.
   void ApplyWithin(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
                    int64_t first, int64_t columns, int64_t rest) {
     const int64_t diagonal = first + first * h.ld;

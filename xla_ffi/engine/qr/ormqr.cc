@@ -14,7 +14,7 @@ namespace {
 // The number of columns to multiply at a time, in tile widths.
 constexpr int64_t kTilesAtOnce = 4;
 
-// Returns the tile columns that have reflectors, in the order in which they multiply.
+// Returns the tile columns that have reflectors, ascending or descending.
 std::vector<int64_t> OrderOfTiles(const Tiles& tiles, int64_t n, bool ascends) {
   std::vector<int64_t> order(TilesWithReflectors(tiles, n));
   std::iota(order.begin(), order.end(), 0);
@@ -22,7 +22,7 @@ std::vector<int64_t> OrderOfTiles(const Tiles& tiles, int64_t n, bool ascends) {
   return order;
 }
 
-// Provides the block reflectors of one tile column after the other on all ranks.
+// Sends the block reflectors to all ranks, one tile column after the other.
 template <typename T>
 class ReflectorSweep {
  public:

@@ -10,7 +10,7 @@
 namespace jaxmg {
 namespace {
 
-// Sets the outcome. Routines that use a factor fail only if the call fails.
+// Sets the outcome. Routines that use a factor have no numerical failure.
 template <typename T, typename U>
 Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   JAXMG_RETURN_IF_ERROR(frame.outcome().Set());

@@ -82,7 +82,7 @@ class TallQr {
   }
 
  private:
-  // A and right-hand sides as an algorithm reads them.
+  // The operands that an algorithm reads: the caller's, or scaled copies.
   struct From {
     const T *a, *b, *below;
   };
@@ -100,7 +100,7 @@ class TallQr {
   T* Squares() const { return Diagonal() + n_; }
   T* Changes() const { return Squares() + nrhs_; }
   bool First() const { return comm_.rank() == kFirstRank; }
-  // The number of further rows, which the first rank adds to its own.
+  // Returns the number of further rows that this rank handles: all of them on the first rank.
   int64_t further() const { return First() ? s_.further : 0; }
 
   // --- Decisions ---------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class TallQr {
     }
   };
 
-  // Copies the first rank's numbers to the hosts of all ranks, after all work so far.
+  // Copies the first rank's numbers to the hosts of all ranks. Waits for all work so far.
   Status Await(Numbers* numbers) {
     const int64_t count = NumberElements<T>(n_, nrhs_);
     const Bytes2D block = Block(at(space_.numbers), count, count, 1);
@@ -192,7 +192,8 @@ class TallQr {
 
   // --- Factors of Gram matrices ------------------------------------------------------------------
 
-  // Computes the lower triangle of the Gram matrix of x and further rows, on the ranks that work.
+  // Computes the lower triangle of the Gram matrix of x and of the further rows `below`, on the
+  // ranks that work.
   Status MakeGram(const T* x, const T* below) {
     JAXMG_RETURN_IF_ERROR(products_.Gram(n_, s_.block, x, 0, gram()));
     if (further() > 0) JAXMG_RETURN_IF_ERROR(products_.Gram(n_, further(), below, 1, gram()));
@@ -255,8 +256,9 @@ class TallQr {
 
   // --- Right-hand sides --------------------------------------------------------------------------
 
-  // right := the sum over ranks of B X^H, minus Y times the adjoint of further rows. With
-  // `squares`, also sums up its last column, the squares.
+  // right := the sum over ranks of B X^H, minus Y times the adjoint of the further rows if y isn't
+  // null. With `squares`, also sums up the last column of `right`, the squares of the right-hand
+  // sides.
   Status RightHandSides(const T* b, const T* x, const T* y, bool squares) {
     T* const right = at(space_.right);
     JAXMG_RETURN_IF_ERROR(blas().Gemm(kMain, Op::kNone, Op::kConjTrans, nrhs_, n_, s_.block, 1, b,
@@ -269,7 +271,7 @@ class TallQr {
                                   at(space_.received));
   }
 
-  // x := right L^-H L^-1, by the inverse.
+  // x := right L^-H L^-1, by products with the inverse of L.
   Status SolveNormal(T* x) {
     T* const right = at(space_.right);
     T* const half = p_.c;
@@ -286,8 +288,8 @@ class TallQr {
 
   // --- Algorithms --------------------------------------------------------------------------------
 
-  // *in_range: whether no square or product overflows or underflows. *good: whether r and c are
-  // accurate.
+  // Solves by the seminormal equations. Sets *in_range to whether no square or product overflows or
+  // underflows, and *good to whether r and c are accurate.
   Status Seminormal(bool* in_range, bool* good) {
     *good = false;
     JAXMG_RETURN_IF_ERROR(FactorScaled(from_.a, from_.below, 0));
@@ -321,8 +323,8 @@ class TallQr {
     return products_.Spread(nrhs_, n_, p_.c);
   }
 
-  // Solves the seminormal equations and corrects x once. Sets c, and the squares of R times the
-  // correction.
+  // Solves the seminormal equations and corrects x once. Sets c, and Changes() to the squares of R
+  // times the correction.
   Status Correct() {
     if (nrhs_ == 0) return Status::Ok();
     T *const x = at(space_.x), *const change = at(space_.change), *const rest = at(space_.work);
@@ -367,7 +369,8 @@ class TallQr {
       }
       if (!*finite || !std::isfinite(numbers.sums[kOfFactor])) return Status::Ok();
       const bool by_inverse = numbers.IsModerate(n_);
-      // If Q is requested, alternates so that the last product reads `work` and writes Q.
+      // If Q is requested, alternates between Q's memory and `work` so that the last product reads
+      // `work` and writes Q.
       T* const to = p_.q != nullptr && pass + 2 == passes ? p_.q : at(space_.work);
       JAXMG_RETURN_IF_ERROR(Unscale());
       JAXMG_RETURN_IF_ERROR(products_.Spread(n_, n_, by_inverse && x != to ? inverse() : gram()));
@@ -384,8 +387,8 @@ class TallQr {
     return FinishQr(x, below, good);
   }
 
-  // The last pass, for an x that is orthogonal or nearly so. The products are enqueued before the
-  // host knows whether x is.
+  // Runs the last pass, for an x that is orthonormal or nearly so. The products are enqueued before
+  // the host knows whether it is.
   Status FinishQr(const T* x, const T* below, bool* good) {
     JAXMG_RETURN_IF_ERROR(MakeGram(x, below));
     if (products_.works()) {

@@ -64,7 +64,7 @@ class TsqrProgram {
     return Block(memory_.stack + rank * count_, stack_rows_, count_, p_.n);
   }
 
-  // Stacks R of all ranks, on the ranks that work.
+  // Stacks R of all ranks, and the further rows, on the ranks that work.
   Status Stack() {
     const Bytes2D mine = Block(memory_.triangle, count_, count_, p_.n);
     for (int peer = 0; peer < comm_.size(); ++peer) {
@@ -83,8 +83,8 @@ class TsqrProgram {
     return WaitAllSent(comm_, kMain);
   }
 
-  // Overwrites the stack with Q2, with signs such that R's diagonal is not negative, and l with
-  // R^T.
+  // Overwrites the stack with Q2, and l with R^T. Chooses the signs so that the diagonal of R is
+  // nonnegative.
   Status FactorStack() {
     T* r = memory_.triangle;
     JAXMG_RETURN_IF_ERROR(Factor(stack_rows_, memory_.stack, r, p_.n));

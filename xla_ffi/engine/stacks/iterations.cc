@@ -18,17 +18,17 @@ namespace jaxmg {
 namespace {
 
 constexpr Stream kStream = Stream::kMain;
-// Numbers of steps: of the power iteration; at most, of coupled Newton and of QDWH; of the inverse
-// iteration.
+// The number of steps of the power iteration, the largest numbers of steps of coupled Newton and of
+// QDWH, and the number of steps of the inverse iteration.
 constexpr int kPowers = 100, kNewtonSteps = 100, kMostSteps = 30, kInverseIterations = 6;
-// Determines the least l of a step (StackedPolar::Step), l = 0.022. Its weights are a = 32 and c =
-// 268, for which I + c X^H X is conditioned well enough for the inverse of its factor. A step
-// multiplies small singular values by a.
+// Determines the smallest l for which a step has weights (StackedPolar::Step), l = 0.022. These
+// weights are a = 32 and c = 268: the condition of I + c X^H X is low enough for the inverse of its
+// factor. A step multiplies small singular values by a.
 constexpr double kLargestC = 100;
 // The smallest eigenvalue of X^H X is known if it exceeds its rounding by this factor.
 constexpr double kDistinct = 3;
 
-// Operations on a stack, and sums and numbers of each of its matrices.
+// Operations on stacks, with a sum or a few numbers for each matrix.
 template <typename T>
 class StackProgram {
  protected:
@@ -38,7 +38,7 @@ class StackProgram {
   StackProgram(Device& device, int64_t count, int64_t n)
       : device_(device), count_(count), n_(n), size_(n * n) {}
 
-  // Allocates memory for these numbers of stacks of matrices and of vectors, and for numbers.
+  // Allocates `stacks` stacks of matrices, `vectors` stacks of vectors, and memory for numbers.
   Status Reserve(int stacks, int vectors) {
     const int64_t elements = count_ * (stacks * size_ + vectors * n_);
     JAXMG_RETURN_IF_ERROR(device_.Allocate(elements * sizeof(T), &elements_));
@@ -60,7 +60,7 @@ class StackProgram {
     return kernels().Multiply(kStream, op, Op::kNone, count_, n_, 1, n_, a, v, product);
   }
 
-  // Computes the sums and copies them to the host.
+  // Computes the sums `what` (StackElements::Sum) and copies them to the host.
   Status Read(StackedSum what, int64_t size, const T* x, const T* y, Numbers* sums) const {
     JAXMG_RETURN_IF_ERROR(elements().Sum(kStream, what, count_, size, n_, x, y, this->sums()));
     JAXMG_RETURN_IF_ERROR(CopyToHost(device_,
@@ -95,8 +95,8 @@ class StackProgram {
     return elements().Combine(kStream, count_, size_, n_, terms, out);
   }
 
-  // Waits for copies from host memory, because a later call may get this memory. A Read also waits
-  // for them.
+  // Waits for copies from this program's host memory, because a later call may reuse the memory. A
+  // Read also waits for them.
   Status AwaitCopies() const {
     std::shared_ptr<Event> copied;
     JAXMG_RETURN_IF_ERROR(device_.NewEvent(&copied));
@@ -193,7 +193,7 @@ class NewtonRoots : StackProgram<T> {
     return Status::Ok();
   }
 
-  // M := A + epsilon w I, with w from the power iteration. Also reads the norms of M.
+  // M := A + epsilon w I, where w comes from the power iteration. Also reads the norms of M.
   Status Shift(Numbers* norms) {
     JAXMG_RETURN_IF_ERROR(
         this->MakeVectors([](int64_t i) { return std::cos(static_cast<double>(i)); }, v_));
@@ -220,8 +220,8 @@ class NewtonRoots : StackProgram<T> {
     JAXMG_RETURN_IF_ERROR(this->ReadNorms(StackedSum::kFromIdentity, this->size_, m_, m_, error));
     const double p = static_cast<double>(p_);
     for (int step = 0; step < kNewtonSteps; ++step) {
-      // Below 1 / (p + 1), a step turns the error e into (p + 1) / 2 e^2, up to rounding. Matrices
-      // that have converged are multiplied by I.
+      // An error e below 1 / (p + 1) becomes (p + 1) / 2 e^2 in a step, up to rounding. So a matrix
+      // has converged if a step doesn't halve such an error; it is then multiplied by I.
       Numbers of_m(count()), of_identity(count());
       bool any = false;
       for (int64_t i = 0; i < count(); ++i) {
@@ -304,10 +304,10 @@ class StackedPolar : StackProgram<T> {
   int64_t count() const { return this->count_; }
   double unit() const { return static_cast<double>(std::numeric_limits<R>::epsilon()) / 2; }
 
-  // Sets X, of norm 1 at most, and l, a lower bound of its singular values.
+  // Sets X, of norm at most 1, and l, a lower bound of its singular values.
   Status Begin() {
     JAXMG_RETURN_IF_ERROR(this->Multiply(Op::kConjTrans, Op::kNone, scaled_, scaled_, gram_));
-    // An upper bound of the squared largest singular value, at most n^(1/2) times as large.
+    // An upper bound of the square of the largest singular value, at most n^(1/2) times too large.
     Numbers bound;
     JAXMG_RETURN_IF_ERROR(this->ReadNorms(StackedSum::kInner, this->size_, gram_, gram_, &bound));
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

@@ -58,7 +58,8 @@ class BidiagonalBand {
     return b * (9 * n + 3 * own + sum + 7 * b) + 2 * BandRows(tiles) * own;
   }
 
-  // kPanel factors and sends the next tile column while kMain updates the columns after it.
+  // Runs the reduction. kPanel factors and sends the next tile column while kMain updates the
+  // columns after it.
   Status Run(T* band) {
     Begin();
     flow_.Fork();
@@ -84,21 +85,23 @@ class BidiagonalBand {
   int64_t Behind(int64_t k) const { return tiles_.offset(k) + b_; }
   int64_t Trailing(int64_t k) const { return n_ - Behind(k); }
 
-  // A message from the owner of tile column k to all: V^H, b x `rows`, followed by T.
+  // A message from the owner of a tile column to all ranks: V^H (or X^H), b x `rows`, followed by
+  // T.
   Bytes2D Message(const T* message, int64_t rows) const {
     return Block(message, b_, b_, rows + b_);
   }
   T* FactorIn(T* message, int64_t rows) const { return message + b_ * rows; }
 
-  // A rank's columns after tile column k are in its slots from the first one on.
+  // A rank's columns after tile column k are in its slots from FirstSlot on.
   int64_t FirstSlot(int64_t k, int rank) const { return tiles_.slots_before(rank, k + 1); }
   int64_t ColumnsOf(int64_t k, int rank) const {
     return (tiles_.slots() - FirstSlot(k, rank)) * b_;
   }
   int64_t Own(int64_t k) const { return ColumnsOf(k, rank_); }
   T* OwnColumnsBehind(int64_t k) const { return matrix_.slot(FirstSlot(k, rank_)); }
-  // b elements for each of a rank's columns after tile column k: packed contiguously, and at their
-  // positions among all columns after it. In both blocks, a column is a tile.
+  // Return b elements for each of a rank's columns after tile column k: Packed from contiguous
+  // memory, Spread at the columns' positions among the columns of all ranks. A column of these
+  // blocks is a tile.
   Bytes2D Packed(const T* packed, int64_t k, int rank) const {
     return Block(packed, b_ * b_, b_ * b_, tiles_.slots() - FirstSlot(k, rank));
   }
@@ -107,7 +110,8 @@ class BidiagonalBand {
     return Block(all + before * b_ * b_, ranks_ * b_ * b_, b_ * b_, tiles_.slots() - slot);
   }
 
-  // The share of `count` columns of b elements that a rank sums up. The last share may be narrower.
+  // The share of `count` columns of b elements that a rank sums up. The last shares may be
+  // narrower.
   int64_t ShareOf(int64_t count) const { return (count + ranks_ - 1) / ranks_; }
   Bytes2D Share(const T* all, int64_t count, int rank) const {
     const int64_t first = std::min(rank * ShareOf(count), count);
@@ -120,8 +124,8 @@ class BidiagonalBand {
     on.SetZero(ldb_, 2 * OwnColumns(tiles_), own_band_, ldb_);
   }
 
-  // Makes a message of the panel `a`, rows x b, and its triangle's columns of the band: R for
-  // `side` 0, L^H for 1. A column of the band begins at the diagonal, which is zero.
+  // Factors the panel `a`, rows x b, sends its message to all ranks, and stores its triangle in the
+  // band: R for `side` 0, L^H for 1. A column of the band begins at the diagonal, which is zero.
   void Factor(Step<T>& on, int64_t k, int side, int64_t rows, T* a, int64_t lda, T* message) {
     on.QrPanel(rows, b_, a, lda, FactorIn(message, rows), b_);
     T* triangle = triangles_[side];
@@ -134,7 +138,7 @@ class BidiagonalBand {
     on.Broadcast(rank_, Message(message, rows));
   }
 
-  // Provides V of tile column k on all ranks.
+  // Sends V and T of tile column k to all ranks.
   void Column(int64_t k) {
     const int64_t rows = n_ - tiles_.offset(k);
     Step<T> on(flow_, Stream::kPanel, "column panel", k);
@@ -148,8 +152,8 @@ class BidiagonalBand {
     flow_.NoteSent(left_room_);
   }
 
-  // W^H = T^H V^H A for this rank's columns, and A - V W^H for their row of tiles, which the owner
-  // of the tile column receives.
+  // Computes W^H = T^H V^H A for this rank's columns, and A - V W^H for their part of the row of
+  // tiles, which is sent to the owner of the tile column.
   void MultiplyLeft(int64_t k) {
     const int64_t rows = n_ - tiles_.offset(k), own = Own(k);
     Step<T> on(flow_, Stream::kMain, "multiply left", k);
@@ -178,7 +182,7 @@ class BidiagonalBand {
     }
   }
 
-  // Provides X of the row of tiles beside tile column k on all ranks.
+  // Sends X and T' of the row of tiles right of diagonal tile k to all ranks.
   void Row(int64_t k) {
     const int64_t rows = Trailing(k);
     Step<T> on(flow_, Stream::kMain, "row panel", k);
@@ -189,7 +193,7 @@ class BidiagonalBand {
     flow_.NoteSent(right_room_);
   }
 
-  // Y^H = T'^H X^H (A - V W^H)^H. Each rank's columns contribute a term to the sum.
+  // Computes Y^H = T'^H X^H (A - V W^H)^H, a sum of terms of all ranks' columns.
   void MultiplyRight(int64_t k) {
     const int64_t rows = Trailing(k), own = Own(k);
     Step<T> on(flow_, Stream::kMain, "multiply right", k);
@@ -242,7 +246,7 @@ class BidiagonalBand {
 
   // --- Updates ---------------------------------------------------------------------------------
 
-  // A -= V W^H + Y X^H as one product, for the next tile column.
+  // A -= V W^H + Y X^H, as one product, in the next tile column.
   void UpdateNext(int64_t k) {
     Step<T> on(flow_, Stream::kPanel, "update next", k);
     on.Reads(stacks_).Writes(columns_[tiles_.slot(k + 1)]);
@@ -250,7 +254,7 @@ class BidiagonalBand {
             2 * b_, 1, matrix_.tile(k + 1, Behind(k)), n_);
   }
 
-  // The same for all of this rank's columns after tile column k + 1.
+  // A -= V W^H + Y X^H in all of this rank's columns after tile column k + 1.
   void Update(int64_t k) {
     const int64_t skipped = Mine(k + 1) ? b_ : 0, own = Own(k) - skipped;
     if (own == 0) return;
@@ -278,8 +282,8 @@ class BidiagonalBand {
   const Tiles& tiles_;
   const int rank_, ranks_;
   const int64_t n_, b_, ldb_;
-  T *left_, *right_;             // messages
-  std::array<T*, 2> triangles_;  // of the column's and of the row's panel, below zeros
+  T *left_, *right_;             // messages: V^H and T, X^H and T'
+  std::array<T*, 2> triangles_;  // of the column's and of the row's panel, below b rows of zeros
   T *unpacked_, *panel_, *row_, *own_row_, *product_, *term_, *terms_ = nullptr, *y_ = nullptr;
   T *stack_, *own_stack_;  // [V Y]^H, and [W X]^H for this rank's columns
   T *small_, *own_band_;

@@ -17,7 +17,7 @@ Tiles TilesOfBand(const Sizes& sizes, const Ranks& ranks) {
   return {sizes.m, sizes.block, ranks.size, BandWidth<T>(sizes.block, sizes.tile, ranks.tuning)};
 }
 
-// The order of the Hermitian band, and a rank's rows in divide and conquer.
+// Return the order of the Hermitian band, and a rank's number of rows in divide and conquer.
 int64_t OrderOfBand(const Tiles& tiles) { return 2 * tiles.columns(); }
 int64_t BlockOfBand(const Tiles& tiles) { return 2 * tiles.block(); }
 

@@ -140,7 +140,7 @@ class Program {
     return {context_, operand_.sizes(), space_.polar, in_polar_, operand_.a, h_, host_->data()};
   }
 
-  // v_ := V in the order of descending |w|. Also sets s, and the signs of w in this order.
+  // v_ := V, ordered by descending |w|. Also sets s and the signs of w in this order.
   Status Sort(int exponent) {
     const int64_t n = operand_.n;
     R *w = on_host(of_host_.w), *s = on_host(of_host_.s), *signs = on_host(of_host_.signs);
@@ -149,7 +149,7 @@ class Program {
     const R* part = w + space_.eigenvalues.first;
     int32_t* order = on_host(of_host_.order);
     std::iota(order, order + count(), 0);
-    // After a failure they may have any values, which must not be sorted.
+    // After a failure the eigenvalues may be NaN, which sorting doesn't allow.
     if (std::all_of(part, part + count(), [](R x) { return std::isfinite(x); })) {
       std::stable_sort(order, order + count(),
                        [&](int32_t i, int32_t j) { return std::abs(part[i]) > std::abs(part[j]); });
@@ -166,8 +166,8 @@ class Program {
                              v_of_h_, count(), v_, count());
   }
 
-  // v_ := V - V (V^H V - I) / 2 if V isn't orthonormal to rounding. The host's wait here also
-  // completes the copies from Sort.
+  // v_ := V - V (V^H V - I) / 2 if V isn't orthonormal to rounding. The host waits here, so the
+  // copies that Sort enqueued from host memory are complete afterwards.
   Status Correct() {
     const RowBlocks<T> gram = OfGram();
     const int rank = context_.comm.rank(), ranks = context_.comm.size();

@@ -26,7 +26,7 @@ PolarSteps<T>::PolarSteps(Pieces& pieces, const Sizes& sizes, bool hermitian, bo
     stage = pieces.Reserve<T>(std::max(AdjointTimesRowsSpace(ranks, shape, shape, shape),
                                        AdjointOfSpace(ranks, shape, shape)));
   }
-  // of the rows; of all of them; and of each rank
+  // the largest entries of the rows, of this rank, and of each rank
   largest = pieces.Reserve<Real<T>>(n + 1 + ranks.size);
 }
 
@@ -47,7 +47,7 @@ int64_t Polar<T>::rows() const {
   return std::min(begin + sizes_.block, sizes_.n) - begin;
 }
 
-// The iteration's memory for X^H X is the caller's memory for H if the dtypes are equal.
+// If the dtypes are equal, the memory for H is also the iteration's memory for X^H X.
 template <typename T>
 template <typename W>
 Qdwh<W> Polar<T>::IterationOf(const QdwhSpace<W>& space) const {

@@ -13,8 +13,8 @@
 namespace jaxmg {
 namespace {
 
-// The c above which a step uses QR (Nakatsukasa and Higham, section 3), or n / 8 if that is larger:
-// the inverse is accurate to c units of rounding, and other results to n units.
+// A step uses QR if its c exceeds this value (Nakatsukasa and Higham, section 3) and n / 8: the
+// inverse is accurate to c units of rounding, and other results to n units.
 constexpr double kCholesky = 100;
 constexpr int kMostSteps = 24;
 // The l from which on steps use the binomial series.
@@ -24,17 +24,17 @@ constexpr int kInverseIterations = 8;
 constexpr double kMargin = 1.25;
 // The smallest eigenvalue of X^H X is known if it exceeds its rounding by this factor.
 constexpr double kDistinct = 3;
-// The number of columns of a triangle to multiply at a time.
+// The number of columns of a matrix to multiply at a time.
 constexpr int64_t kColumns = 512;
 
-// Returns an l slightly larger than the one whose weights have this c: for small l, b is 4^(1/3)
-// l^(-4/3).
+// Returns an l slightly larger than the l whose weights have this c. Uses b = 4^(1/3) l^(-4/3),
+// which holds for small l.
 double LowOf(double c) {
   const double root = std::sqrt(c + 1) - 1;
   return std::pow(std::cbrt(4.0) / (root * root), 0.75);
 }
 
-// Returns the smaller one; NaN if x is NaN.
+// Returns the smaller of x and y; NaN if x is NaN.
 double Least(double x, double y) { return std::isnan(x) || x < y ? x : y; }
 
 // C := alpha T^H B + beta C for n x n matrices, T lower triangular with zeros above its diagonal.
@@ -253,8 +253,8 @@ Status Qdwh<T>::Step(State& state) {
   return weights.c > most ? ByQr(weights) : ByInverse(weights);
 }
 
-// Estimates l of the X with this Gram matrix. On entry state.low is the l to which the previous
-// step leads, if its own l was small enough, or 0.
+// Estimates l for X from its Gram matrix in gram_. On entry state.low is the l that the previous
+// step leads to, which holds if the step's own l was small enough, or 0.
 template <typename T>
 Status Qdwh<T>::Estimate(State& state) {
   const double rounding = 8 * RoundingOfGram(), least = LeastLow();
@@ -273,7 +273,7 @@ Status Qdwh<T>::Estimate(State& state) {
   const double smallest = 1 / growth - rounding;
   state.known = smallest > kDistinct * rounding;
   if (!state.known) {
-    // Most hidden values are not far below rounding. Smaller ones take one step more with this l.
+    // Most hidden values are not far below rounding. Smaller values take one more step with this l.
     state.low = std::max(least, std::sqrt(kDistinct * rounding) / 100);
     return Status::Ok();
   }
@@ -283,7 +283,7 @@ Status Qdwh<T>::Estimate(State& state) {
   return Status::Ok();
 }
 
-// b / c X + (a - b / c) X (I + c X^H X)^-1
+// X := b / c X + (a - b / c) X (I + c X^H X)^-1
 template <typename T>
 Status Qdwh<T>::ByInverse(const Weights& weights) {
   const double kept = weights.b / weights.c;
@@ -294,7 +294,7 @@ Status Qdwh<T>::ByInverse(const Weights& weights) {
   return Combine(weights.a - kept, spare_[0], kept, x_);
 }
 
-// b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R.
+// X := b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, where [sqrt(c) X; I] = [Q1; Q2] R.
 //
 // R comes from a Cholesky factorization. [Q1; Q2] = [sqrt(c) X; I] R^-1 is orthogonal only as far
 // as its Gram matrix G is I. So Q1 G^-1 Q2^H, which is exact, replaces Q1 Q2^H. G^-1 is computed as
@@ -358,7 +358,7 @@ Status Qdwh<T>::BySeries(State& state) {
   JAXMG_RETURN_IF_ERROR(Norm(gram_, &norm));
   state.finite = std::isfinite(norm);
   if (!state.finite) return Status::Ok();
-  // The errors of two, three and five terms. The product itself has an error of rounding.
+  // The errors of two, three and five terms. An error below that of the product itself is harmless.
   const double limit = RoundingOfGram();
   const bool third = 3.0 / 8 * norm * norm > limit;
   const bool fifth = 5.0 / 16 * std::pow(norm, 3) > limit;

@@ -33,8 +33,8 @@ class InProcessGroup {
 
   int size() const { return size_; }
 
-  // A number for each rank. Each rank sets its own before the rendezvous completes, and reads all
-  // of them afterwards.
+  // Each rank sets its own number before the rendezvous completes, and may read all ranks' numbers
+  // afterwards.
   void SetRankValue(int rank, int64_t mine) noexcept { rank_values_[rank] = mine; }
   const std::vector<int64_t>& rank_values() const { return rank_values_; }
 
@@ -90,7 +90,7 @@ class InProcessGroup {
   template <typename Ready, typename Take, typename Late>
   Status Await(const WaitPolicy& policy, Ready ready, Take take, Late late);
   void AbortLocked(const Status& status) noexcept;
-  // The following functions require the lock. Vote counts the vote of a rank.
+  // Counts the vote of a rank. This function and the following ones require the lock.
   virtual void Vote(int rank, const Status& mine) noexcept;
   void DepartLocked(const Status& why) noexcept;
   // Ends the agreement if all ranks that have not departed have voted.

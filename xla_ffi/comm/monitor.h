@@ -65,8 +65,9 @@ class Monitor {
   std::atomic<uint32_t> changes_{0};
 };
 
-// The process's single instance of T, constructed at the first call. Uses no heap memory and is
-// never destroyed, because threads of the runtime may use it while the process exits.
+// Returns the process's single instance of T, which is constructed at the first call. It uses no
+// heap memory and is never destroyed, because threads of the runtime may use it while the process
+// exits.
 template <typename T>
 T& Forever() {
   alignas(T) static unsigned char storage[sizeof(T)];

@@ -66,12 +66,12 @@ class Tiles {
   }
   int64_t width(int64_t p) const { return offset(p + 1) - offset(p); }
 
-  // The block-cyclic location of tile p: its rank and slot.
+  // Return the block-cyclic location of tile p: its rank and slot.
   int owner(int64_t p) const { return static_cast<int>(p % ranks_); }
   int64_t slot(int64_t p) const { return p / ranks_; }
   int64_t tile_in(int rank, int64_t slot) const { return slot * ranks_ + rank; }
 
-  // The contiguous location of tile p: its rank and slot.
+  // Return the contiguous location of tile p: its rank and slot.
   int home(int64_t p) const { return static_cast<int>(p / slots_); }
   int64_t home_slot(int64_t p) const { return p % slots_; }
 

@@ -22,7 +22,8 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// Equal for all containers of one machine; changes with every boot.
+// Returns an identifier that is equal for all containers of one machine and changes with every
+// boot.
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;

@@ -16,7 +16,7 @@ namespace jaxmg {
 
 class Closer {
  public:
-  // The process's single instance.
+  // Returns the process's single instance.
   static Closer& Instance();
 
   // Returns whether another connection can be queued. The hub accepts no connections while the

@@ -207,7 +207,7 @@ void Connection::Recall(const void* owner, int rank) noexcept {
   WatchLocked();
 }
 
-// The number of bytes missing from the header or payload that is being read.
+// Returns the number of bytes missing from the header or payload that is being read.
 size_t Connection::CountMissing() const {
   return in_payload_ ? payload_.size - received_ : sizeof(header_) - (end_ - begin_);
 }

@@ -27,7 +27,7 @@ class FrameSink {
  public:
   virtual ~FrameSink() = default;
   virtual void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept = 0;
-  // The process is permanently lost.
+  // Called when a process is permanently lost.
   virtual void OnLost(int process, const Status& why) noexcept = 0;
   // For the rendezvous: called periodically, at least once a second. Returns the latest time of the
   // next call.
@@ -57,11 +57,11 @@ inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0
 
 class Hub {
  public:
-  // The process's single instance.
+  // Returns the process's single instance.
   static Hub& Instance();
 
   // --- Settings ---------------------------------------------------------------------------------
-  // The duration of silence after which another process is considered lost.
+  // Return and set the duration of silence after which another process is considered lost.
   Seconds peer_timeout() const;
   void set_peer_timeout(Seconds limit);
   // Must be called before the first connection.
@@ -80,7 +80,7 @@ class Hub {
   std::vector<ConnectionInfo> Connections();
 
   // --- Other processes --------------------------------------------------------------------------
-  // The index of this process; -1 before Connect.
+  // Returns the index of this process; -1 before Connect.
   int me();
   const std::string& version() const { return self_.version; }
   // Returns a text like "process 1 (host h, pid 42)".

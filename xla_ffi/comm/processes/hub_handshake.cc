@@ -224,8 +224,8 @@ bool Hub::OnHandshakeFrame(int fd, Handshake& handshake, const FrameHeader& head
   return true;
 }
 
-// An HMAC over both processes' identities and this connection's nonces. Only holders of the key can
-// compute it. Requires the lock.
+// Returns an HMAC over both processes' identities and this connection's nonces. Only holders of the
+// key can compute it. Requires the lock.
 std::string Hub::ProofOf(int prover, int process, const Handshake& handshake) const {
   const bool lower = me_ < process;
   const std::string mine = self_.Identity(), theirs = peers_.at(process).address.Identity();

@@ -57,8 +57,8 @@ void Hub::Wake() noexcept {
   if (waker_.get() >= 0 && write(waker_.get(), &one, sizeof(one)) < 0) return;
 }
 
-// The interval of ticks. It must be short enough, for the shortest limit among the connected
-// processes, to detect silence in time and to send pings in time.
+// Returns the interval of ticks. With the shortest limit among the connected processes, it must be
+// short enough to detect silence and to send pings in time.
 Seconds Hub::TickLength() const {
   return std::clamp(Seconds(shortest_limit_) / 20, Seconds(0.002), Seconds(1));
 }

@@ -142,9 +142,9 @@ Status NcclChannels::StartMakingAll(const std::shared_ptr<NcclPeer>& peer,
   return begun;
 }
 
-// The sending end creates the identifier; the receiving end is made when the identifier arrives.
-// Each end is made on a thread of its own, because a thread can't have several NCCL initializations
-// in progress.
+// Starts to make this process's end of a channel. The sending end creates the identifier; the
+// receiving end is made when the identifier arrives. Each end is made on its own thread, because a
+// thread can't have several NCCL initializations in progress.
 Status NcclChannels::StartMaking(const std::shared_ptr<NcclPeer>& peer, NcclChannel* channel,
                                  std::string id) {
   auto lock = monitor_.Lock();

@@ -87,7 +87,7 @@ class NcclPeer {
 
 class NcclChannels {
  public:
-  // The process's single instance.
+  // Returns the process's single instance.
   static NcclChannels& Instance();
 
   void Use(ChannelSource& source) { source_ = &source; }

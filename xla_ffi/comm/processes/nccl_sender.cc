@@ -21,7 +21,7 @@ constexpr seconds kBetweenChecks(1);
 // If a rank has more enqueued sends than this, TrackSend forgets those that are complete.
 constexpr size_t kMostMoving = 16;
 
-// How long the thread polls without giving up the processor.
+// Returns how long the thread polls without giving up the processor.
 Seconds Spin() {
   static const unsigned processors = std::thread::hardware_concurrency();
   return processors >= 8 ? microseconds(50) : microseconds(0);

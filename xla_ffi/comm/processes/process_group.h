@@ -92,7 +92,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   using Links = std::map<int, std::unique_ptr<Link>>;
   Status NewLink(int process, const std::shared_ptr<Connection>& connection,
                  Clock::time_point deadline, std::unique_ptr<Link>* link);
-  // For processes that share no memory with this one.
+  // Makes the links to the processes `apart`, which share no memory with this one.
   Status NewNcclLinks(const std::vector<int>& apart, const Connections& connections,
                       Clock::time_point deadline, Links* links);
   Status AwaitDevices(int process, Clock::time_point deadline, std::vector<int>* ordinals);

@@ -36,7 +36,8 @@ class MemoryPeer {
   void ReleaseWords(uint32_t first, uint32_t count) noexcept;
   // Returns the event of the word's next count.
   SharedEvent NextEvent(uint32_t word) { return {words_ + word, ++counts_[word]}; }
-  // Converts between events and counts: of this process's words, and of the peer's.
+  // CountOf returns the count of an event of this process's words, PeerEvent the event of a count
+  // in the peer's words.
   SharedCount CountOf(const SharedEvent& event) const {
     return {static_cast<uint32_t>(event.word() - words_), event.count()};
   }
@@ -75,7 +76,7 @@ class MemoryPeer {
 
 class Segments {
  public:
-  // The process's single instance.
+  // Returns the process's single instance.
   static Segments& Instance();
 
   // Sets the source of shared memory. Later calls must pass the same one.

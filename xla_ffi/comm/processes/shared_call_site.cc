@@ -17,7 +17,7 @@ struct CallSites {
 
 CallSites& TheCallSites() { return Forever<CallSites>(); }
 
-// FNV-1a. The two halves of a digest use different offsets.
+// Computes half of a digest by FNV-1a. The halves use different offsets, `hash`.
 uint64_t Half(const std::string& text, uint64_t hash) {
   for (const unsigned char byte : text) hash = (hash ^ byte) * 0x100000001b3u;
   return hash ^ (hash >> 29);

@@ -95,7 +95,7 @@ class Factorization {
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
 
-  // The two parts of tile column k: its diagonal tile, and the elements below it.
+  // Return the data of tile column k: its diagonal tile, and the elements below it.
   Data& Diagonal(int64_t k) { return diagonal_[tiles_.slot(k)]; }
   Data& BelowTile(int64_t k) { return below_[tiles_.slot(k)]; }
   // Returns the buffer of panel k, which was last used by the batch before the previous one.

@@ -52,8 +52,8 @@ class InversionSweep {
 
  private:
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
-  // The rows of V or W in tile column k: of V down to the end of the diagonal tile, of W from its
-  // beginning on.
+  // Return the first row and the number of rows of V or W in tile column k: V ends with the
+  // diagonal tile, W begins with it.
   int64_t Begin(int64_t k) const { return upper_ ? 0 : tiles_.offset(k); }
   int64_t Height(int64_t k) const { return upper_ ? tiles_.offset(k + 1) : n_ - tiles_.offset(k); }
   // Returns column k of V or W in the form that is sent to all ranks.

@@ -93,8 +93,8 @@ class ColumnsSweep {
   }
 
  private:
-  // The rows of R in tile column k: for an upper triangle down to the end of the diagonal tile, for
-  // a lower one from its beginning on.
+  // Return the first row and the number of rows of R in tile column k: an upper triangle ends with
+  // the diagonal tile, a lower one begins with it.
   int64_t Begin(int64_t k) const { return IsUpper(triangle_) ? 0 : tiles_.offset(k); }
   int64_t Height(int64_t k) const {
     return IsUpper(triangle_) ? tiles_.offset(k + 1) : n_ - tiles_.offset(k);

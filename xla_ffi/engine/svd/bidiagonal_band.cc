@@ -85,14 +85,14 @@ class BidiagonalBand {
   int64_t Behind(int64_t k) const { return tiles_.offset(k) + b_; }
   int64_t Trailing(int64_t k) const { return n_ - Behind(k); }
 
-  // A message from the owner of a tile column to all ranks: V^H (or X^H), b x `rows`, followed by
-  // T.
+  // Returns a message from the owner of a tile column to all ranks: V^H (or X^H), b x `rows`,
+  // followed by T. FactorIn returns its T.
   Bytes2D Message(const T* message, int64_t rows) const {
     return Block(message, b_, b_, rows + b_);
   }
   T* FactorIn(T* message, int64_t rows) const { return message + b_ * rows; }
 
-  // A rank's columns after tile column k are in its slots from FirstSlot on.
+  // Returns the first of a rank's slots that hold its columns after tile column k.
   int64_t FirstSlot(int64_t k, int rank) const { return tiles_.slots_before(rank, k + 1); }
   int64_t ColumnsOf(int64_t k, int rank) const {
     return (tiles_.slots() - FirstSlot(k, rank)) * b_;
@@ -110,8 +110,8 @@ class BidiagonalBand {
     return Block(all + before * b_ * b_, ranks_ * b_ * b_, b_ * b_, tiles_.slots() - slot);
   }
 
-  // The share of `count` columns of b elements that a rank sums up. The last shares may be
-  // narrower.
+  // Share returns the share of `count` columns of b elements that a rank sums up, ShareOf its
+  // width. The last shares may be narrower.
   int64_t ShareOf(int64_t count) const { return (count + ranks_ - 1) / ranks_; }
   Bytes2D Share(const T* all, int64_t count, int rank) const {
     const int64_t first = std::min(rank * ShareOf(count), count);

@@ -98,7 +98,7 @@ class Factorization {
   // Return the data of tile column k: its diagonal tile, and the elements below it.
   Data& Diagonal(int64_t k) { return diagonal_[tiles_.slot(k)]; }
   Data& BelowTile(int64_t k) { return below_[tiles_.slot(k)]; }
-  // Returns the buffer of panel k, which was last used by the batch before the previous one.
+  // Returns the buffer of panel k's batch. The batch before the previous one used it last.
   Room& RoomOf(int64_t k) { return rooms_[batches_.of(k).index % 2]; }
 
   // Returns the solved right-hand sides of tile k, which are sent together with panel k.

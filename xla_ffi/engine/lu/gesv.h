@@ -2,7 +2,7 @@
 // further rows of M; one sweep with L follows (getrs.h).
 //
 // The stored M = A^T is factored, P M = L U. So partial pivoting interchanges columns of A. The
-// bound of the growth is the same as for interchanges of rows.
+// bound on the growth of elements is the same as for interchanges of rows.
 #ifndef JAXMG_XLA_FFI_ENGINE_LU_GESV_H_
 #define JAXMG_XLA_FFI_ENGINE_LU_GESV_H_
 

@@ -62,8 +62,8 @@ class InversionSweep {
     const int64_t k = order_.tile(step);
     return Block(Column(step), Height(k), Height(k), tiles_.width(k));
   }
-  // Copies of row k in the tiles from `slot` on, and of the diagonal tile: the originals are
-  // overwritten.
+  // RowCopy returns the copy of row k in the tiles from `slot` on, DiagonalCopy the copy of the
+  // diagonal tile. The originals are overwritten.
   T* RowCopy(int64_t slot) const {
     return workspace_ + (2 * n_ + slot * tiles_.width()) * tiles_.width();
   }
@@ -142,7 +142,7 @@ class InversionSweep {
     });
   }
 
-  // Sets column k of X to V_k W_kk: divides by the diagonal tile of L, which is W_kk^-1.
+  // Sets column k of X to V_k W_kk, by substitution with W_kk^-1, the diagonal tile of L.
   void MultiplyOwn(int64_t step) {
     const int64_t k = order_.tile(step), width = tiles_.width(k), height = Height(k);
     T *column = matrix_.tile(k), *diagonal = matrix_.tile(k, tiles_.offset(k));

@@ -8,17 +8,18 @@
 //     0   k                                         0   k
 //   ┌───┬───┬───┐                                 ┌───┬───┬───┐
 //   │   │   │   │                                 │ X │ k │acc│  column k of V goes to all ranks.
-//   ├───┼───┼───┤   column k of W goes to         ├───┼───┼───┤  Its product with row k of W adds
-//   │L_k│ k │   │   all ranks. Its product        │W_k│ k │U_k│  to X = V W on the left. That with
-//   ├───┼───┼───┤   with row k of L is            ├───┼───┼───┤  row k of U is subtracted from acc,
-//   │acc│ W │ W │   subtracted from acc           │ W │ W │ U │  the later columns of V, on the
-//   └───┴───┴───┘                                 └───┴───┴───┘  right
+//   ├───┼───┼───┤   column k of W goes to         ├───┼───┼───┤  Its products with row k of W add
+//   │L_k│ k │   │   all ranks. Its products       │W_k│ k │U_k│  to X = V W on the left. Products
+//   ├───┼───┼───┤   with row k of L are           ├───┼───┼───┤  with row k of U are subtracted
+//   │acc│ W │ W │   subtracted from acc           │ W │ W │ U │  from acc, the later columns of V,
+//   └───┴───┴───┘                                 └───┴───┴───┘  on the right
 //
 // Row k of L, W or U is needed for the last time in step k. Then it is cleared and becomes a row of
 // acc or X. So each step is one large product, of a column that all ranks have with a row of their
-// own columns, and needs no memory except for two columns in transfer. The next column is finished
-// and sent during the products of this one. Finally columns are interchanged between ranks. Each
-// rank receives some rows of all columns, interchanges their elements, and sends the rows back.
+// own columns, and needs no memory except for two columns in transfer and a copy of the row. The
+// next column is finished and sent during the products of this one. Finally columns are
+// interchanged between ranks: each rank receives some rows of all columns, interchanges their
+// elements, and sends the rows back.
 //
 // 4/3 n^3 flops, as LAPACK's getri. Every rank receives n^2 elements, and sends and receives 2 n^2
 // / P for the interchanges. The residual X L U - I of X = V W is bounded by |U^-1| |L^-1| |L| |U| n

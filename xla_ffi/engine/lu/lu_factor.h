@@ -56,7 +56,7 @@ struct MoveLuSpace : RoutineSpace<T> {
 // use a factor leave it unchanged unless stated.
 
 // Overwrites the block and the overflow tile with the factor of A, and writes min(m, n) pivots.
-// *log_abs and *sign are those of A's determinant, and are meaningful only if A is square. *status
+// *log_abs and *sign describe A's determinant, and are meaningful only if A is square. *status
 // is LAPACK's info of getrf, or kNotFinite; if it is negative, all results except the pivots are
 // NaN. Workspace: LuFactorSpace.
 template <typename T>

@@ -120,8 +120,8 @@ inline int64_t FirstHalf(int64_t columns) {
   return (columns + kPanelColumns - 1) / kPanelColumns / 2 * kPanelColumns;
 }
 
-// T12 = -T1 (V1^H V2) T2 for `columns` columns from `first` on: T1 belongs to the first `half`
-// columns, T2 to the others.
+// Computes T12 = -T1 (V1^H V2) T2 for `columns` columns from `first` on. T1 and V1 belong to the
+// first `half` columns, T2 and V2 to the others.
 template <typename T>
 void CombineHalves(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t half,
                    int64_t columns) {

@@ -6,17 +6,17 @@
 //
 //   G = M M^H = L L^H    summed over the ranks in their order        Q^T = L^-1 M
 //
-//   seminormal equations   if Q^H b is requested but not Q, and A is well conditioned: x by L L^H,
-//                          and one correction by the solution for its residual; Q^H b = R x. (A.
-//                          Bjorck, Linear Algebra Appl. 88/89, 1987)
-//   CholeskyQR2            the above, and the same again for Q: orthogonal to rounding if the
-//                          second G differs from I by less than a quarter, up to a condition of
-//                          about 1e8 of A with columns scaled to one length. (Y. Yamamoto, Y.
-//                          Nakatsukasa, Y. Yanagisawa, T. Fukaya, ETNA 44, 2015)
-//   shifted CholeskyQR3    with a pass with G + shift I before these two, up to about 1e15. (T.
-//                          Fukaya et al., SIAM J. Sci. Comput. 42, 2020)
-//   TSQR                   Householder's QR of each rank's rows, and of the stack of all R: for
-//                          every A. (J. Demmel, L. Grigori, M. Hoemmen, J. Langou, SIAM J. Sci.
+//   seminormal equations   if Q^H b is requested but not Q, and A is well conditioned: x is solved
+//                          with L L^H and corrected once by the solution for its residual; Q^H b =
+//                          R x. (A. Bjorck, Linear Algebra Appl. 88/89, 1987)
+//   CholeskyQR2            the factorization above, repeated for the resulting Q. Orthogonal to
+//                          rounding if the second G differs from I by less than a quarter, up to a
+//                          condition of about 1e8 of A with columns scaled to one length. (Y.
+//                          Yamamoto, Y. Nakatsukasa, Y. Yanagisawa, T. Fukaya, ETNA 44, 2015)
+//   shifted CholeskyQR3    a pass with G + shift I before these two; up to a condition of about
+//                          1e15. (T. Fukaya et al., SIAM J. Sci. Comput. 42, 2020)
+//   TSQR                   Householder's QR of each rank's rows, and of the stack of all R. Works
+//                          for every A. (J. Demmel, L. Grigori, M. Hoemmen, J. Langou, SIAM J. Sci.
 //                          Comput. 34, 2012)
 //
 // Each is tried if the previous one fails. All ranks decide by the same numbers, those of rank 0.

@@ -37,7 +37,7 @@ struct TallQrSpace {
   // n x n: the Gram matrix and its factor; the inverse of the factor; matrices from other ranks.
   Piece<T> gram, inverse, received;
   Piece<Real<T>> lengths;    // of A's columns
-  Piece<double> numbers;     // of NumberElements
+  Piece<double> numbers;     // NumberElements
   Piece<int32_t> info;       // of Cholesky factorizations
   Piece<Real<T>> largest;    // largest entries of A's columns and of b's, on this rank and then on
                              // all ranks

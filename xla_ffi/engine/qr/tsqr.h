@@ -1,7 +1,7 @@
 // TSQR: Householder's QR of each rank's rows, and of the stack of the ranks' R. Accurate for every
 // matrix (tall_qr.h).
 //
-//   conj(A) of a rank = Q1 R1    block x n, in place of a transposed copy of its rows
+//   conj(A) of a rank = Q1 R1    block x n; Q1 overwrites a transposed copy of the rank's rows
 //   R1 of all ranks, and `below`, stacked = Q2 R
 //   Q = Q1 (this rank's rows of Q2)
 //

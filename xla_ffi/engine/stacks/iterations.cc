@@ -320,9 +320,9 @@ class StackedPolar : StackProgram<T> {
     JAXMG_RETURN_IF_ERROR(this->Combine(inverse, gram_, {}, nullptr, shift, gram_));
     Numbers growth;
     JAXMG_RETURN_IF_ERROR(InverseIteration(&growth));
-    // The estimate of the smallest singular value is from above, so l is a quarter of it. If
-    // rounding hides the value, l is far below rounding, because the smallest singular value of the
-    // noise may be a small part of its entries.
+    // The estimate is an upper bound of the smallest singular value, so l is a quarter of it. If
+    // rounding hides the value, noise is added, whose smallest singular value may be much smaller
+    // than its entries. So l is far below rounding.
     low_ = this->Filled(unit() / (1000 * static_cast<double>(this->n_)));
     for (int64_t i = 0; i < count(); ++i) {
       const double smallest = 1 / growth[i] - rounding;

@@ -73,7 +73,7 @@ Status GesvdRoutine(const RankContext& context, const Operand<T>& operand, Real<
     const auto* positive = static_cast<const Real<T>*>(frame.host()) + n;
     JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(w, n, n, 1), Block(positive, n, n, 1)));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(n, 1, w));
-    // Afterwards the host's memory may be released.
+    // Waits for the copy from host memory, which is released afterwards.
     return device.Synchronize();
   };
   auto prepare = [&]() -> Status {

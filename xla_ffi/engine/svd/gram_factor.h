@@ -4,7 +4,7 @@
 //
 // In the engine's column-major form, M = L L^H is the conjugate of the matrix A. A rank's rows of X
 // are its columns of X^T, and X A^-1 becomes M^-1 X^T. On one rank these are operations on whole
-// triangles; on several, the columns of L pass through all ranks.
+// triangles; on several ranks, the tile columns of L go to all ranks.
 #ifndef JAXMG_XLA_FFI_ENGINE_SVD_GRAM_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_SVD_GRAM_FACTOR_H_
 

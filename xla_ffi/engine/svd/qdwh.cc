@@ -277,7 +277,7 @@ Status Qdwh<T>::Estimate(State& state) {
     state.low = std::max(least, std::sqrt(kDistinct * rounding) / 100);
     return Status::Ok();
   }
-  // The estimate is from above.
+  // The estimate is an upper bound.
   const double found = std::sqrt(smallest);
   if (!(state.low > 0 && found >= 0.9 * state.low)) state.low = found / 2;
   return Status::Ok();

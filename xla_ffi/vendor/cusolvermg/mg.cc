@@ -151,7 +151,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
   JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.SetStatus(info); }));
   if (info == 0) {
-    int ignored = 0;  // 0: Factor would have reported a singular factor
+    int ignored = 0;  // Factor has already reported a singular factor
     JAXMG_RETURN_IF_ERROR(solver.Call(
         [&](int* i) {
           return solver.library().cusolverMgPotri(

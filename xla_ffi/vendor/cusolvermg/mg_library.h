@@ -12,7 +12,8 @@
 
 namespace jaxmg::mg {
 
-// A matrix of n rows in tile columns of `width`, distributed over the grid's GPUs in turn.
+// Describes to the library a matrix in tile columns of `width`, distributed over the grid's GPUs in
+// turn.
 class Descriptor {
  public:
   ~Descriptor();

@@ -24,7 +24,7 @@ struct Grid {
   int rank(int row, int column) const {
     return by_rows ? row * columns + column : row + column * rows;
   }
-  // Returns the grid in which each rank has, of A^T, the transposed tiles that it has of A in this
+  // Returns the grid in which each rank's tiles of A^T are the transposes of its tiles of A in this
   // grid.
   Grid Transposed() const { return {columns, rows, !by_rows}; }
 };

@@ -16,7 +16,7 @@
 
 namespace jaxmg::mp {
 
-// This rank's tiles of a matrix.
+// Describes this rank's tiles of a matrix to the library.
 class Descriptor {
  public:
   ~Descriptor();
@@ -39,11 +39,11 @@ class Session {
   static Status Start(const RankContext& context, const Grid& grid,
                       std::unique_ptr<Session>* session);
 
-  // Runs `call`, a call of the library that may wait for other ranks, on the session's stream, and
-  // waits for the work that it has enqueued. All work that it depends on must be complete. If
-  // another rank fails, or its process is lost, work that waits on the GPU is aborted, the results
-  // are undefined, and the session is not reused. Collective: every rank calls it and gets the same
-  // Status.
+  // Runs `call`, which calls the library and may wait for other ranks, on the session's stream.
+  // Waits for the work that `call` has enqueued. All work that `call` depends on must be complete.
+  // If another rank fails, or its process is lost, work that waits on the GPU is aborted, the
+  // results are undefined, and the session is not reused. Collective: every rank calls it and gets
+  // the same Status.
   Status Run(const std::function<Status()>& call);
 
   // Waits for the enqueued work. For use within `call`.

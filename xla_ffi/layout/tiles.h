@@ -1,10 +1,10 @@
 // Tiles: how the columns of a matrix are cut into tiles and distributed over ranks.
 //
-// The columns lie in contiguous blocks, `block` columns a rank (the last blocks may hold fewer, or
-// none). Each block is cut into `slots` tiles of `width` columns; the last tile of a block is
-// shorter if `width` does not divide `block`. A tile's position p counts tiles rank by rank: p =
+// The columns are in contiguous blocks, `block` columns per rank (the last blocks may hold fewer,
+// or none). Each block is cut into `slots` tiles of `width` columns; the last tile of a block is
+// narrower if `width` does not divide `block`. A tile's position p counts tiles rank by rank: p =
 // rank * slots + i. In the block-cyclic layout tile p belongs to rank p mod P and lies in that
-// rank's slot p div P. Tiles keep their columns, so the matrix order of the columns never changes.
+// rank's slot p div P. A tile holds the same columns of the matrix in both layouts.
 //
 //   contiguous, P = 2, slots = 3:   rank 0: [0 1 2]   rank 1: [3 4 5]
 //   block-cyclic:                   rank 0: [0 2 4]   rank 1: [1 3 5]

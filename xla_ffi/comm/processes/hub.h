@@ -42,7 +42,8 @@ struct ConnectionInfo {
   std::string state;      // "connected", "connecting" or "lost: ..."
 };
 
-// A call that has begun: the index of its lead's process and the number that the lead assigned.
+// A call that has begun: the index of its lead, the process of rank 0, and the number that the lead
+// has assigned to it.
 using CallId = std::pair<int, int64_t>;
 
 inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0) noexcept {
@@ -109,6 +110,7 @@ class Hub {
   friend T& Forever();
   Hub() = default;
 
+  // A frame for a call that has not begun in this process yet.
   struct ParkedFrame {
     int process;
     FrameHeader header;

@@ -2,9 +2,9 @@
 //
 // A = L' L'^H with L' = conj(L), where L is the factor of M = conj(A) (routines.h). The factor
 // consists of this rank's tiles of L in the block-cyclic layout, stored as columns in place of the
-// rows of A; one overflow tile, if the layout has one; and above the diagonals the inverses from
-// InvertDiagonals. The tile width is part of the factor: `Operand::tile` must be the width of
-// PotrfSpace's tiles.
+// rows of A; one overflow tile, if the layout has one (Tiles::has_overflow); and above the
+// diagonals the inverses from InvertDiagonals. The tile width is part of the factor:
+// `Operand::tile` must be the width of PotrfSpace's tiles.
 #ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_FACTOR_H_
 

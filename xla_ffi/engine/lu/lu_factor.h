@@ -2,8 +2,8 @@
 //
 // A is m x n and M = A^T, n x m; P M = L U. The factor consists of this rank's tiles of L and U in
 // the block-cyclic layout, stored as columns in place of the rows of A; one overflow tile, if the
-// layout has one; and the pivots (lu_kernels.h), equal on all ranks. The tile width is part of the
-// factor: `Operand::tile` must be the width of LuFactorSpace's tiles.
+// layout has one (Tiles::has_overflow); and the pivots (lu_kernels.h), equal on all ranks. The tile
+// width is part of the factor: `Operand::tile` must be the width of LuFactorSpace's tiles.
 #ifndef JAXMG_XLA_FFI_ENGINE_LU_LU_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_LU_LU_FACTOR_H_
 
@@ -56,9 +56,9 @@ struct MoveLuSpace : RoutineSpace<T> {
 // use a factor leave it unchanged unless stated.
 
 // Overwrites the block and the overflow tile with the factor of A, and writes min(m, n) pivots.
-// *log_abs and *sign describe A's determinant, and are meaningful only if A is square. *status
-// is LAPACK's info of getrf, or kNotFinite; if it is negative, all results except the pivots are
-// NaN. Workspace: LuFactorSpace.
+// *log_abs and *sign describe A's determinant, and are meaningful only if A is square. *status is
+// LAPACK's info of getrf, or kNotFinite; if it is negative, all results except the pivots are NaN.
+// Workspace: LuFactorSpace.
 template <typename T>
 Status LuFactorRoutine(const RankContext& context, const Operand<T>& operand, int32_t* pivots,
                        Real<T>* log_abs, T* sign);

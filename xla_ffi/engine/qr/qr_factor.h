@@ -2,9 +2,9 @@
 //
 // A is m x n and M = A^T, n x m; M = Q R. The factor consists of this rank's tiles of Householder
 // vectors and R in the block-cyclic layout, stored as columns in place of the rows of A; one
-// overflow tile, if the layout has one; and the T of its panels, kPanelColumns x k with k = min(m,
-// n), equal on all ranks (reflectors.h). The tile width is part of the factor: routines that use it
-// must be called with the same width.
+// overflow tile, if the layout has one (Tiles::has_overflow); and the T of its panels,
+// kPanelColumns x k with k = min(m, n), equal on all ranks (reflectors.h). The tile width is part
+// of the factor: routines that use it must be called with the same width.
 #ifndef JAXMG_XLA_FFI_ENGINE_QR_QR_FACTOR_H_
 #define JAXMG_XLA_FFI_ENGINE_QR_QR_FACTOR_H_
 

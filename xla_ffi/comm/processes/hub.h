@@ -42,8 +42,8 @@ struct ConnectionInfo {
   std::string state;      // "connected", "connecting" or "lost: ..."
 };
 
-// A call that has begun: the index of its lead, the process of rank 0, and the number that the lead
-// has assigned to it.
+// A call that has begun: the index of its lead (the process of rank 0) and the number that the lead
+// has assigned to the call.
 using CallId = std::pair<int, int64_t>;
 
 inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0) noexcept {
@@ -143,8 +143,8 @@ class Hub {
     // The limit of the whole handshake; received data doesn't extend it.
     Clock::time_point deadline = {};
   };
-  // Watched only while a process with a lower index is not connected. At other times strangers cost
-  // no time.
+  // A listening socket. Watched only while a process with a lower index is not connected; at other
+  // times strangers cost no time.
   struct Listener {
     Fd fd;
     const char* transport;

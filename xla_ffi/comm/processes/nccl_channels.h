@@ -2,9 +2,9 @@
 // (device/nccl_channel.h), and the protocol by which both ends enqueue a block's transfer at the
 // same time. README.md explains why the protocol is needed.
 //
-// A pair of devices has one channel for each direction, which is made in the first call that needs
-// it and kept. The blocks of all calls between the two devices use it one after the other, in the
-// order in which the receiver accepts them.
+// A pair of devices has one channel for each direction. A channel is made in the first call that
+// needs it and kept. The blocks of all calls between the two devices use it one after the other, in
+// the order in which the receiver accepts them.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_NCCL_CHANNELS_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_NCCL_CHANNELS_H_
 
@@ -102,8 +102,8 @@ class NcclChannels {
   // and of the other.
   Status StartMakingAll(const std::shared_ptr<NcclPeer>& peer, const std::vector<int>& here,
                         const std::vector<int>& there);
-  // Waits until all of them are made on both sides. If one can't be made, sets the same `*failure`
-  // on both sides.
+  // Waits until all these channels are made on both sides. If one can't be made, sets the same
+  // `*failure` on both sides.
   Status Await(int process, NcclPeer& peer, const std::vector<int>& here,
                const std::vector<int>& there, Clock::time_point deadline, Status* failure);
   NcclChannel* ChannelOf(NcclPeer& peer, bool outgoing, int here, int there);

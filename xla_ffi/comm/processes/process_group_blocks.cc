@@ -194,8 +194,8 @@ Status ProcessGroup::AwaitTaken(int from, int to, const WaitPolicy& policy,
   return Status::Ok();
 }
 
-// Finds the message that was taken last. It isn't the last received one if others arrived while the
-// block was borrowed.
+// Finds the message that was taken last. Other messages may have arrived since, while its block was
+// borrowed.
 std::deque<ProcessGroup::ReceivedBlock>::iterator ProcessGroup::FindLastTaken(int from, int to) {
   std::deque<ReceivedBlock>& received = received_[from * size() + to];
   return received.end() - queues(from, to).messages.size() - 1;

@@ -59,8 +59,8 @@ std::string DescribeDifference(int process, const std::string& text, int other,
     const auto same = std::find_if(others.begin(), others.end(),
                                    [&](const Item& one) { return one.name == item.name; });
     if (same == others.end() || same->value == item.value) continue;
-    // A difference of shapes usually follows from earlier items; all others follow from the
-    // routine.
+    // Shapes usually differ because an earlier item, such as n, does. If the routine differs, so do
+    // all other items.
     if (item.name.rfind("the shape", 0) == 0 && !differences.empty()) continue;
     differences += (differences.empty() ? "" : ", ") + item.name + " is " + item.value +
                    " in process " + std::to_string(process) + " and " + same->value +

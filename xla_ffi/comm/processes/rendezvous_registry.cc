@@ -238,7 +238,7 @@ void RendezvousRegistry::FailPending(const PendingRendezvous& pending,
   }
 }
 
-// Tells a process the result of its arrival. Sends no frame if it is this process.
+// Tells a process the result of its arrival: by a frame, unless the process is this one.
 void RendezvousRegistry::Answer(int process, int64_t number, FrameType type, int64_t value,
                                 const Status& status, int lead) noexcept {
   OutFrame frame;
@@ -323,8 +323,8 @@ void RendezvousRegistry::Withdraw(int process, int64_t number, Seconds limit) {
   }
 }
 
-// Handles kGo: begins the call in this process. If it has stopped waiting, it departs from the
-// call.
+// Handles kGo: begins the call in this process. If this process has stopped waiting, departs from
+// the call.
 void RendezvousRegistry::BeginCall(int process, const FrameHeader& header) noexcept {
   const CallId id(header.lead, header.value);
   const auto waiting = waiting_.find(header.call);

@@ -37,7 +37,7 @@ Status JoinSharedRendezvous(const SharedCall& call, const WaitPolicy& policy,
                             std::shared_ptr<InProcessGroup>* group, int* here) noexcept;
 
 // Fails a call for the ranks of other processes: ranks that wait for it and ranks that arrive later
-// get this error. Complements FailCall, which does so for the ranks of this process.
+// get this error. FailCall does the same for the ranks of this process.
 void FailSharedCall(const SharedCallSite& site, int64_t run, const Status& status) noexcept;
 
 // Receives the rendezvous frames of other processes from the hub.

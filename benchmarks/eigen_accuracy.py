@@ -11,7 +11,6 @@ JAX's, or if eigenvalues don't ascend.
 """
 
 import functools
-import os
 import sys
 
 import jax
@@ -25,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._call import plugins
 
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 40)
 SMALL_DTYPES = ("float64", "complex128")
@@ -44,11 +44,11 @@ def arguments(argv):
 
 
 def main(args):
-    os.environ["JAXMG_EIGENSOLVER"] = "all"
     jax.config.update("jax_enable_x64", True)
     if args.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(args.ranks))
+    plugins.load(args.platform).set_eigensolver("all")
     # Orders that are measured together, their dtypes and numbers of ranks.
     groups = [(args.small, SMALL_DTYPES, sorted({1, min(2, max(args.ranks))}))] * bool(args.small)
     groups += [((n,), args.dtype, args.ranks) for n in args.n]

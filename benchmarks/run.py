@@ -188,8 +188,6 @@ class Worker:
         environment["XLA_FLAGS"] = flags.strip()
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[name] = str(case["threads"] or os.cpu_count())
-        if case["eigensolver"] != "auto":
-            environment["JAXMG_EIGENSOLVER"] = case["eigensolver"]
         self.environment, self.limit, self.starts = environment, args.limit, 0
         self.start()
 

@@ -146,6 +146,10 @@ class JaxmgSolver:
                 lambda: problems.vectors(xp, n, case["nrhs"], dtype), out_shardings=self.everywhere
             )()
 
+    @functools.cached_property
+    def plugin(self):
+        return workspace.plugins.load(self.devices[0].platform)
+
     def operands(self):
         kept = self.case["routine"] in problems.ON_FACTORS
         operands = [self.factor if kept else self.make_matrix()]
@@ -185,6 +189,7 @@ class JaxmgSolver:
             self.check_factors()
             del options["backend"]
         if case["routine"] == "syevd":
+            self.plugin.set_eigensolver(case["eigensolver"])  # cases may share the process
             options["return_eigenvectors"] = case["vectors"]
         if case["precision"]:
             options["precision"] = case["precision"]

@@ -111,26 +111,6 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       && timeout --foreground 120 "$python" benchmarks/kept.py --platform "${PLATFORM:-gpu}" \
         --ranks 1 --out "$out" --routine lu_solve $(n 65536)
   }
-  # Varies the number of multiprocessors reserved for LU panels, and tiles below n = 12288. Prints
-  # the settings of each line; records don't have them, so name another RESULTS_FILE.
-  panels() { # 240
-    local case orders failed=0
-    for case in "0 12288 0" "0 12288 16" "0 4096 16" "16 4096 16" "32 4096 16" "48 4096 16" \
-      "64 4096 16"; do
-      orders="8192 16384 32768" && [ "${case%% *}" != 32 ] || orders+=" 65536"
-      # shellcheck disable=SC2086  # numbers
-      set -- $case $orders
-      echo "multiprocessors of panels $1, a single tile up to n = $2, right-hand sides at once $3"
-      JAXMG_PANEL_MULTIPROCESSORS=$1 JAXMG_WHOLE_LU_ORDER=$2 JAXMG_FEW_RIGHT_HAND_SIDES=$3 \
-        bench --ranks 1 --no-gemm $(repeats 3) --routine gesv --backend native $(n "${@:4}") \
-        || failed=1
-    done
-    echo "multiprocessors of panels 32, tiles of 512"
-    JAXMG_PANEL_MULTIPROCESSORS=32 JAXMG_WHOLE_LU_ORDER=4096 JAXMG_FEW_RIGHT_HAND_SIDES=16 \
-      bench --ranks 1 --no-gemm $(repeats 3) --routine gesv --backend native --T_A 512 \
-      $(n 8192 16384 32768) || failed=1
-    return $failed
-  }
   # QR, SVD and least squares, compared with JAX where that is quick enough. s is to shapes what n
   # is to orders.
   s() {

@@ -43,7 +43,7 @@ def larger_order(routine, layout, backend, a, tile, donate):
         return None
     if routine.factor and layout.ranks > 1:  # the order determines the ranks of its tiles
         return None
-    if not routine.extension.applies(n):
+    if not routine.extension.applies(layout.platform, n):
         return None
     order = math.ceil(n / (_MULTIPLE * layout.ranks)) * _MULTIPLE * layout.ranks
     return order if _has_room(routine, layout, a.dtype, order, tile, donate) else None

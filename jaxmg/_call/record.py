@@ -38,7 +38,8 @@ class Extension:
 
     Attributes:
         diagonal: the entries of the diagonal matrix D.
-        applies: function of A's order that returns whether the results do contain those for A.
+        applies: function of (platform, A's order) that returns whether the results do contain
+            those for A.
         cut: function of (call, all results, A's order) that returns the results for A; None:
             `Result.cut` does so for each result.
         returns_matrix: whether the public function returns a matrix in A's memory. For an extended
@@ -46,7 +47,7 @@ class Extension:
     """
 
     diagonal: int = 1
-    applies: collections.abc.Callable = lambda order: True
+    applies: collections.abc.Callable = lambda platform, order: True
     cut: collections.abc.Callable | None = None
     returns_matrix: bool = False
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Literal, SupportsIndex, overload
 
 import jax.numpy as jnp
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import blocks, record, results
+from jaxmg._call import blocks, plugins, record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._stacks import ways
 from jaxmg._transform import at_once, dispatch, eigen_rules
@@ -24,12 +23,10 @@ def columns(rows, layout, shape):
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
-# From this order on all GPUs share the work, with or without eigenvectors.
-_LEAST_SHARED = 5120
-
-
-def _is_shared(n):
-    return n >= _LEAST_SHARED and os.environ.get("JAXMG_EIGENSOLVER") != "one"
+def _is_staged(platform, n):
+    """Whether the engine's stages solve the problem, whatever its dtype and results are."""
+    order = plugins.load(platform).staged_eigen_order()
+    return 0 < order <= n
 
 
 def _cut(call, values, n):
@@ -59,7 +56,7 @@ SYEVD = record.Routine(
     local_outputs=("w", "v", "status"),
     traced_outputs=(record.WORK, "w", "v", "status"),
     options=(VECTORS,),
-    extension=record.Extension(0, _is_shared, _cut, returns_matrix=True),
+    extension=record.Extension(0, _is_staged, _cut, returns_matrix=True),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
     at_once=at_once.AtOnce(
         functools.partial(at_once.syevd, eigh=ways.eigh),

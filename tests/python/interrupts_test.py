@@ -95,6 +95,11 @@ check_next()
 print("right")
 """
 
+_BY_ALL_RANKS = """
+from jaxmg._call import plugins
+plugins.load(jax.default_backend()).set_eigensolver("all")
+"""
+
 
 _ON_GPUS = os.environ.get("JAXMG_TEST_PLATFORM") == "cuda"
 
@@ -151,7 +156,7 @@ def test_ctrl_c_ends_one_call(call):
     )
     n = n[call]
     program = _INTERRUPTED.format(n=n, call=call, wait=_WAITS["jax.block_until_ready"])
-    result = _run(program, JAXMG_EIGENSOLVER="all")
+    result = _run(_BY_ALL_RANKS + program)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "right\n"
 

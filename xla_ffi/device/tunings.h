@@ -12,8 +12,8 @@
 namespace jaxmg {
 
 // Which ranks solve an eigenproblem: kAuto depends on the order of the matrix, kOne uses the
-// device's solver on one rank, kAll the engine on all ranks. A setting of the process, which must
-// precede its first call.
+// device's solver on one rank, kAll the engine on all ranks. A setting of the process, for tests
+// and measurements.
 enum class Eigensolver { kAuto, kOne, kAll };
 
 inline std::atomic<Eigensolver>& EigensolverSetting() {
@@ -25,22 +25,6 @@ inline void ChooseEigensolver(Tuning* tuning) {
   const Eigensolver chosen = EigensolverSetting();
   if (chosen == Eigensolver::kAuto) return;
   tuning->ShareEigenproblemsFrom(chosen == Eigensolver::kAll ? 1 : 0);
-}
-
-// For measurements: fields of a GPU's Tuning, where they aren't negative.
-struct GpuSettings {
-  std::atomic<int64_t> few_right_hand_sides{-1};
-  std::atomic<int64_t> panel_multiprocessors{-1}, panel_columns{-1}, whole_lu_order{-1},
-      library_lu_order{-1}, whole_inverse_order{-1};
-};
-
-inline GpuSettings& SettingsOfGpus() {
-  static GpuSettings settings;
-  return settings;
-}
-
-inline void Set(const std::atomic<int64_t>& setting, int64_t* field) {
-  if (setting >= 0) *field = setting;
 }
 
 // Whether one rank of several CPU devices does for all what LAPACK does faster alone. A setting of
@@ -109,15 +93,6 @@ inline Tuning CudaTuning() {
   tuning.stages_alone = 5120;
   tuning.stages_alone_values = 4096;
   ChooseEigensolver(&tuning);
-  const GpuSettings& settings = SettingsOfGpus();
-  Set(settings.few_right_hand_sides, &tuning.few_right_hand_sides);
-  Set(settings.panel_multiprocessors, &tuning.panel_multiprocessors);
-  Set(settings.panel_columns, &tuning.panel_columns);
-  Set(settings.whole_lu_order, &tuning.whole_lu_order);
-  Set(settings.whole_lu_order, &tuning.whole_lu_order_float32);
-  Set(settings.library_lu_order, &tuning.library_lu_order);
-  Set(settings.whole_inverse_order, &tuning.whole_inverse_order);
-  Set(settings.library_lu_order, &tuning.library_lu_order_double);
   return tuning;
 }
 

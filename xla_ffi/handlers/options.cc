@@ -34,19 +34,6 @@ std::optional<double> ReadSeconds(const char* variable) {
   return seconds;
 }
 
-// Reads a count from an environment variable, if it is set.
-void ReadCount(const char* variable, std::atomic<int64_t>* count) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr) return;
-  char* end = nullptr;
-  const long number = std::strtol(text, &end, 10);
-  if (end == text || *end != '\0' || number < 0) {
-    throw std::invalid_argument(std::string("the environment variable ") + variable +
-                                " must be a number from 0 on; got '" + text + "'");
-  }
-  *count = number;
-}
-
 }  // namespace
 
 void ReadOptions() {
@@ -66,21 +53,6 @@ void ReadOptions() {
                                   : name == "nccl" ? Transport::kNccl
                                                    : Transport::kAuto);
   }
-  if (const char* text = std::getenv("JAXMG_EIGENSOLVER")) {
-    if (!SetEigensolver(text)) {
-      throw std::invalid_argument(
-          std::string(
-              "the environment variable JAXMG_EIGENSOLVER must be auto, one or all; got '") +
-          text + "'");
-    }
-  }
-  GpuSettings& settings = SettingsOfGpus();
-  ReadCount("JAXMG_FEW_RIGHT_HAND_SIDES", &settings.few_right_hand_sides);
-  ReadCount("JAXMG_PANEL_MULTIPROCESSORS", &settings.panel_multiprocessors);
-  ReadCount("JAXMG_PANEL_COLUMNS", &settings.panel_columns);
-  ReadCount("JAXMG_WHOLE_LU_ORDER", &settings.whole_lu_order);
-  ReadCount("JAXMG_LIBRARY_LU_ORDER", &settings.library_lu_order);
-  ReadCount("JAXMG_WHOLE_INVERSE_ORDER", &settings.whole_inverse_order);
 }
 
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }

@@ -19,10 +19,8 @@ bool SetEigensolver(const std::string& name);
 
 // Reads the environment: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, the silence after which
 // another process is considered lost (60 s); JAXMG_TRANSPORT, the connection between processes
-// (auto, nccl, unix or tcp); JAXMG_EIGENSOLVER, the argument of SetEigensolver; and, for
-// measurements, the fields JAXMG_FEW_RIGHT_HAND_SIDES, JAXMG_PANEL_MULTIPROCESSORS,
-// JAXMG_PANEL_COLUMNS and JAXMG_WHOLE_LU_ORDER of a GPU's Tuning. Throws std::invalid_argument,
-// which names the variable, if a value is invalid.
+// (auto, nccl, unix or tcp). Throws std::invalid_argument, which names the variable, if a value is
+// invalid.
 void ReadOptions();
 
 }  // namespace jaxmg

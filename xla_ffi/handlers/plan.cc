@@ -1,5 +1,6 @@
 #include "xla_ffi/handlers/plan.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "xla_ffi/device/tunings.h"
@@ -20,6 +21,14 @@ bool OneRankFactors(int64_t n, int64_t block, int ranks) {
 }
 
 int64_t WholeSvdOrder() { return OwnTuning().whole_svd_order; }
+
+int64_t StagedEigenOrder() {
+  const Tuning tuning = OwnTuning();
+  const auto [least, most] =
+      std::minmax({tuning.spread_eigen, tuning.spread_values, tuning.spread_complex,
+                   tuning.stages_alone, tuning.stages_alone_values});
+  return least == 0 ? 0 : most;
+}
 
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   const char* name = query.routine.c_str();

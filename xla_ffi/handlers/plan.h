@@ -47,6 +47,9 @@ struct PlanAnswer {
 bool OneRankFactors(int64_t n, int64_t block, int ranks);
 // Returns the order up to which one rank computes a singular value decomposition (whole_svd.h).
 int64_t WholeSvdOrder();
+// The order from which the engine's stages solve an eigenproblem of any dtype on any ranks, with
+// eigenvectors or without (eigenproblem.h); 0: there is none.
+int64_t StagedEigenOrder();
 
 // Returns an error that names the argument if the query is impossible.
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer);

@@ -206,6 +206,9 @@ inline void DefineCommon(pybind11::module_& module) {
   module.def("whole_svd_order", &WholeSvdOrder,
              "The order up to which one rank computes a singular value decomposition for all by "
              "the device's library.");
+  module.def("staged_eigen_order", &StagedEigenOrder,
+             "The order from which the engine's stages solve an eigenproblem of any dtype on any "
+             "ranks, with eigenvectors or without; 0: there is none.");
   module.def(
       "set_whole_matrices", [](bool wanted) { WholeMatricesSetting() = wanted; },
       pybind11::arg("wanted"),

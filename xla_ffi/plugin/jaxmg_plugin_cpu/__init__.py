@@ -12,6 +12,7 @@ set_eigensolver = _native.set_eigensolver
 set_whole_matrices = _native.set_whole_matrices
 is_whole_qr = _native.is_whole_qr
 whole_svd_order = _native.whole_svd_order
+staged_eigen_order = _native.staged_eigen_order
 plan = _native.plan
 peer_timeout = _native.peer_timeout
 set_peer_timeout = _native.set_peer_timeout

@@ -54,12 +54,6 @@ class RecordingLu : public LuKernels<T> {
     return real_.AddDeterminant(s, n, u, ldu, offset, pivots, log_abs, sign);
   }
 
-  Status Reserve() override { return real_.Reserve(); }
-  Status SpareForPanels(Stream s, bool spare) override {
-    to_.Add(s, spare ? "spare" : "spare no more", {});
-    return real_.SpareForPanels(s, spare);
-  }
-
  private:
   Recorder& to_;
   LuKernels<T>& real_;

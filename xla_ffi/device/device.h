@@ -153,11 +153,6 @@ struct Tuning {
   // The most right-hand sides for which a single rank solves with an LU factor of several tiles in
   // one such launch; 0: always tile by tile.
   int64_t right_hand_sides_at_once = 0;
-  // The multiprocessors of a GPU that panels of LU have to themselves on kPanel, where the driver
-  // can set some apart, while the next panel_columns columns of the matrix (complex: a third) are
-  // updated by the others. 0: all work shares all of them.
-  int64_t panel_multiprocessors = 0;
-  int64_t panel_columns = 0;
   // Whether one rank computes what all need alike, of few rows and columns, and sends it to the
   // others: LAPACKs of several host devices hold each other up. Otherwise each rank does.
   bool small_on_one = false;

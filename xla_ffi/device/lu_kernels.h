@@ -30,13 +30,6 @@ class LuKernels {
  public:
   virtual ~LuKernels() = default;
 
-  // Creates what the other functions need, so that a failure occurs before the ranks start to work.
-  virtual Status Reserve() { return Status::Ok(); }
-
-  // Whether the work that `stream` is given from now on leaves alone the part of the device that
-  // FactorPanel has to itself on kPanel, if there is one (Tuning::panel_multiprocessors).
-  virtual Status SpareForPanels(Stream, bool /*spare*/) { return Status::Ok(); }
-
   // P A = L U with partial pivoting of a panel A, m x n, whose first row and column are those of
   // number `offset` of the matrix. L and U replace A as LAPACK's getrf leaves them. Writes
   // min(m, n) pivots. *info becomes the smaller of itself and offset + k for the first pivot k

@@ -79,8 +79,6 @@ inline Tuning CudaTuning() {
   tuning.inverse_order = 1024;
   tuning.few_right_hand_sides = 16;
   tuning.right_hand_sides_at_once = 4;
-  tuning.panel_multiprocessors = 0;  // 48 save 2 to 4 % up to n = 16384, and cost 2 % at 32768
-  tuning.panel_columns = 6144;
   tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
   tuning.band_width = kMostBand;
   tuning.band_width_complex128 = kMostBandComplex128;

@@ -219,7 +219,7 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
     return Error(Code::kInvalidArgument, "a matrix of ", m, " x ", n, " is too large for a GPU");
   }
   int multiprocessors = 0;
-  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(stream, &multiprocessors));
+  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
   const int64_t tiles = (first_a + m + kProductTileM - 1) / kProductTileM *
                         ((first_b + n + kProductTileN - 1) / kProductTileN);
   return device_.LaunchShared(

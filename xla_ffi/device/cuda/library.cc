@@ -70,7 +70,6 @@ Library& LibraryOf();
     return *library;                                      \
   }
 JAXMG_DEFINE_LIBRARY(CudaDriver, "libcuda.so.1", JAXMG_CUDA_DRIVER_FUNCTIONS, )
-JAXMG_DEFINE_LIBRARY(GreenContexts, "libcuda.so.1", JAXMG_GREEN_CONTEXT_FUNCTIONS, )
 JAXMG_DEFINE_LIBRARY(CudaRuntime, "libcudart.so." JAXMG_CUDA_MAJOR, JAXMG_CUDA_RUNTIME_FUNCTIONS, )
 JAXMG_DEFINE_LIBRARY(Cublas, "libcublas.so." JAXMG_CUDA_MAJOR, JAXMG_CUBLAS_FUNCTIONS,
                      "libcublasLt.so." JAXMG_CUDA_MAJOR)
@@ -173,7 +172,6 @@ const Table& Get() {
   template Status Open<Table>(); \
   template const Table& Get<Table>();
 JAXMG_INSTANTIATE(CudaDriver)
-JAXMG_INSTANTIATE(GreenContexts)
 JAXMG_INSTANTIATE(CudaRuntime)
 JAXMG_INSTANTIATE(Cublas)
 JAXMG_INSTANTIATE(Cusolver)

@@ -46,15 +46,6 @@
   F(cuStreamWriteValue32)              \
   F(cuTensorMapEncodeTiled)
 
-// Of drivers since CUDA 12.5. Their absence is not an error.
-#define JAXMG_GREEN_CONTEXT_FUNCTIONS(F) \
-  F(cuDevResourceGenerateDesc)           \
-  F(cuDevSmResourceSplitByCount)         \
-  F(cuDeviceGet)                         \
-  F(cuDeviceGetDevResource)              \
-  F(cuGreenCtxCreate)                    \
-  F(cuGreenCtxStreamCreate)
-
 #define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
   F(cudaDeviceCanAccessPeer)            \
   F(cudaDeviceEnablePeerAccess)         \
@@ -172,9 +163,6 @@ namespace jaxmg {
 #define JAXMG_DECLARE_FUNCTION(function) decltype(&::function) function = nullptr;
 struct CudaDriver {
   JAXMG_CUDA_DRIVER_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
-};
-struct GreenContexts {
-  JAXMG_GREEN_CONTEXT_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
 };
 struct CudaRuntime {
   JAXMG_CUDA_RUNTIME_FUNCTIONS(JAXMG_DECLARE_FUNCTION)

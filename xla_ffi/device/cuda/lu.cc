@@ -36,9 +36,9 @@ constexpr Kernel LeafKernel(int64_t columns) {
 }  // namespace
 
 template <typename T>
-Status CudaLu<T>::LeafColumns(int64_t m, int multiprocessors, int64_t* columns) const {
-  int blocks = multiprocessors;
-  if (blocks == 0) JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&blocks));
+Status CudaLu<T>::LeafColumns(int64_t m, int64_t* columns) const {
+  int blocks = 0;
+  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&blocks));
   blocks = std::min(blocks, kLuBlocks);
   for (*columns = kLuColumns; *columns >= kLuLeastColumns; *columns /= 2) {
     if (m <= blocks * BlockRows<T>(*columns)) return Status::Ok();
@@ -90,8 +90,7 @@ Status CudaLu<T>::FactorLeaf(const Panel& panel, int64_t begin, int64_t n) {
   if (blocks == 1) {
     return resources.Launch(kernel, kLetter, panel.stream, 1, kLuThreads, 1, arguments);
   }
-  JAXMG_RETURN_IF_ERROR(
-      resources.MostInCluster(kernel, kLetter, panel.stream, kLuThreads, &in_cluster));
+  JAXMG_RETURN_IF_ERROR(resources.MostInCluster(kernel, kLetter, kLuThreads, &in_cluster));
   if (blocks > in_cluster) {
     JAXMG_RETURN_IF_ERROR(ReserveSlots(panel.stream));
     slots = exchange.slots->data();
@@ -142,36 +141,14 @@ Status CudaLu<T>::FactorHalves(const Panel& panel, int64_t first, int64_t last) 
 }
 
 template <typename T>
-Status CudaLu<T>::Reserve() {
-  return device_.resources().Divide(device_.tuning().panel_multiprocessors);
-}
-
-template <typename T>
-Status CudaLu<T>::SpareForPanels(Stream stream, bool spare) {
-  using Share = CudaResources::Share;
-  return device_.resources().MoveTo(spare ? Share::kOthers : Share::kAll, stream);
-}
-
-// A panel that is too high for the multiprocessors of panels has all of them.
-template <typename T>
 Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda,
                               int64_t offset, int32_t* pivots, int32_t* info) {
   if (m == 0 || n == 0) return Status::Ok();
-  using Share = CudaResources::Share;
-  CudaResources& resources = device_.resources();
-  const int64_t most = resources.panel_multiprocessors() * BlockRows<T>(kLuLeastColumns);
   const bool whole = stream == Stream::kMain && m == n;
   if (whole && n >= kLeastByLibrary && n <= MostByLibrary<T>(device_.tuning())) {
     return FactorByLibrary(stream, n, a, lda, offset, pivots, info);
   }
-  if (stream != Stream::kPanel || m > most) {
-    return FactorOnShare(stream, 0, m, n, a, lda, offset, pivots, info);
-  }
-  JAXMG_RETURN_IF_ERROR(resources.MoveTo(Share::kPanels, stream));
-  const Status status =
-      FactorOnShare(stream, resources.panel_multiprocessors(), m, n, a, lda, offset, pivots, info);
-  const Status moved = resources.MoveTo(Share::kAll, stream);
-  return status.ok() ? moved : status;
+  return FactorByKernels(stream, m, n, a, lda, offset, pivots, info);
 }
 
 template <typename T>
@@ -205,11 +182,11 @@ Status CudaLu<T>::FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, i
 }
 
 template <typename T>
-Status CudaLu<T>::FactorOnShare(Stream stream, int multiprocessors, int64_t m, int64_t n, T* a,
-                                int64_t lda, int64_t offset, int32_t* pivots, int32_t* info) {
+Status CudaLu<T>::FactorByKernels(Stream stream, int64_t m, int64_t n, T* a, int64_t lda,
+                                  int64_t offset, int32_t* pivots, int32_t* info) {
   const int64_t k = std::min(m, n);
   int64_t width = 0;
-  JAXMG_RETURN_IF_ERROR(LeafColumns(m, multiprocessors, &width));
+  JAXMG_RETURN_IF_ERROR(LeafColumns(m, &width));
   JAXMG_RETURN_IF_ERROR(ReserveMoves(stream, std::max(k, width)));
   Panel panel = {stream, m, n, a, lda, offset, pivots, info, width};
   if (n <= width) return FactorLeaf(panel, 0, n);

@@ -21,8 +21,6 @@ class CudaLu : public LuKernels<T> {
  public:
   CudaLu(CudaDevice& device, Blas<T>& blas) : device_(device), blas_(blas) {}
 
-  Status Reserve() override;
-  Status SpareForPanels(Stream stream, bool spare) override;
   Status FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
                      int32_t* pivots, int32_t* info) override;
   Status SwapRows(Stream stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
@@ -56,9 +54,9 @@ class CudaLu : public LuKernels<T> {
     T* at(int64_t i, int64_t j) const { return a + i + j * lda; }
   };
 
-  // FactorPanel on the stream's share of the multiprocessors, which are so many, 0: all.
-  Status FactorOnShare(Stream stream, int multiprocessors, int64_t m, int64_t n, T* a, int64_t lda,
-                       int64_t offset, int32_t* pivots, int32_t* info);
+  // FactorPanel by our own kernels.
+  Status FactorByKernels(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
+                         int32_t* pivots, int32_t* info);
   // FactorPanel of a whole matrix by cuSOLVER.
   Status FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                          int32_t* pivots, int32_t* info);
@@ -69,8 +67,8 @@ class CudaLu : public LuKernels<T> {
   Status FactorHalves(const Panel& panel, int64_t first, int64_t last);
   Status FactorLeaf(const Panel& panel, int64_t begin, int64_t n);
   Status Step(const Panel& panel, int64_t first, int64_t last, int64_t right);
-  // The columns that a kernel can factor on so many multiprocessors, 0: on all of them.
-  Status LeafColumns(int64_t m, int multiprocessors, int64_t* columns) const;
+  // The columns that a kernel can factor on the device's multiprocessors.
+  Status LeafColumns(int64_t m, int64_t* columns) const;
   // Interchanges i and pivots[i] - offset of lines that are `line` elements apart, of which each
   // has n elements `element` elements apart.
   Status Swap(Stream stream, Order order, int64_t n, T* a, int64_t line, int64_t element,

@@ -151,54 +151,6 @@ class CudaPool {
     return Status::Ok();
   }
 
-  // Streams of two green contexts: of `panels` multiprocessors, or a few more, and of the others.
-  // Leaves the parts as they are if that isn't possible.
-  Status Divide(int64_t panels, CudaResources::Parts* parts) {
-    int multiprocessors = 0, lowest = 0, highest = 0;
-    JAXMG_RETURN_IF_ERROR(Multiprocessors(&multiprocessors));
-    if (panels <= 0 || panels >= multiprocessors || !Open<GreenContexts>().ok()) {
-      return Status::Ok();
-    }
-    JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceGetStreamPriorityRange(&lowest, &highest),
-                     "device ", ordinal_);
-    const GreenContexts& driver = Get<GreenContexts>();
-    CUdevice device = 0;
-    CUdevResource all{}, ours{}, others{};
-    if (driver.cuDeviceGet(&device, ordinal_) != CUDA_SUCCESS ||
-        driver.cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS) {
-      return Status::Ok();
-    }
-    auto split = [&](unsigned flags) {
-      unsigned groups = 1;
-      return driver.cuDevSmResourceSplitByCount(&ours, &groups, &all, &others, flags,
-                                                static_cast<unsigned>(panels)) == CUDA_SUCCESS &&
-             groups == 1 && ours.sm.smCount > 0 && others.sm.smCount > 0;
-    };
-    if (!split(CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE) && !split(0)) {
-      return Status::Ok();
-    }
-    auto stream_on = [&](CUdevResource* resource, int priority, cudaStream_t* stream) {
-      CUdevResourceDesc description = nullptr;
-      CUgreenCtx context = nullptr;
-      return driver.cuDevResourceGenerateDesc(&description, resource, 1) == CUDA_SUCCESS &&
-             driver.cuGreenCtxCreate(&context, description, device, CU_GREEN_CTX_DEFAULT_STREAM) ==
-                 CUDA_SUCCESS &&
-             driver.cuGreenCtxStreamCreate(stream, context, CU_STREAM_NON_BLOCKING, priority) ==
-                 CUDA_SUCCESS;
-    };
-    cudaEvent_t moved = nullptr;
-    JAXMG_RETURN_IF_ERROR(TakeEvent(&moved));
-    parts->moved = std::make_shared<CudaEvent>(this, moved);
-    std::array<cudaStream_t, 3> streams{};
-    if (stream_on(&ours, highest, &streams[static_cast<int>(CudaResources::Share::kPanels)]) &&
-        stream_on(&others, lowest, &streams[static_cast<int>(CudaResources::Share::kOthers)])) {
-      parts->of_share = streams;
-      parts->panel_multiprocessors = static_cast<int>(ours.sm.smCount);
-      parts->other_multiprocessors = static_cast<int>(others.sm.smCount);
-    }
-    return Status::Ok();
-  }
-
   int32_t* stale_flag() const { return stale_flag_; }
 
   void GiveParts(std::unique_ptr<CudaResources::Parts> parts) noexcept {
@@ -235,19 +187,18 @@ class CudaPool {
   }
 
   // The largest cluster of such blocks that fits on the device.
-  Status MostInCluster(Kernel kernel, char letter, cudaStream_t stream, bool of_share,
-                       unsigned threads, int* blocks) {
+  Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) {
     CUfunction function = nullptr;
     JAXMG_RETURN_IF_ERROR(FindKernel(kernel, letter, &function));
     std::lock_guard<std::mutex> lock(mutex_);
     JAXMG_RETURN_IF_ERROR(FindCapability());
-    const auto [most, is_new] = clusters_.emplace(std::make_pair(function, of_share), 1);
+    const auto [most, is_new] = clusters_.emplace(function, 1);
     if (is_new && capability_ >= 90) {
       const CudaDriver& driver = Get<CudaDriver>();
       // Not all GPUs with clusters support more than 8 blocks.
       driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
       for (unsigned size = kLuCluster; size > 1 && most->second == 1; size /= 2) {
-        ClusterLaunch launch(size, threads, of_share ? stream : nullptr);
+        ClusterLaunch launch(size, threads, nullptr);
         int count = 0;
         if (driver.cuOccupancyMaxActiveClusters(&count, function, &launch.config) == CUDA_SUCCESS &&
             count > 0) {
@@ -344,8 +295,7 @@ class CudaPool {
   int32_t* stale_flag_ = nullptr;  // allocated with the first parts
   std::vector<std::array<CUfunction, 4>> functions_;
   int multiprocessors_ = 0, shared_bytes_ = 0, capability_ = 0;  // set by the first query
-  // The maximum number of blocks in a cluster, by kernel and whether it runs on a share.
-  std::map<std::pair<CUfunction, bool>, int> clusters_;
+  std::map<CUfunction, int> clusters_;  // the maximum number of blocks in a cluster, by kernel
   std::set<int> peers_;
   std::atomic<uint64_t> reached_{0};  // one bit per device: whether access is enabled
 };
@@ -378,7 +328,6 @@ CudaResources::CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaS
 }
 
 CudaResources::~CudaResources() {
-  for (Stream stream : kStreams) (void)MoveTo(Share::kAll, stream);  // where a call has failed
   const cudaStream_t main = stream(Stream::kMain);
   parts_->last_main = main;
   parts_->called = true;
@@ -416,28 +365,6 @@ Status CudaResources::TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buff
   size_t room = 0;
   JAXMG_RETURN_IF_ERROR(pool_->TakeHostMemory(bytes, &data, &room));
   *buffer = std::make_unique<Lent>(pool_, data, room);
-  return Status::Ok();
-}
-
-Status CudaResources::Divide(int64_t panels) {
-  if (parts_->divided) return Status::Ok();
-  JAXMG_RETURN_IF_ERROR(pool_->Divide(panels, parts_.get()));
-  parts_->divided = true;
-  return Status::Ok();
-}
-
-Status CudaResources::MoveTo(Share share, Stream stream) {
-  const int index = static_cast<int>(stream);
-  if (parts_->panel_multiprocessors == 0 || shares_[index] == share) return Status::Ok();
-  if (shares_[index] == Share::kAll) whole_[index] = streams_[index];
-  const cudaStream_t next =
-      share == Share::kAll ? whole_[index] : parts_->of_share[static_cast<int>(share)];
-  const CudaRuntime& runtime = Get<CudaRuntime>();
-  JAXMG_CHECK_CUDA(runtime.cudaEventRecord(parts_->moved->get(), streams_[index]),
-                   "an event of a stream");
-  JAXMG_CHECK_CUDA(runtime.cudaStreamWaitEvent(next, parts_->moved->get(), 0), "a stream");
-  streams_[index] = next;
-  shares_[index] = share;
   return Status::Ok();
 }
 
@@ -551,19 +478,12 @@ Status CudaResources::LaunchCluster(Kernel kernel, char letter, Stream stream, u
   return Status::Ok();
 }
 
-Status CudaResources::MostInCluster(Kernel kernel, char letter, Stream stream, unsigned threads,
+Status CudaResources::MostInCluster(Kernel kernel, char letter, unsigned threads,
                                     int* blocks) const {
-  const bool of_share = shares_[static_cast<int>(stream)] != Share::kAll;
-  return pool_->MostInCluster(kernel, letter, this->stream(stream), of_share, threads, blocks);
+  return pool_->MostInCluster(kernel, letter, threads, blocks);
 }
 
 Status CudaResources::Multiprocessors(int* count) const { return pool_->Multiprocessors(count); }
-Status CudaResources::Multiprocessors(Stream stream, int* count) const {
-  const Share share = shares_[static_cast<int>(stream)];
-  if (share == Share::kAll) return Multiprocessors(count);
-  *count = share == Share::kPanels ? parts_->panel_multiprocessors : parts_->other_multiprocessors;
-  return Status::Ok();
-}
 Status CudaResources::SharedBytes(int* bytes) const { return pool_->SharedBytes(bytes); }
 
 Status NewCudaEvent(int ordinal, std::shared_ptr<CudaEvent>* event) {

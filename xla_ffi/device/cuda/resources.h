@@ -41,9 +41,6 @@ struct SolverBytes {
 // when the next call gets the same streams, whose work is then queued behind it.
 class CudaResources {
  public:
-  // The multiprocessors on which a stream's work runs: all of them, those of panels, or the others.
-  enum class Share { kAll, kPanels, kOthers };
-
   // The device must be the thread's current one. kMain is `main`, which the caller owns.
   static Status Lease(int ordinal, cudaStream_t main, std::unique_ptr<CudaResources>* resources);
   ~CudaResources();
@@ -52,16 +49,6 @@ class CudaResources {
   Status NewEvent(std::shared_ptr<Event>* event);
   // Returns page-locked memory. The buffer's destructor returns it to the pool.
   Status TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buffer);
-
-  // Divides the multiprocessors, `panels` of them for panels, unless the driver or the device can't
-  // or the resources have been divided before. Needs some memory of the GPU. May wait for all of
-  // its work.
-  Status Divide(int64_t panels);
-  // How many multiprocessors panels have; 0: they aren't divided.
-  int panel_multiprocessors() const { return parts_->panel_multiprocessors; }
-  // Later work of the stream runs on that share, behind its earlier work, if the multiprocessors
-  // are divided. A share other than kAll is that of one stream at a time.
-  Status MoveTo(Share share, Stream stream);
 
   // Returns a handle that uses the stream. Handles are created on first use.
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
@@ -91,11 +78,8 @@ class CudaResources {
   Status LaunchCluster(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned threads,
                        void** arguments);
   // Returns the size of the largest cluster of such blocks; 1 if the device has no clusters.
-  Status MostInCluster(Kernel kernel, char letter, Stream stream, unsigned threads,
-                       int* blocks) const;
+  Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) const;
   Status Multiprocessors(int* count) const;
-  // Those of a stream's share.
-  Status Multiprocessors(Stream stream, int* count) const;
   // The maximum shared memory of a block.
   Status SharedBytes(int* bytes) const;
   // Whether the device has the kernels of part_products.cuh.
@@ -116,11 +100,6 @@ class CudaResources {
     bool called = false;
     cudaStream_t last_main = nullptr;      // the caller's stream of the last call
     std::shared_ptr<CudaEvent> last_call;  // the end of it
-    // By share, of which that of all multiprocessors has none.
-    std::array<cudaStream_t, 3> of_share{};
-    std::shared_ptr<CudaEvent> moved;  // a stream's work before it went to another share
-    int panel_multiprocessors = 0, other_multiprocessors = 0;
-    bool divided = false;  // or found not to be divisible
   };
   friend class CudaPool;
 
@@ -130,9 +109,6 @@ class CudaResources {
   CudaPool* const pool_;
   std::unique_ptr<Parts> parts_;
   std::array<cudaStream_t, kNumStreams> streams_;
-  // By stream, its share, and the stream of all multiprocessors while it has another.
-  std::array<Share, kNumStreams> shares_{};
-  std::array<cudaStream_t, kNumStreams> whole_{};
   const bool multiplies_parts_;
 };
 

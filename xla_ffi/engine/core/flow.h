@@ -266,7 +266,6 @@ class Step : public StepBase {
   JAXMG_OPERATION(Copy, flow_.device(), Copy)
   JAXMG_OPERATION(CopyWithin, flow_.device(), CopyWithin)
   JAXMG_OPERATION(FactorPanel, flow_.device().template lu<T>(), FactorPanel)
-  JAXMG_OPERATION(SpareForPanels, flow_.device().template lu<T>(), SpareForPanels)
   JAXMG_OPERATION(SwapRows, flow_.device().template lu<T>(), SwapRows)
   JAXMG_OPERATION(SwapColumns, flow_.device().template lu<T>(), SwapColumns)
   JAXMG_OPERATION(AddDeterminant, flow_.device().template lu<T>(), AddDeterminant)

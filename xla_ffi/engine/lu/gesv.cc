@@ -65,10 +65,7 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
   const int64_t count = solution.nrhs * operand.n;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
-    if (frame.works()) {
-      JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
-      JAXMG_RETURN_IF_ERROR(context.device.lu<T>().Reserve());
-    }
+    if (frame.works()) JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
     return CopyIfApart(context.device, solution.b, solution.x, count);
   };
   auto work = [&]() -> Status {

@@ -216,43 +216,18 @@ class LuFactorization {
     UpdateLocal(on, k, width, first, slot);
   }
 
-  // Returns the number of tile columns to update with panel k while this rank factors the next
-  // panel.
-  int64_t SlotsBesidePanel(int64_t k) const {
-    if (tuning_.panel_multiprocessors == 0 || k + 1 >= panels_ || !Mine(k + 1)) return 0;
-    const int64_t columns = tuning_.panel_columns / (kIsComplex<T> ? 3 : 1);
-    return (columns + tiles_.width() - 1) / tiles_.width();
-  }
-
-  void Declare(Step<T>& on, int64_t k, int64_t begin, int64_t end) {
-    on.Reads(panel_[k]).Writes(above_, begin, end).Gives(column_, begin, end);
-  }
-  void UpdateSlots(Step<T>& on, int64_t k, int64_t begin, int64_t end) {
-    matrix_.ForRuns(begin, end, [&](int64_t, T* first, int64_t columns) {
-      UpdateColumns(on, k, columns, first);
-    });
-  }
-
   // Updates all of this rank's other tile columns after k with panel k.
   void UpdateTrailing(int64_t k) {
     const int64_t begin =
         tiles_.slots_before(matrix_.rank, k + 1) + (k + 1 < panels_ && Mine(k + 1) ? 1 : 0);
     const int64_t end = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
     if (begin >= end) return;
-    // The first ones are updated while the next panel is factored. The panel has a part of the
-    // device to itself, which these updates must leave alone.
-    const int64_t middle = std::min(end, begin + SlotsBesidePanel(k));
-    if (begin < middle) {
-      Step<T> on(flow_, Stream::kMain, "update beside", k);
-      Declare(on, k, begin, middle);
-      on.SpareForPanels(true);
-      UpdateSlots(on, k, begin, middle);
-      on.SpareForPanels(false);
-    }
-    if (middle < end) {
+    {
       Step<T> on(flow_, Stream::kMain, "update", k);
-      Declare(on, k, middle, end);
-      UpdateSlots(on, k, middle, end);
+      on.Reads(panel_[k]).Writes(above_, begin, end).Gives(column_, begin, end);
+      matrix_.ForRuns(begin, end, [&](int64_t, T* first, int64_t columns) {
+        UpdateColumns(on, k, columns, first);
+      });
     }
     if (x_.count == 0) return;
     Step<T> on(flow_, Stream::kMain);

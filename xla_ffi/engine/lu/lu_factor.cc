@@ -85,7 +85,6 @@ Status LuFactorRoutine(const RankContext& context, const Operand<T>& operand, in
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
-    JAXMG_RETURN_IF_ERROR(context.device.lu<T>().Reserve());
     return ClearOverflow(context, frame.matrix());
   };
   return RunOnAllRanks(context.comm, prepare, work);

@@ -336,6 +336,22 @@ def explicit_spec(array):
     return sharding.mesh, P(*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
 
 
+def columns(array, start, end, axis=-1):
+    """Returns the columns from start to end of matrices; rows with ``axis`` -2. JAX doesn't cut
+    dimensions that explicit axes shard: they are gathered, and sharded again if the axes divide."""
+    known = explicit_spec(array)
+    axis += array.ndim
+    if known is None or known[1][axis] is None:
+        return jax.lax.slice_in_dim(array, start, end, axis=axis)
+    mesh, spec = known
+    axes = entry_axes(spec[axis])
+    array = _compat.reshard(array, NamedSharding(mesh, without(spec, axes)))
+    array = jax.lax.slice_in_dim(array, start, end, axis=axis)
+    if array.shape[axis] % axes_size(mesh, axes):
+        return array
+    return _compat.reshard(array, NamedSharding(mesh, spec))
+
+
 def axes_in(spec):
     """Returns all axes of a spec."""
     return tuple(itertools.chain.from_iterable(map(entry_axes, spec)))

@@ -221,15 +221,21 @@ def _reduced(call, a) -> tuple[Any, Any]:
         factor, units, r = factor_and_r(call, a)
         r = r if spread else layouts.constrain(r, call.layout, PartitionSpec())
         return factor.q() * units, r
-    if n > k and call.layout.explicit:  # can't slice columns that an explicit axis shards
-        divides = m % call.layout.ranks == 0
-        spec = call.layout.row_spec if divides else PartitionSpec()
-        a = layouts.constrain(a, call.layout, spec)
+    if n > k:
+        a = _with_whole_rows(a, call.layout)
     factors: Any = tall.qr(a[:, :k], call.layout)
     q, r = factors
     if n > k:
         r = jnp.concatenate([r, tall.adjoint_product(call.layout, q, a[:, k:])], axis=1)
     return q, r
+
+
+def _with_whole_rows(a, layout):
+    """Returns ``a`` without explicit axes that shard its columns, which JAX can't take apart."""
+    if not layout.explicit:
+        return a
+    divides = a.shape[0] % layout.ranks == 0
+    return layouts.constrain(a, layout, layout.row_spec if divides else PartitionSpec())
 
 
 def of_stacks(platform, options, a):
@@ -320,7 +326,11 @@ def _pivoted(call, a):
 
     def rule(primals, tangents):
         order = _pivoted(call, *primals)[2]
-        (q, r), moved = jax.jvp(lambda a: reduced(call, a[:, order]), primals, tangents)
+
+        def reduced_in_order(a):
+            return reduced(call, _with_whole_rows(a, call.layout)[:, order])
+
+        (q, r), moved = jax.jvp(reduced_in_order, primals, tangents)
         return (q, r, order), (*moved, derivatives.still(order))
 
     return derivatives.differentiable(value, rule, a)

@@ -408,7 +408,9 @@ def power(call, a):
             result = a if result is None else times(result, a)
         exponent //= 2
         a = times(a, a) if exponent else a
-    return (jnp.eye(call.shape[0], dtype=a.dtype) if result is None else result,)
+    if result is None:  # which depends on A, or an eager batch isn't compiled for A's devices
+        _, result = jax.lax.optimization_barrier((a, jnp.eye(call.shape[0], dtype=a.dtype)))
+    return (result,)
 
 
 def _product(layout, x, y):

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks, exporting, places, programs
+from jaxmg._call import checks, exporting, layouts, places, programs
 from jaxmg._routines import jax_linalg, norms, svd_spaces
 from jaxmg._routines import svd as svd_programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
@@ -135,7 +135,8 @@ def _vectors(arrays, hermitian, full, subset, backend, mesh, spec):
 
 
 def _part(start, end, u, s, vh):
-    return SVDResult(u[..., start:end], s[..., start:end], vh[..., start:end, :])
+    vh = layouts.columns(vh, start, end, axis=-2)
+    return SVDResult(layouts.columns(u, start, end), s[..., start:end], vh)
 
 
 @programs.cache_plans

@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks
+from jaxmg._call import checks, layouts
 from jaxmg._routines import jax_linalg, jax_svd, svd_spaces
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -50,7 +50,7 @@ def orth(
             outside of 0 to min(m, n), raise a ValueError.
     """
     u, rank = _basis("orth", svd_spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
-    return u[..., :rank]
+    return layouts.columns(u, 0, rank)
 
 
 @_compat.api_boundary
@@ -80,7 +80,7 @@ def null_space(
     errors are those of `orth`.
     """
     v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
-    return v[..., rank:]
+    return layouts.columns(v, rank, v.shape[-1])
 
 
 def _basis(name, program, a, rcond, rank, mesh, spec):

@@ -307,7 +307,10 @@ def _complete(a, layout, backend="native"):
     factor = geqrf.geqrf(a, **layout.where)
     q = factor.q("complete")
     u, s, vh = _decompose_scaled(factor.r, layout, None, backend)
-    u = jnp.concatenate([products.rows_times_rows(q[:, :n], u, layout), q[:, n:]], axis=1)
+    u, rest = products.rows_times_rows(q[:, :n], u, layout), q[:, n:]
+    if layout.explicit:  # on which Q may lie otherwise than the product
+        rest = layouts.constrain_like(rest, u)
+    u = jnp.concatenate([u, rest], axis=1)
     return u, scaling.times(s, up), vh
 
 

@@ -3,6 +3,7 @@ two leading dimensions, and their derivatives."""
 
 import functools
 import inspect
+import itertools
 
 import cases
 import jax
@@ -141,3 +142,46 @@ def test_what_has_no_derivative(name):
     _, a, mesh = _placed(name, 4, "batch")
     with cases.context(mesh), pytest.raises(NotImplementedError, match="is being differentiated"):
         jax.grad(linalg_cases.total(TABLE[name].call))(a)
+
+
+# What takes columns apart, or has results that don't depend on A.
+_TAKEN_APART = {
+    "matrix_power": (lambda a: linalg.matrix_power(a, 0), "general"),
+    "null_space": (lambda a: linalg.null_space(a, rank=3) ** 2, "wide"),
+    "null_space of square": (lambda a: linalg.null_space(a, rank=7) ** 2, "general"),
+    "orth": (lambda a: linalg.orth(a, rank=3) ** 2, "tall"),
+    "qr": (lambda a: linalg.qr(a, pivoting=True), "wide"),
+    "svd of tall": (lambda a: linalg.svd(a)[1:], "tall"),
+    "svd of wide": (lambda a: linalg.svd(a)[:2], "wide"),
+}
+_WITH_DERIVATIVES = ("null_space", "orth", "qr")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "name, lie, batch",
+    cases.broad(
+        itertools.product(_TAKEN_APART, ("replicated", "columns"), (False, True)),
+        lambda name, lie, batch: (name, lie, batch) in (
+            ("null_space", "replicated", False), ("orth", "columns", True),
+        ),
+    ),
+)  # fmt: skip
+def test_matrices_that_lie_by_columns_or_replicated(name, lie, batch):
+    """Eagerly without the mesh's context, too; derivatives within it."""
+    mesh = cases.line(4, kind=AxisType.Explicit)
+    call, kind = _TAKEN_APART[name]
+    matrices = linalg_cases.matrices(kind, (2,) * batch)
+    a = cases.shard(matrices, mesh, *([None] * batch), None, "r" if lie == "columns" else None)
+    with cases.context(cases.line(1)):
+        wanted = jax.tree.leaves(call(jnp.asarray(matrices)))
+    for x, y in zip(jax.tree.leaves(call(a)), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(x), y, rtol=1e-9, atol=1e-9)
+    if name in _WITH_DERIVATIVES:
+        gradient = jax.jit(jax.grad(linalg_cases.total(call)))
+        with cases.context(mesh):
+            found = gradient(a)
+        assert found.sharding.is_equivalent_to(a.sharding, a.ndim)
+        with cases.context(cases.line(1)):
+            wanted = gradient(jnp.asarray(matrices))
+        np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-7, atol=1e-7)

@@ -1,4 +1,4 @@
-// Blas: the operations of BLAS and LAPACK on tiles, of which algorithms consist.
+// Blas: the BLAS and LAPACK operations on tiles from which algorithms are built.
 #ifndef JAXMG_XLA_FFI_DEVICE_BLAS_H_
 #define JAXMG_XLA_FFI_DEVICE_BLAS_H_
 
@@ -15,10 +15,11 @@ namespace jaxmg {
 // rounds the factors to TF32, with a fraction of 10 bits, if the hardware multiplies these faster.
 // kBf16x3 and kBf16x6 split each number into a sum of bfloat16 numbers, with fractions of 7 bits,
 // and add three or six of their products in float32 (parts.h). kF16x3 does the same with float16
-// numbers, with fractions of 10 bits, for matrices whose rows have elements of about the size 1.
+// numbers, with fractions of 10 bits, for matrices whose rows have elements of a size near 1.
 // kScaledF16x3 is for all matrices: each product scales the rows of its left factor and the columns
 // of its right one. kChosen is the precision that the device's Tuning specifies for the order of
-// the matrix. Callers name all but kScaledF16x3, which replaces kF16x3 for general matrices.
+// the matrix. Callers can request all of these except kScaledF16x3, which replaces kF16x3 for
+// general matrices.
 enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kF16x3, kChosen, kScaledF16x3 };
 inline constexpr int kNumPrecisions = 7;
 
@@ -41,8 +42,8 @@ constexpr PartsShape PartsOf(Precision precision) {
 enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
 
-// The triangle of a matrix that an operation reads, and whether its diagonal is assumed to be ones
-// and not read. A Cholesky factor is lower; LU has both triangles, the lower one unit.
+// The triangle of a matrix that an operation reads, and whether its diagonal is implicitly one and
+// not read. A Cholesky factor is lower. LU has both triangles; the lower one has a unit diagonal.
 enum class Uplo { kLower, kUpper };
 enum class Diag { kNonUnit, kUnit };
 struct Triangle {
@@ -64,8 +65,8 @@ class Blas {
   virtual Op StoredFactor() const {
     return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;
   }
-  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k. A product that consists of
-  // parts (below) may write all of C.
+  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k. Products of parts (below)
+  // may write all of C.
   virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
                       Real<T> beta, T* c, int64_t ldc) = 0;
   // B := op(A)^-1 B (left) or B op(A)^-1 (right), B m x n, A triangular.
@@ -82,21 +83,22 @@ class Blas {
               int64_t ldb, Triangle triangle = {}) {
     return DoTrmm(stream, side, op, triangle, m, n, a, lda, b, ldb);
   }
-  // Overwrites the lower triangle of the tile by its Cholesky factor L. On failure sets *info, in
-  // device memory, to min(*info, offset + k), where k is the order of the first leading minor that
-  // is not positive definite (or whose diagonal is not finite), and fills the tile with NaN.
+  // Overwrites the lower triangle of the tile with its Cholesky factor L. On failure it fills the
+  // tile with NaN and sets *info, in device memory, to min(*info, offset + k), where k is the order
+  // of the first leading minor that is not positive definite or whose diagonal is not finite.
   virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                        int32_t* info) = 0;
-  // Potrf of a tile that is a whole matrix: *sum, unless it is null, grows by the logarithm of its
-  // determinant. After a failure the tile has undefined numbers.
+  // Potrf of a tile that is a whole matrix. Adds the logarithm of its determinant to *sum, unless
+  // `sum` is null. After a failure the tile's content is undefined.
   virtual Status PotrfOfWhole(Stream stream, int64_t n, T* a, int64_t lda, int32_t* info,
                               Real<T>* sum) {
     JAXMG_RETURN_IF_ERROR(Potrf(stream, n, a, lda, 0, info));
     return sum == nullptr ? Status::Ok() : AddLogDet(stream, n, a, lda, sum);
   }
-  // Computes the inverse of a triangular tile A, which it may not overlap, with zeros in the other
-  // triangle, and ones on the diagonal if A is unit. inverse * A is the identity up to rounding, as
-  // with LAPACK; A * inverse need not be. If A is singular, the inverse has infinities or NaN.
+  // Computes the inverse of a triangular tile A, with zeros in the other triangle and ones on the
+  // diagonal if A is unit. The inverse may not overlap A. inverse * A is the identity up to
+  // rounding, as with LAPACK; A * inverse need not be. If A is singular, the inverse has infinities
+  // or NaN.
   Status Trtri(Stream stream, int64_t n, const T* a, int64_t lda, T* inverse, int64_t ld,
                Triangle triangle = {}) {
     return DoTrtri(stream, triangle, n, a, lda, inverse, ld);
@@ -113,46 +115,47 @@ class Blas {
   virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
   virtual Status SetIdentity(Stream stream, int64_t n, T* a, int64_t lda) = 0;
   // Stores the inverse of a lower triangular tile, as computed by Trtri, above the tile's diagonal:
-  // a_ij := conj(inverse_ji) for i < j. The diagonal of the inverse is not stored: it consists of
-  // the reciprocals of the tile's.
+  // a_ij := conj(inverse_ji) for i < j. The inverse's diagonal is not stored, because it holds the
+  // reciprocals of the tile's diagonal.
   virtual Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
                               int64_t lda) = 0;
   // Loads a tile after StoreInverse: l := L and inverse := L^-1, both n x n with zeros above the
   // diagonal, or if `transposed` L^H and L^-H.
   virtual Status LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda,
                              T* l, T* inverse) = 0;
-  // *sum += 2 log of the product of the diagonal of a tile of the factor.
+  // *sum += 2 log of the product of the diagonal elements of a tile of the factor.
   virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
 
-  // The operations on products that consist of parts (parts.h), whose factors are split once for
-  // many products. Not called if parts().depth is 0.
+  // The operations on products of parts (parts.h). They split factors once for many products. Not
+  // called if parts().depth is 0.
   virtual PartsShape parts() const { return {}; }
-  // Computes the parts of A (m x n), or with `turned` of A^H, as a left or right factor, including
-  // the zeros that fill the last group of columns. If there are scales, row i of the factor is
+  // Computes the parts of A (m x n), or of A^H if `turned`, as a left or right factor, including
+  // the zeros that fill the last group of columns. If `scales` is not null, row i of the factor is
   // divided by scales_i.
   Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
                Part* parts, int64_t ld, const Real<T>* scales = nullptr) {
     return DoSplit(stream, side, turned, m, n, a, lda, scales, parts, ld);
   }
-  // C := alpha A B^H + beta C, m x n, given `depth` columns of the parts of A and of B, which are
-  // whole groups. If there are scales, c_ij gets the product times left_i right_j.
+  // C := alpha A B^H + beta C, m x n, from `depth` columns of the parts of A and of B, a whole
+  // number of groups. If there are scales, the product's element ij is multiplied by left_i
+  // right_j.
   Status GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, Real<T> alpha,
                      const Part* a, int64_t lda, const Part* b, int64_t ldb, Real<T> beta, T* c,
                      int64_t ldc, const ProductScales<Real<T>>& scales = {}) {
     return DoGemmOfParts(stream, m, n, depth, alpha, a, lda, b, ldb, scales, beta, c, ldc);
   }
-  // Computes the scale of each row of A (m x n), or with `turned` of A^H: the power of two with
-  // which the largest element of the row, or of its real and imaginary parts, becomes at least
-  // kScaledPart and less than twice that; 1 if the row has no element but 0, or one that isn't
+  // Computes the scale of each row of A (m x n), or of A^H if `turned`: a power of two. Divided by
+  // it, the largest element of the row, or of its real and imaginary parts, is at least kScaledPart
+  // and less than twice that. The scale is 1 if all of the row is 0 or one of its elements isn't
   // finite.
   virtual Status PartScales(Stream, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
                             int64_t /*lda*/, Real<T>* /*scales*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
 
-  // Scaling, for the requirements of parts on a matrix (equilibrate.h); single precision only. a_ij
-  // := a_ij left_i right_j, m x n, or with `divide` a_ij / (left_i right_j). `lower` restricts it
-  // to the lower trapezoid. Either factor may be null.
+  // Scaling for matrices that products of parts require (equilibrate.h); single precision only.
+  // a_ij := a_ij left_i right_j, m x n, or a_ij / (left_i right_j) if `divide`. If `lower`, only
+  // the lower trapezoid. Either factor may be null.
   virtual Status Scale(Stream, bool /*lower*/, bool /*divide*/, int64_t /*m*/, int64_t /*n*/,
                        const Real<T>* /*left*/, const Real<T>* /*right*/, T* /*a*/,
                        int64_t /*lda*/) {
@@ -164,19 +167,19 @@ class Blas {
                             Real<T>* /*largest*/) {
     return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
   }
-  // Replaces each x by the power of two 2^e with x = 2^e f, 1 <= f < 2, or with `root` by that of
-  // its square root. The result is 1 unless x is a positive normal number.
+  // Replaces each x by the power of two 2^e with x = 2^e f, 1 <= f < 2, or, if `root`, by that
+  // power for the square root of x. The result is 1 unless x is a positive normal number.
   virtual Status PowersOfTwo(Stream, bool /*root*/, int64_t /*n*/, Real<T>* /*x*/) {
     return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
   }
 
-  // Allocates the workspace of Potrf on tiles of at most this order until the call is over, so that
+  // Allocates Potrf's workspace for tiles of at most this order until the end of the call, so that
   // an allocation fails before the ranks start to work.
   virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
 
  protected:
-  // The virtual functions that devices implement. They are separate because virtual functions
-  // should not have default arguments.
+  // The virtual functions that devices implement. They are separate from the public ones because
+  // virtual functions should not have default arguments.
   virtual Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
                         const T* a, int64_t lda, T* b, int64_t ldb) = 0;
   virtual Status DoTrmm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,

@@ -1,4 +1,4 @@
-// The order of products with the blocks of groups of sweeps, for devices without a special kernel.
+// The order of products with the blocks of groups of sweeps, for devices without a kernel for them.
 #ifndef JAXMG_XLA_FFI_DEVICE_CHASE_GROUPS_H_
 #define JAXMG_XLA_FFI_DEVICE_CHASE_GROUPS_H_
 
@@ -9,8 +9,9 @@
 
 namespace jaxmg {
 
-// Blocks that are applied at a time: blocks (g + i, j + i), i < count, each to at most `rows`
-// columns of z from row(g + i, j + i) on, and to `wide` elements of them from `column` on.
+// Blocks that are applied at the same time: blocks (g + i, j + i), i < count. Each applies to at
+// most `rows` columns of z from row(g + i, j + i) on, and to `wide` elements of these from `column`
+// on.
 struct BlocksAtOnce {
   int64_t g, j, count, rows, column, wide;
 };
@@ -36,7 +37,7 @@ Status ForBlocksAtOnce(const SweepGroups& groups, int64_t columns, int64_t at_on
         JAXMG_RETURN_IF_ERROR(apply(
             BlocksAtOnce{from, step(time, from), whole - from, groups.height(), column, wide}));
       }
-      // At most one reaches the end of the matrix.
+      // At most one block reaches the end of the matrix.
       if (whole < to) {
         JAXMG_RETURN_IF_ERROR(
             apply(BlocksAtOnce{whole, step(time, whole), 1, groups.n - row(whole), column, wide}));

@@ -9,7 +9,7 @@
 
 namespace jaxmg {
 
-// The kernels of one dtype; null if the device has none.
+// The kernels of one dtype; null if the device doesn't have them.
 template <typename T>
 struct EigenKernels {
   PanelKernels<T>* panel = nullptr;

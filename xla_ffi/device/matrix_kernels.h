@@ -43,27 +43,27 @@ class MatrixKernels {
   // C := alpha A + beta C. A isn't read if alpha is 0, C isn't read if beta is 0; A may be C.
   virtual Status Combine(Stream stream, int64_t m, int64_t n, Real<T> alpha, const T* a,
                          int64_t lda, Real<T> beta, T* c, int64_t ldc) = 0;
-  // a_(i, i + first) += value for the rows i whose i + first is a column: the diagonal of a matrix
-  // of which A is the rows from `first` on. With a negative `first`, A is the columns from -first
-  // on.
+  // a_(i, i + first) += value for the rows i for which i + first is a column: the diagonal of a
+  // matrix if A holds its rows from `first` on. With a negative `first`, A holds its columns from
+  // -first on.
   virtual Status AddToDiagonal(Stream stream, int64_t m, int64_t n, int64_t first, Real<T> value,
                                T* a, int64_t lda) = 0;
-  // a_ij := a_ij left_i right_j, or with `divide` a_ij / left_i / right_j. Either may be null.
+  // a_ij := a_ij left_i right_j, or a_ij / left_i / right_j if `divide`. Either may be null.
   virtual Status ScaleRowsAndColumns(Stream stream, bool divide, int64_t m, int64_t n,
                                      const Real<T>* left, const Real<T>* right, T* a,
                                      int64_t lda) = 0;
-  // A := 2^exponent A. The power may be out of range itself.
+  // A := 2^exponent A. The power itself may be out of range.
   virtual Status TimesPowerOfTwo(Stream stream, int64_t m, int64_t n, int exponent, T* a,
                                  int64_t lda) = 0;
-  // A := (A + A^H) / 2 of a square matrix. Its diagonal becomes real.
+  // A := (A + A^H) / 2 for a square matrix. Its diagonal becomes real.
   virtual Status MakeHermitian(Stream stream, int64_t n, T* a, int64_t lda) = 0;
-  // Replaces the elements below the diagonal (kLower) or above it (kUpper) by zeros.
+  // Sets the elements below the diagonal (kLower) or above it (kUpper) to zero.
   virtual Status ClearTriangle(Stream stream, Uplo uplo, int64_t m, int64_t n, T* a,
                                int64_t lda) = 0;
 
-  // sums (kSquareSums numbers) := partial sums of |a_ij - d_ij|^2, where d is the identity with
-  // `apart` from the identity, else 0. Accumulated in double precision, in an order that depends on
-  // the shape alone.
+  // sums (kSquareSums numbers) := partial sums of |a_ij - d_ij|^2, where d is the identity if
+  // `apart` from the identity, else 0. Accumulated in double precision, in an order that depends
+  // only on the shape.
   virtual Status SquareSums(Stream stream, bool apart, int64_t m, int64_t n, const T* a,
                             int64_t lda, double* sums) = 0;
   // A := A / sqrt(s), where s is the sum of the partial sums of SquareSums, unless s is 0.
@@ -73,20 +73,21 @@ class MatrixKernels {
   // number.
   virtual Status LargestOfRows(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                                Real<T>* largest) = 0;
-  // roots_i := the square root of the real part of a_ii, or 1 where that isn't positive and finite.
+  // roots_i := the square root of the real part of a_ii, or 1 if that part isn't positive and
+  // finite.
   virtual Status RootsOfDiagonal(Stream stream, int64_t n, const T* a, int64_t lda,
                                  Real<T>* roots) = 0;
-  // signs_i := -1 where the real part of a_ii is negative, else 1.
+  // signs_i := -1 if the real part of a_ii is negative, else 1.
   virtual Status SignsOfDiagonal(Stream stream, int64_t n, const T* a, int64_t lda,
                                  Real<T>* signs) = 0;
   // c_ij := a_(rows_i, j) factors_i, m x n; factors may be null.
   virtual Status TakeRows(Stream stream, int64_t m, int64_t n, const int32_t* rows,
                           const Real<T>* factors, const T* a, int64_t lda, T* c, int64_t ldc) = 0;
-  // a_ij += size times a number between -1 and 1 that depends on row + i and column + j alone and
-  // has no pattern.
+  // a_ij += size times a pseudorandom number between -1 and 1 that depends only on row + i and
+  // column + j.
   virtual Status AddNoise(Stream stream, int64_t m, int64_t n, int64_t row, int64_t column,
                           Real<T> size, T* a, int64_t lda) = 0;
-  // C := A in the other precision.
+  // C := A, converted to the other precision.
   virtual Status Convert(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                          OtherPrecision<T>* c, int64_t ldc) = 0;
 };

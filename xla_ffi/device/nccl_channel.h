@@ -1,5 +1,5 @@
-// NCCL channels carry blocks between memories that no process can map both of, such as those of
-// GPUs of different hosts. cuda/nccl_channel.h implements them by NCCL.
+// NCCL channels carry blocks between two memories if no process can map both, such as the memories
+// of GPUs of different hosts. cuda/nccl_channel.h implements them with NCCL.
 // comm/processes/nccl_channels.h decides which channels exist and when they are used.
 #ifndef JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
 #define JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
@@ -16,7 +16,7 @@ namespace jaxmg {
 
 // One end of a channel, which is unidirectional: one end sends and the other receives. Each end
 // enqueues its operations on the channel's own stream. An operation occupies the device until the
-// other end has enqueued its counterpart. One thread at a time, except for Abort.
+// other end has enqueued its counterpart. Only one thread at a time may call, except for Abort.
 class ChannelEnd {
  public:
   virtual ~ChannelEnd() = default;
@@ -25,12 +25,13 @@ class ChannelEnd {
   // block has been sent or received.
   virtual Status Send(const void* data, size_t bytes, std::shared_ptr<Event>* done) = 0;
   virtual Status Receive(void* data, size_t bytes, std::shared_ptr<Event>* done) = 0;
-  // Sets `*passed` to whether the device has reached an event of this channel. Any thread.
+  // Sets `*passed` to whether the device has reached an event of this channel. Any thread may call
+  // it.
   virtual Status HasPassed(const Event& event, bool* passed) = 0;
   // Returns an asynchronous error, if one has occurred.
   virtual Status Check() = 0;
   // Aborts because the other end is gone: enqueued operations end with undefined data, and later
-  // calls fail. Any thread; doesn't wait.
+  // calls fail. Any thread may call it; it doesn't wait.
   virtual void Abort() noexcept = 0;
 };
 

@@ -1,5 +1,5 @@
-// Numbers without a pattern that perturb a matrix, shared by the host and kernels. NVRTC compiles
-// it without the standard library.
+// Pseudorandom numbers that perturb a matrix, shared by the host and kernels. NVRTC compiles this
+// header without the standard library.
 #ifndef JAXMG_XLA_FFI_DEVICE_NOISE_H_
 #define JAXMG_XLA_FFI_DEVICE_NOISE_H_
 
@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// A number between -1 and 1: a hash of row and column.
+// Returns a number between -1 and 1: a hash of row and column.
 JAXMG_NOISE_DEVICE double NoiseAt(long long row, long long column) {
   unsigned word =
       static_cast<unsigned>(row) * 0x9E3779B1u + static_cast<unsigned>(column) * 0x85EBCA77u + 1u;

@@ -16,19 +16,18 @@ class PanelKernels {
  public:
   virtual ~PanelKernels() = default;
 
-  // Computes A = Q R by k = min(m, n) Householder reflectors; A is m x n. R overwrites A on and
-  // above the diagonal, the columns of V (m x k, unit lower trapezoidal) overwrite it below. Q = I
+  // Computes A = Q R with k = min(m, n) Householder reflectors; A is m x n. R overwrites A on and
+  // above the diagonal; the columns of V (m x k, unit lower trapezoidal) overwrite it below. Q = I
   // - V T V^H; T (k x k) is upper triangular, with zeros below its diagonal (LAPACK's xGEQRT).
-  // Panels are narrow: n is a few dozen at most.
+  // Panels are narrow: n is at most a few dozen.
   virtual Status QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                          int64_t ldt) = 0;
   // v (m x k) := V of a panel after QrPanel, including its ones and zeros.
   virtual Status UnpackReflectors(Stream stream, int64_t m, int64_t k, const T* a, int64_t lda,
                                   T* v, int64_t ldv) = 0;
-  // Extracts the columns of a band from a reduced tile column: n columns from the diagonal on, of
-  // which the first m rows belong to the band, and R (k x n, upper) is below these. Each column of
-  // band (ldb x n) becomes the elements from the diagonal down, then zeros. The diagonal becomes
-  // real.
+  // Extracts the columns of a band from a reduced tile column: n columns from the diagonal on.
+  // Their first m rows belong to the band, and R (k x n, upper) is below these. Each column of band
+  // (ldb x n) becomes the elements from the diagonal down, then zeros. The diagonal becomes real.
   virtual Status PackBand(Stream stream, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda,
                           T* band, int64_t ldb) = 0;
   // *first := min(*first, offset + k), where k is the first column (from 1) in which the lower

@@ -1,28 +1,28 @@
 // Products of parts: a float32 number is the sum of three bfloat16 numbers, its parts, x = x0 + x1
-// + x2. Tensor cores multiply these at sixteen times the speed and add in float32. The six largest
-// of the nine products of parts are as accurate as a float32 product; the three largest have some
-// 16 bits (G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 artificial
+// + x2. Tensor cores multiply bfloat16 numbers sixteen times as fast and add in float32. The six
+// largest of the nine products of parts are as accurate as a float32 product; the three largest
+// have about 16 bits (G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 artificial
 // intelligence datatype for higher-precision computations", ARITH 2019).
 //
 // Alternatively, two float16 numbers have 22 bits, nearly the 24 of float32. Their three largest
 // products are as accurate as six of bfloat16 (H. Ootomo and R. Yokota, "Recovering single
 // precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance",
-// IJHPCA 36, 2022). float16 has a small range of exponents, so this is for matrices whose rows have
-// elements of about the size 1, as equilibrate.h makes them. x is split into
+// IJHPCA 36, 2022). float16 has a small range of exponents, so this applies to matrices whose rows
+// have elements of a size near 1, as equilibrate.h makes them. x is split into
 //
-//   kHalfScale x = h0 + h1,   kept as h0, h1 2^6 and h0 2^-6, of which the last two are multiplied
-//                             with each other
+//   kHalfScale x = h0 + h1,   stored as h0, h1 2^6 and h0 2^-6; the last two are multiplied with
+//                             each other
 //
-// which keeps all bits for |x| from 2^-10 to 2^14. The error of smaller numbers is at most 2^-33,
-// and larger ones are clamped.
+// This preserves all bits for |x| from 2^-10 to 2^14. The error of smaller numbers is at most
+// 2^-33, and larger ones are clamped.
 //
-// For other matrices every product scales its factors (PartsShape::scaled): rows of the left one
-// and columns of the right one are divided by powers of two, so that the largest element of each is
-// about 2^12, and the product is multiplied by both. An element of a row keeps all bits if it is at
-// least 2^-22 times the largest one. The error of a smaller one is at most 2^-45 times that, which
-// is little beside the rounding errors of a float32 product.
+// For other matrices every product scales its factors (PartsShape::scaled). It divides rows of the
+// left one and columns of the right one by powers of two, so that the largest element of each is
+// about 2^12, and multiplies the product by both. An element of a row keeps all bits if it is at
+// least 2^-22 times the largest one. The error of a smaller element is at most 2^-45 times the
+// largest one, which is little compared with the rounding errors of a float32 product.
 //
-// All products together are one product of matrices that are as many times deeper. For a few
+// All these products together are one product of matrices whose depth is that multiple. For a few
 // columns (a group), the parts kLeftPart of A and kRightPart of B are contiguous, in the order in
 // which they are multiplied with each other, small ones first. The next group follows.
 //
@@ -33,9 +33,9 @@
 //                                         │ ...│
 //                                         └    ┘
 //
-// A complex product is a real one of twice the depth, whose C has twice the rows, as complex
-// numbers are stored: a is [[Re a, Im a], [Im a, -Re a]] as a left factor, and [Re a, Im a] as a
-// right one.
+// A complex product is a real one of twice the depth, whose C has twice the rows, in the storage
+// format of complex numbers: a is [[Re a, Im a], [Im a, -Re a]] as a left factor, and [Re a, Im a]
+// as a right one.
 #ifndef JAXMG_XLA_FFI_DEVICE_PARTS_H_
 #define JAXMG_XLA_FFI_DEVICE_PARTS_H_
 
@@ -51,21 +51,21 @@ using Part = uint16_t;  // the bits of a bfloat16 or float16 number
 
 enum class PartFormat { kBfloat16, kFloat16 };
 
-// The maximum depth of a product whose factors are split for it alone, which bounds its memory.
+// The maximum depth of a product whose factors are split only for it, which bounds its memory.
 inline constexpr int64_t kPartsDepth = 1024;
 
-// The parts of an element: `rows` x `depth` in a left factor, 1 x `depth` in a right one. The parts
-// of a matrix, m x k, are a column-major matrix of (rows m) x Depth(k). depth = 0: products don't
-// consist of parts.
+// The shape of an element's parts: `rows` x `depth` in a left factor, 1 x `depth` in a right one.
+// The parts of a matrix, m x k, are a column-major matrix of (rows m) x Depth(k). depth = 0:
+// products don't consist of parts.
 struct PartsShape {
   int64_t products = 0, rows = 0, depth = 0;
   PartFormat format = PartFormat::kBfloat16;
   bool scaled = false;
 
-  // The columns of a factor in a group: kPartsGroup real numbers for each product.
+  // Number of columns of a factor in a group: kPartsGroup real numbers for each product.
   int64_t group() const { return kPartsGroup * products / depth; }
-  // The columns of the parts of `columns` columns of a factor, including the zeros that fill the
-  // last group.
+  // Returns the number of columns of the parts of `columns` columns of a factor, including the
+  // zeros that fill the last group.
   int64_t Depth(int64_t columns) const {
     return (columns + group() - 1) / group() * group() * depth;
   }
@@ -79,8 +79,8 @@ constexpr PartsShape PartsOf(int64_t products, PartFormat format, bool scaled = 
   return {products, kIsComplex<T> ? 2 : 1, kIsComplex<T> ? 2 * products : products, format, scaled};
 }
 
-// Of a product, the scales of the rows of its left factor and of the columns of its right one; null
-// pointers: there are none.
+// A product's scales of the rows of its left factor and of the columns of its right one; null if
+// there are none.
 template <typename R>
 struct ProductScales {
   const R *left = nullptr, *right = nullptr;

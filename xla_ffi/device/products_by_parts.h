@@ -10,16 +10,16 @@
 
 namespace jaxmg {
 
-// Whether GemmByParts supports the product. It doesn't support narrow ones, such as those with few
-// right-hand sides.
+// Returns whether GemmByParts supports the product. It doesn't support narrow ones, such as those
+// with few right-hand sides.
 template <typename T>
 bool IsByParts(Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, int64_t least) {
   if (kIsComplex<T> && (op_a == Op::kTrans || op_b == Op::kTrans)) return false;
   return std::min(m, n) >= least && k > 0;
 }
 
-// The same as Blas::Gemm. `scratch(count, &parts)` returns memory for `count` parts, valid until
-// its next call.
+// As Blas::Gemm. `scratch(count, &parts)` returns memory for `count` parts, valid until its next
+// call.
 template <typename T, typename Scratch>
 Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op_b, int64_t m,
                    int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda, const T* b,

@@ -12,10 +12,10 @@
 namespace jaxmg {
 
 // A merge is the eigenproblem of diag(d) + rho z z^T: k poles d_0 < d_1 < ..., every z_i nonzero,
-// rho > 0. Root j of 1 + rho sum_i z_i^2 / (d_i - x) lies between d_j and d_j+1, the last one
-// between the last pole and that plus rho z^T z. It is stored as its nearest pole `origin` and the
-// distance `tau` from it: (d_i - origin) - tau is d_i minus the root to full relative accuracy,
-// which d_i minus the rounded root is not.
+// rho > 0. Root j of 1 + rho sum_i z_i^2 / (d_i - x) lies between d_j and d_j+1, and the last one
+// between the last pole d_k-1 and d_k-1 + rho z^T z. A root is stored as its nearest pole `origin`
+// and the distance `tau` from it: (d_i - origin) - tau is d_i minus the root to full relative
+// accuracy, but d_i minus the rounded root is not.
 //
 // All numbers are real, of type Real<T>. Arrays are in device memory. Counts are positive. The
 // iterations of the outer loop of every operation (over roots, poles, columns or rows) are
@@ -41,7 +41,7 @@ class SecularKernels {
                          R* refined) = 0;
 
   // Computes the unit eigenvectors of roots [begin, end) as consecutive columns of u (k rows): u_gj
-  // ~ z_g / (d_g - root_j). d and z may be in any order, which is that of the rows of u.
+  // ~ z_g / (d_g - root_j). d and z may be in any order; the rows of u are in the same order.
   virtual Status Vectors(Stream stream, int64_t k, int64_t begin, int64_t end, const R* d,
                          const R* z, const R* origin, const R* tau, R* u, int64_t ldu) = 0;
 

@@ -1,5 +1,5 @@
 // The iteration for one root of a secular equation, shared by the host and kernels. NVRTC compiles
-// it without the standard library.
+// this header without the standard library.
 //
 // Source: R.-C. Li, Solving secular equations stably and efficiently (1993, LAPACK working note
 // 89).
@@ -29,8 +29,8 @@ struct Sums {
   R below, below_slope, above, above_slope;
 };
 
-// A pole as the sum of two numbers, the second one small beside the first: the difference of poles
-// that are near to each other has all of its digits.
+// A pole as the sum of two numbers, the second one much smaller than the first, so that the
+// difference of nearby poles has all of its digits.
 template <typename R>
 struct TwoPartPole {
   R high, low;
@@ -52,11 +52,11 @@ struct TwoPartPoles {
   JAXMG_DEVICE TwoPartPoles operator+(long long i) const { return {high + i, low + i}; }
 };
 
-// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. A pole d_i is a Pole: a number, or anything that
-// has differences. The O(k) work is done by Poles, which has Sums<R> SumsOf(end, begin, origin,
-// tau): over poles [0, end) and [begin, k), at origin + tau; R Squares(): the sum of z^2. If
-// several threads work on one root, these return equal values to all of them, so that all take the
-// same branches here.
+// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. A pole d_i is a Pole: a number, or any type that
+// has differences. `Poles` does the O(k) work. Its Sums<R> SumsOf(end, begin, origin, tau) sums
+// over poles [0, end) and [begin, k), at origin + tau; its R Squares() returns the sum of z^2. If
+// several threads work on one root, these functions return equal values to all of them, so that all
+// take the same branches here.
 template <typename R, typename Poles, typename Pole = R>
 class Root {
   using Index = long long;
@@ -79,7 +79,7 @@ class Root {
         left_z_(z[left_]),
         right_z_(z[right_]) {}
 
-  // Returns false if `limit` evaluations were not enough.
+  // Computes the root. Returns false if `limit` evaluations were not enough.
   JAXMG_DEVICE bool Find(int limit) {
     if (k_ == 1) {
       origin_ = left_pole_;
@@ -108,7 +108,7 @@ class Root {
     const R root = sqrt(Larger(b * b - 4 * a * c, 0));
     return b > 0 ? 2 * c / (b + root) : (b - root) / (2 * a);
   }
-  // Returns the other root, beyond both poles.
+  // Returns the other root, outside of the interval of the two poles.
   JAXMG_DEVICE static R RootBeyond(R a, R b, R c) {
     const R root = sqrt(Larger(b * b - 4 * a * c, 0));
     return b < 0 ? 2 * c / (b - root) : (b + root) / (2 * a);
@@ -122,8 +122,8 @@ class Root {
     const Sums<R> sums = poles_.SumsOf(left_, right_ + 1, origin_, middle);
     const R rest = inverse_rho_ + sums.below + sums.above;
     const R w = rest + (right - left) / middle;
-    // A lower bound of the distance of the root from its pole: there the pole's own term balances
-    // all others, which are not larger than in the middle.
+    // A lower bound of the distance of the root from its pole: at this distance the pole's own term
+    // balances all others, which are not larger than in the middle.
     const R noise = 8 * kEps * (inverse_rho_ - sums.below + sums.above);
     if (w >= 0) {
       upper_ = middle;
@@ -138,7 +138,7 @@ class Root {
     if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
   }
 
-  // Starts beyond the last pole.
+  // Starts above the last pole.
   JAXMG_DEVICE void StartBeyond() {
     origin_ = right_pole_;
     lower_ = rho_ * right_z_ * right_z_ * (1 - 8 * kEps);
@@ -168,8 +168,8 @@ class Root {
     R before = 0;
     int poor = 0;
     for (int evaluation = 0; evaluation < limit; ++evaluation) {
-      // Interpolates the sums by two rational functions, each with one of the two poles next to the
-      // root (the last two beyond the last pole), that have the same values and slopes at tau.
+      // Interpolates the sums by two rational functions with the same values and slopes at tau.
+      // Each has one of the two poles next to the root (above the last pole: one of the last two).
       const Sums<R> sums = poles_.SumsOf(right_, right_, origin_, tau_);
       const R slope = sums.below_slope + sums.above_slope;
       const R w = inverse_rho_ + sums.below + sums.above;
@@ -178,8 +178,8 @@ class Root {
       const R noise = 8 * (fabs(sums.below) + fabs(sums.above)) + inverse_rho_ + fabs(tau_) * slope;
       if (fabs(w) <= kEps * noise) return true;
       (w <= 0 ? lower_ : upper_) = tau_;
-      // After a step with little progress the other interpolation is used. After several of them
-      // bisection follows, because both may alternate between the sides of the root.
+      // After a step with little progress it uses the other interpolation. After several such steps
+      // it bisects, because both interpolations may alternate between the sides of the root.
       if (evaluation > 0 && fabs(w) > before / 10) {
         middle_way = last_ || !middle_way;
         ++poor;
@@ -191,7 +191,7 @@ class Root {
       if (middle_way) {
         c = w - to_left * sums.below_slope - to_right * sums.above_slope;
       } else {
-        // The nearer pole has its own weight, the other one the rest of the slope.
+        // The nearer pole has its own weight, and the other one the rest of the slope.
         const R ratio = own / (from_left ? to_left : to_right);
         const R gap = right_pole_ - left_pole_;
         c = from_left ? w - to_right * slope + gap * ratio * ratio

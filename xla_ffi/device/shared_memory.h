@@ -1,4 +1,4 @@
-// MemorySource: the interface of a platform to memory that several processes of a host map.
+// MemorySource: a platform's interface to memory that several processes of a host map.
 // comm/processes/segments.h manages the segments.
 #ifndef JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 #define JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
@@ -24,7 +24,7 @@ class MemorySource {
   // Unmaps a segment of either kind.
   virtual void Unmap(void* data, size_t bytes) noexcept = 0;
 
-  // Whether the host can access the memory, so that its blocks can be sent through sockets.
+  // Returns whether the host can access the memory, so that its blocks can be sent through sockets.
   virtual bool IsHost() const = 0;
 
   // Allows streams to set and wait for words in this host memory (Device::RecordShared).

@@ -1,5 +1,5 @@
-// StackElements: elementwise operations on each matrix of a stack, and sums over it, which one
-// device has for itself. As in stack_kernels.h, matrices are row-major, one after the other.
+// StackElements: elementwise operations on each matrix of a stack, and sums over it, on one device
+// alone. As in stack_kernels.h, matrices are row-major, one after the other.
 //
 // Numbers "of each matrix" are `count` numbers in device memory.
 #ifndef JAXMG_XLA_FFI_DEVICE_STACK_ELEMENTS_H_
@@ -16,8 +16,8 @@
 
 namespace jaxmg {
 
-// The exponent that StackElements::Scale takes where that of the largest magnitude is `exponent`.
-// NVRTC compiles a copy (cuda/element_stacks.cuh).
+// Returns the exponent that StackElements::Scale uses if the largest magnitude has exponent
+// `exponent`. NVRTC compiles a copy (cuda/element_stacks.cuh).
 template <typename R>
 int ScaleExponent(int exponent, int step) {
   const int bounded = std::max(exponent, std::numeric_limits<R>::min_exponent - 1);
@@ -25,14 +25,14 @@ int ScaleExponent(int exponent, int step) {
   return bounded - (below < 0 ? below + step : below);
 }
 
-// What is added up over the elements of X and Y.
+// The terms that a sum over the elements of X and Y adds up.
 enum class StackedSum {
   kInner = kSumInner,                // Re conj(x) y
   kDifference = kSumDifference,      // |x - y|^2
-  kFromIdentity = kSumFromIdentity,  // |x - i|^2, with the identity in the place of Y
+  kFromIdentity = kSumFromIdentity,  // |x - i|^2, with the identity instead of Y
 };
 
-// (of_x X + of_y Y + of_identity I) / divisor. What has the factor 0 isn't read.
+// (of_x X + of_y Y + of_identity I) / divisor. A matrix whose factor is 0 isn't read.
 template <typename T>
 struct StackedTerms {
   const T *x, *y;
@@ -45,24 +45,26 @@ class StackElements {
  public:
   virtual ~StackElements() = default;
 
-  // scaled := 2^-e a for each of `count` matrices of `size` elements, e its exponent: f 2^e, 1 <= f
-  // < 2, is the largest magnitude of a real or imaginary part, or e that of the least normal number
-  // where that is larger. 0 of a matrix that is zero or holds NaN or infinity. With `step` > 1 the
-  // exponent is rounded down to a multiple of it. A product by two powers, each of which is normal.
+  // scaled := 2^-e a for each of `count` matrices of `size` elements. Its exponent e is that of f
+  // 2^e, 1 <= f < 2, the largest magnitude of a real or imaginary part, but at least the exponent
+  // of the smallest normal number. It is 0 for a matrix that is zero or holds NaN or infinity. With
+  // `step` > 1 it is rounded down to a multiple of `step`. Elements are multiplied by two powers,
+  // each of which is a normal number.
   virtual Status Scale(Stream stream, int64_t count, int64_t size, int64_t step, const T* a,
                        T* scaled, int32_t* exponents) = 0;
 
-  // sums := those over each of `count` matrices of `size` elements and n columns. Accumulated in
-  // double precision, in an order that depends on the shape alone. Y may be X.
+  // sums := the sums over each of `count` matrices of `size` elements and n columns. Accumulated in
+  // double precision, in an order that depends only on the shape. Y may be X.
   virtual Status Sum(Stream stream, StackedSum what, int64_t count, int64_t size, int64_t n,
                      const T* x, const T* y, double* sums) = 0;
 
-  // X := A / sqrt(s) for each of `count` matrices of `size` elements, s its sum; A where that is 0.
-  // Computed in double precision. X may be A.
+  // X := A / sqrt(s) for each of `count` matrices of `size` elements, where s is the matrix's sum;
+  // X := A if s is 0. Computed in double precision. X may be A.
   virtual Status DivideByRoots(Stream stream, int64_t count, int64_t size, const double* sums,
                                const T* a, T* x) = 0;
 
-  // out := terms for each of `count` matrices of `size` elements and n columns; it may be X or Y.
+  // out := terms for each of `count` matrices of `size` elements and n columns. `out` may be X or
+  // Y.
   virtual Status Combine(Stream stream, int64_t count, int64_t size, int64_t n,
                          const StackedTerms<T>& terms, T* out) = 0;
 

@@ -1,4 +1,4 @@
-// The program of StackKernels::MapSingularValues, for host and GPU.
+// The algorithm of StackKernels::MapSingularValues, for host and GPU.
 #ifndef JAXMG_XLA_FFI_DEVICE_STACK_POLYNOMIALS_H_
 #define JAXMG_XLA_FFI_DEVICE_STACK_POLYNOMIALS_H_
 
@@ -12,16 +12,16 @@
 
 namespace jaxmg {
 
-// Workspace in elements.
+// Returns the workspace in elements.
 inline int64_t PolynomialsSpace(int64_t count, int64_t m, int64_t n) {
   const int64_t k = std::min(m, n);
   return count * (m * n + 2 * k * k);
 }
 
-// `multiply(op_a, op_b, m, n, k, alpha, a, b, beta, c)` is C := alpha op(A) op(B) + beta C of
-// `count` dense column-major matrices, and `copy(source, target, elements)` a copy. With row-major
-// X the products here are those of X^T, whose singular values are the same: the smaller Gram matrix
-// of Y = X^T, n x m, is Y Y^H where n <= m.
+// `multiply(op_a, op_b, m, n, k, alpha, a, b, beta, c)` is C := alpha op(A) op(B) + beta C for
+// `count` dense column-major matrices; `copy(source, target, elements)` copies. X is row-major, so
+// the products here are those of Y = X^T, n x m, which has the same singular values. Its smaller
+// Gram matrix is Y Y^H if n <= m.
 template <typename T, typename Multiply, typename Copy>
 Status MapSingularValuesBy(const Multiply& multiply, const Copy& copy, int64_t count, int64_t m,
                            int64_t n, Polynomials polynomials, T* x, T* space) {

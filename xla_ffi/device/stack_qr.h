@@ -1,7 +1,7 @@
-// The program of StackKernels::FactorQr on a GPU, which tests run on the host too: panels of
-// Householder reflectors, I - V T V^H each, and products with what is right of them; then Q from
-// the last panel to the first (R. Schreiber, C. Van Loan, A storage-efficient WY representation for
-// products of Householder transformations, SIAM J. Sci. Stat. Comput. 10, 1989).
+// The algorithm of StackKernels::FactorQr on a GPU, which tests also run on the host: panels of
+// Householder reflectors, I - V T V^H each, and products with the columns right of them; then Q
+// from the last panel to the first (R. Schreiber, C. Van Loan, A storage-efficient WY
+// representation for products of Householder transformations, SIAM J. Sci. Stat. Comput. 10, 1989).
 #ifndef JAXMG_XLA_FFI_DEVICE_STACK_QR_H_
 #define JAXMG_XLA_FFI_DEVICE_STACK_QR_H_
 
@@ -14,7 +14,8 @@
 
 namespace jaxmg {
 
-// A row-major factor of a product of stacks: the elements of a row, and those of a matrix.
+// A row-major factor of a product of stacks; `ld` is the number of elements of a row, `size` of a
+// matrix.
 template <typename T>
 struct StackedFactor {
   const T* data;
@@ -30,10 +31,10 @@ class StackedQr {
   StackedQr(int64_t count, int64_t m, int64_t n)
       : count_(count), m_(m), n_(n), k_(std::min(m, n)) {}
 
-  // Elements of workspace.
+  // Returns the workspace in elements.
   int64_t Space() const { return count_ * (m_ * k_ + Triangles() + 2 * kWidth * n_); }
 
-  // The shared memory of a block of the kernel beside that of its rows: the sums of its warps and a
+  // Returns the shared memory of a block of the kernel, without its rows: its warps' sums and a
   // row, twice, and T.
   static int SharedBytes(int threads) {
     return static_cast<int>((2 * (threads / 32) + kWidth + 1) * kWidth * sizeof(T));
@@ -41,11 +42,11 @@ class StackedQr {
 
   // `factor(first, width, v, t)` is the kernel of the panel that begins at column `first`
   // (qr_stacks.cuh). `multiply(m, n, k, alpha, x, y, beta, c, ld, size)` is C := alpha op(X) op(Y)
-  // + beta C of `count` matrices.
+  // + beta C for `count` matrices.
   template <typename Factor, typename Multiply>
   Status Run(const Factor& factor, const Multiply& multiply, T* space, T* a, T* q) const {
     T *const v = space, *const t = v + count_ * m_ * k_;
-    // X := (I - V T V^H) X, or with T^H, for the rows of X from `first` on.
+    // X := (I - V T V^H) X, or with T^H, on the rows of X from `first` on.
     auto apply = [&](int64_t first, Op op, T* x, int64_t columns, int64_t ld) -> Status {
       const int64_t width = std::min(kWidth, k_ - first), rows = m_ - first;
       const int64_t size = width * columns;
@@ -74,7 +75,7 @@ class StackedQr {
   }
 
  private:
-  // The elements of the T of all panels of a matrix.
+  // Number of elements of T for all panels of a matrix.
   int64_t Triangles() const { return (k_ + kWidth - 1) / kWidth * kWidth * kWidth; }
 
   const int64_t count_, m_, n_, k_;

@@ -15,7 +15,8 @@ namespace jaxmg {
 
 class Device;
 
-// What StatusKernels::Conclude reduces the records of all ranks to. Null pointers: not wanted.
+// The results of StatusKernels::Conclude, which reduces the records of all ranks. Null pointers:
+// not computed.
 template <typename T>
 struct Conclusion {
   const int32_t* records;  // kRecordWords each
@@ -27,11 +28,11 @@ struct Conclusion {
   T* x = nullptr;  // a result of `count` elements
   int64_t count = 0;
 
-  // What makes results NaN where it is not 0.
+  // Results become NaN if this number is not 0.
   const int32_t* spoils() const { return failure != nullptr ? failure : status; }
 };
 
-// Infos, digests and statuses are numbers in device memory; constants.h says what they mean.
+// Infos, digests and statuses are numbers in device memory; constants.h defines their values.
 class StatusKernels {
  public:
   virtual ~StatusKernels() = default;
@@ -46,14 +47,14 @@ class StatusKernels {
   // the digests differ, else the smallest info, or 0 if that is kNoInfo.
   virtual Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                             int32_t* status) = 0;
-  // *failure := *status if that is negative, else 0: for results that are NaN only then.
+  // *failure := *status if that is negative, else 0: for results that become NaN only then.
   virtual Status KeepNegative(Stream stream, const int32_t* status, int32_t* failure) = 0;
   // *sum := the sum of `count` terms: terms[0] + terms[stride] + ..., in this order.
   virtual Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                           float* sum) = 0;
   virtual Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
                           double* sum) = 0;
-  // *product := factors[0] * factors[stride] * ..., likewise.
+  // *product := factors[0] * factors[stride] * ..., in this order.
   virtual Status Multiply(Stream stream, const float* factors, int64_t stride, int64_t count,
                           float* product) = 0;
   virtual Status Multiply(Stream stream, const double* factors, int64_t stride, int64_t count,
@@ -73,12 +74,13 @@ class StatusKernels {
   virtual Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n,
                           std::complex<double>* a, int64_t lda) = 0;
 
-  // Several of the above at once, for devices on which each launch takes time.
-  // A record := InitInfo, the sign 1, and zeros; word `one_at` has the value `one` for that.
+  // Combinations of the above, for devices on which each launch takes time.
+  // InitRecord: a record := InitInfo, the sign 1, and zeros. Word `one_at` receives the value `one`
+  // for the sign.
   virtual Status InitRecord(Device& device, Stream stream, int32_t* record, int one_at,
                             int32_t one);
-  // ReduceInfo, and KeepNegative, SumReals and Multiply where their results are wanted; these and x
-  // are NaN if the status, or where a failure is wanted that, is not 0.
+  // ReduceInfo, and KeepNegative, SumReals and Multiply if their results are requested. These
+  // results and x are NaN if the failure, or the status if no failure is requested, is not 0.
 #define JAXMG_CONCLUDE(T)                                                   \
   virtual Status Conclude(Stream stream, const Conclusion<T>& conclusion) { \
     return ConcludeInSteps(stream, conclusion);                             \

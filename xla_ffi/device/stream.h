@@ -1,4 +1,4 @@
-// Stream: the streams of a rank, on which all work of a device is enqueued.
+// Stream: the streams of a rank. All work of a device is enqueued on them.
 #ifndef JAXMG_XLA_FFI_DEVICE_STREAM_H_
 #define JAXMG_XLA_FFI_DEVICE_STREAM_H_
 

@@ -1,5 +1,5 @@
-// Timeline: writes the ranges that algorithms name (Range in device.h), on every stream of every
-// rank, to the file that the environment variable JAXMG_TRACE names.
+// Timeline: writes the ranges that algorithms name (Range in device.h), for every stream of every
+// rank, to the file in the environment variable JAXMG_TRACE.
 //
 // The file has Chrome's trace event format: a JSON array without its closing bracket, so that later
 // calls can append. Perfetto and chrome://tracing show it, and benchmarks/timeline.py draws it.
@@ -20,12 +20,12 @@ inline double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Whether JAXMG_TRACE is set. The variable is read at every call.
+// Returns whether JAXMG_TRACE is set. Reads the variable at every call.
 bool TimelineWanted();
 
 // Appends the ranges that a rank's device has recorded in a call to the file. `run` and `site`
-// identify the call. If the file can't be written this is reported once on standard error, and the
-// call continues. A pipe without a reader doesn't block it.
+// identify the call. If the file can't be written, the function reports this once on standard
+// error, and the call continues. A pipe without a reader doesn't block it.
 void AppendTimeline(const char* routine, int64_t run, const void* site, int rank,
                     Device& device) noexcept;
 

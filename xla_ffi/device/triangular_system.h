@@ -1,4 +1,5 @@
-// TriangularSystem: what Blas::Trsm solves, as one form for all sides, operations and triangles.
+// TriangularSystem: the equation of Blas::Trsm, in one form for all sides, operations and
+// triangles.
 #ifndef JAXMG_XLA_FFI_DEVICE_TRIANGULAR_SYSTEM_H_
 #define JAXMG_XLA_FFI_DEVICE_TRIANGULAR_SYSTEM_H_
 
@@ -9,8 +10,8 @@
 namespace jaxmg {
 
 // M X = B with M lower triangular. M(i, k) is a[a.begin + i * a.row + k * a.column], or its
-// conjugate, and B(i, r) is b[b.begin + i * b.row + r * b.column]. X op(A) = B is
-// op(A)^T X^T = B^T, and an upper triangle is a lower one from its end: strides may be negative.
+// conjugate, and B(i, r) is b[b.begin + i * b.row + r * b.column]. X op(A) = B becomes op(A)^T X^T
+// = B^T, and an upper triangle becomes a lower one in reverse order, so strides may be negative.
 struct TriangularSystem {
   struct Strides {
     int64_t begin, row, column;

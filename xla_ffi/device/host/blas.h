@@ -57,17 +57,17 @@ inline float NumberOfHalf(Part part) {
   return FromBits(BitsOf(size) | sign);
 }
 
-// The same for float16, with the largest number instead of infinity, and NaN if x is infinite.
+// As Nearest, for float16, with the largest number instead of infinity, and NaN if x is infinite.
 inline Part NearestHalf(float x) {
   const uint32_t sign = BitsOf(x) >> 16 & 0x8000, bits = BitsOf(x) & 0x7fffffff;
   if (bits >= 0x7f800000) return 0x7fff;
-  // Below its smallest normal number float16 has the spacing of float32 numbers from 1/2 on.
+  // Below its smallest normal number, float16 has the spacing of float32 numbers from 1/2 on.
   const uint32_t rounded = bits < 0x38800000 ? BitsOf(FromBits(bits) + 0.5f) - 0x3f000000
                                              : (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
   return static_cast<Part>(sign | std::min<uint32_t>(rounded, 0x7bff));
 }
 
-// The parts of kHalfScale x (parts.h).
+// Computes the parts of kHalfScale x (parts.h).
 inline void SplitInHalves(float x, Part parts[kParts]) {
   x *= kHalfScale;
   parts[0] = NearestHalf(x);
@@ -76,7 +76,7 @@ inline void SplitInHalves(float x, Part parts[kParts]) {
   parts[2] = NearestHalf(first / kHalfShift);
 }
 
-// x = x0 + x1 + x2, within the range of exponents of bfloat16.
+// Splits x = x0 + x1 + x2, within bfloat16's range of exponents.
 inline void SplitNumber(float x, Part parts[kParts]) {
   for (int p = 0; p < kParts; ++p) {
     parts[p] = Nearest(x);
@@ -89,8 +89,8 @@ class HostBlas : public Blas<T> {
   using R = Real<T>;
 
  public:
-  // kTf32 is kHighest on the host. Products of parts are computed part by part, which is slower, so
-  // that results are those of devices with tensor cores.
+  // kTf32 is kHighest on the host. Products of parts are computed part by part. This is slower, but
+  // has the results of devices with tensor cores.
   explicit HostBlas(Precision precision = Precision::kHighest) : parts_(PartsOf<T>(precision)) {}
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
@@ -268,7 +268,7 @@ class HostBlas : public Blas<T> {
     JAXMG_CHECK_LAPACK(potrf, ints);
     int failed = 0;
     HostLapack<T>().potrf(&uplo, ints[0], a, ints[1], &failed);
-    // Not every LAPACK stops at a NaN or infinite diagonal.
+    // Some LAPACK versions don't stop at a NaN or infinite diagonal.
     const int64_t factored = failed > 0 ? failed - 1 : n;
     for (int64_t j = 0; j < factored; ++j) {
       if (!std::isfinite(std::real(a[j * lda + j]))) {
@@ -364,7 +364,7 @@ class HostBlas : public Blas<T> {
   }
 
   Status AddLogDet(Stream, int64_t n, const T* l, int64_t ldl, R* sum) override {
-    double log_det = 0;  // for float32 too, in which the sum would lose digits
+    double log_det = 0;  // also for float32, in which the sum would lose digits
     for (int64_t j = 0; j < n; ++j) log_det += std::log(double{std::real(l[j * ldl + j])});
     *sum += static_cast<R>(2 * log_det);
     return Status::Ok();
@@ -412,13 +412,13 @@ class HostBlas : public Blas<T> {
     int info = 0;
     HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
     if (info == 0) return Status::Ok();
-    // LAPACK leaves a singular triangle as it is. Substitution divides by its zeros.
+    // LAPACK leaves a singular triangle unchanged. Substitution divides by its zeros.
     JAXMG_RETURN_IF_ERROR(SetIdentity(stream, n, inverse, ld));
     return this->Trsm(stream, Side::kRight, Op::kNone, n, n, a, lda, inverse, ld, triangle);
   }
 
  private:
-  // Memory for the parts of one product.
+  // Returns a function that provides memory for the parts of one product.
   static auto InScratch() {
     return [space = std::make_shared<std::vector<Part>>()](int64_t count, Part** parts) {
       space->resize(count);
@@ -427,7 +427,8 @@ class HostBlas : public Blas<T> {
     };
   }
 
-  // C := beta C + the product (m x n, in rows of parts) times the scales of its rows and columns.
+  // C := beta C + product, where the product (m x n, in rows of parts) is multiplied by the scales
+  // of its rows and columns.
   void AddScaled(int64_t m, int64_t n, const std::vector<float>& product,
                  const ProductScales<R>& scales, R beta, float* c, int64_t ldc) const {
     const int64_t rows = m * parts_.rows;
@@ -435,7 +436,7 @@ class HostBlas : public Blas<T> {
       for (int64_t i = 0; i < rows; ++i) {
         const auto left = static_cast<float>(scales.left[i / parts_.rows]);
         const auto right = static_cast<float>(scales.right[j]);
-        // The smaller one first: the product is finite after it if it is after both.
+        // Multiplies by the smaller scale first: the result is then finite if the final one is.
         const float scaled = product[j * rows + i] * std::min(left, right) * std::max(left, right);
         float& entry = c[j * ldc * parts_.rows + i];
         entry = beta == 0 ? scaled : std::fma(static_cast<float>(beta), entry, scaled);
@@ -443,7 +444,7 @@ class HostBlas : public Blas<T> {
     }
   }
 
-  // The parts of a matrix, column by column without gaps.
+  // Returns the parts of a matrix as numbers, column by column without gaps.
   std::vector<float> AsNumbers(const Part* parts, int64_t ld, int64_t m, int64_t n) const {
     const bool halves = parts_.format == PartFormat::kFloat16;
     std::vector<float> numbers(m * n);

@@ -1,10 +1,10 @@
-// One step of a sweep on the host: a block below the diagonal, and the adjacent one on the
-// diagonal. Included only by chase.h.
+// One step of a sweep on the host: a block below the diagonal, and the adjacent diagonal block.
+// Included only by chase.h.
 //
-// Complex numbers are treated as pairs of reals: with a column and the same column times i, a
-// product with a complex number is two products with real ones, without shuffling. Columns are
-// processed in whole vectors, so lanes beyond a block's last row are also read and written: factors
-// are zero there, so memory is unchanged.
+// Complex numbers are treated as pairs of reals: given a column and i times that column, a product
+// with a complex number is two products with real ones, without shuffles. Columns are processed in
+// whole vectors, so lanes beyond a block's last row are also read and written. Their factors are
+// zero, so memory is unchanged.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_BULGE_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_BULGE_H_
 
@@ -20,8 +20,8 @@
 
 namespace jaxmg {
 
-// A vector length that all hardware supports. Compilers generate poor code for longer vectors that
-// they may not use.
+// A vector length that all hardware supports. Compilers generate poor code for longer vectors if
+// they may not use the corresponding instructions.
 template <typename R>
 struct Lanes {
   static constexpr int64_t kCount = 16 / sizeof(R);
@@ -29,10 +29,11 @@ struct Lanes {
   typedef R Vector __attribute__((vector_size(16)));
   typedef Int Mask __attribute__((vector_size(16)));
 
-  // By reference: passing vectors by value depends on the ABI of each instruction set extension.
+  // By reference, because passing vectors by value depends on the ABI of each instruction set
+  // extension.
   static void Load(const R* from, Vector& to) { std::memcpy(&to, from, sizeof(to)); }
   static void Store(const Vector& from, R* to) { std::memcpy(to, &from, sizeof(from)); }
-  // The number of lanes from the given one on, at most kCount.
+  // Sets the mask of the lanes from `lane` on; lane <= kCount.
   static void From(int64_t lane, Mask& mask) {
     static constexpr struct Table {
       Int values[2 * kCount] = {};
@@ -63,7 +64,7 @@ class HostBulge {
   // The number of elements beyond a block's last row that are accessed.
   static constexpr int64_t kOverlap = L::kCount / kParts - 1;
 
-  // A column, and for complex T also i times that column, padded with zeros to a whole vector.
+  // A column and, for complex T, also i times that column, padded with zeros to a whole vector.
   class Column {
    public:
     explicit Column(int64_t rows) : x(Chunks(rows) * L::kCount), ix(kIsComplex<T> ? x.size() : 0) {}
@@ -83,7 +84,7 @@ class HostBulge {
         x[i] = value;
       }
     }
-    // The padding of the last vector of this many rows.
+    // Clears the padding of the last vector of this number of rows.
     void Pad(int64_t rows) {
       for (int64_t i = rows * kParts; i < Chunks(rows) * L::kCount; ++i) {
         x[i] = 0;
@@ -98,12 +99,12 @@ class HostBulge {
     T tau = 0;
   };
 
-  // For blocks of at most b rows with leading dimension `ld`.
+  // Works on blocks of at most b rows with leading dimension `ld`.
   HostBulge(int64_t b, int64_t ld)
       : ld_(ld), y_(b), i_y_(b), z_(b), next_(b), own_(b), scratch_(b) {}
 
   // Computes the reflector h that maps `rows` elements at x to a multiple of e_0, and overwrites x
-  // by that.
+  // with the result.
   void Make(int64_t rows, T* x, Reflector* h) {
     std::copy_n(x, rows, scratch_.begin());
     MakeReflector(rows, scratch_.data(), &h->tau);
@@ -160,11 +161,11 @@ class HostBulge {
     std::swap(*h, next_);
   }
 
-  // D := H^H D H, D Hermitian, in its lower triangle.
+  // D := H^H D H for Hermitian D, in its lower triangle.
   void Diagonal(int64_t rows, T* d, const Reflector& h) {
     const int64_t chunks = Chunks(rows);
     const Column& v = h.v;
-    // D v, column by column: the elements below the diagonal, and their mirror images.
+    // D v, column by column, with the elements below the diagonal and their mirror images.
     std::fill_n(y_.x.begin(), chunks * L::kCount, R(0));
     if (kIsComplex<T>) std::fill_n(i_y_.x.begin(), chunks * L::kCount, R(0));
     for (int64_t c = 0; c < rows; ++c) {
@@ -238,7 +239,7 @@ class HostBulge {
       return re;
     }
   }
-  // The sums with the real and with the imaginary parts of factors.
+  // Combines the sums with the real and with the imaginary parts of the factors.
   T Product(int64_t i) const {
     if constexpr (kIsComplex<T>) {
       return T(y_.x[2 * i] - i_y_.x[2 * i + 1], y_.x[2 * i + 1] + i_y_.x[2 * i]);

@@ -25,7 +25,8 @@ class HostChase : public ChaseKernels<T> {
 
   Status Chase(Stream stream, int64_t n, int64_t b, T* band, int64_t ldb, int64_t first,
                int64_t sweeps, T* v, int64_t ldv, T* tau, int64_t ldtau) override {
-    // If columns are this short, accesses would extend beyond the last one; a copy has padding.
+    // With such short columns, accesses would extend beyond the last one, so this works on a padded
+    // copy.
     if (ldb <= Bulge::kOverlap) {
       constexpr int64_t kRoom = Bulge::kOverlap + 1;
       std::vector<T> copy(n * kRoom);
@@ -38,7 +39,7 @@ class HostChase : public ChaseKernels<T> {
     const int64_t rows = std::min(b, n), end = first + sweeps;
     Bulge bulge(rows, ldb - 1);
     auto at = [&](int64_t i, int64_t j) { return band + i + j * (ldb - 1); };
-    // As many sweeps run in a pipeline as keep their data in a cache of this size. Each stays one
+    // A pipeline runs as many sweeps as have their data in a cache of this size. Each stays one
     // step behind the previous one, the minimum distance: the last row of its blocks is the first
     // of the next step.
     constexpr int64_t kCache = int64_t{256} << 10;

@@ -17,10 +17,10 @@
 namespace jaxmg {
 namespace {
 
-// A thread takes about as long to start as a core for so many operations.
+// A thread's start takes about as long as this number of operations on a core.
 constexpr double kOperationsOfThread = 2e5;
 
-// With fewer operations BLAS has no use for several threads.
+// With fewer operations, several threads don't speed BLAS up.
 constexpr double kOperationsOfMany = 2e6;
 
 std::atomic<int> active{0};
@@ -32,8 +32,8 @@ class Active {
   const int before;
 };
 
-// Those that this process may use, but no more than BLAS may have threads, which are fewer while
-// another device deals.
+// Returns the number of cores that this process may use, but at most BLAS's number of threads,
+// which is lower during another device's deal.
 int Cores() {
   const int threads = UnsharedBlasThreads();
   const int most = threads == 0 ? std::numeric_limits<int>::max() : threads;
@@ -58,12 +58,12 @@ Status DealOut(int64_t count, double operations,
   const Active others;
   const int cores = Cores();
   const int threads = ThreadsOfDeal(count, operations, cores, others.before);
-  // Few matrices, of which each is work for all cores, are left to BLAS's threads.
+  // A few matrices that are each enough work for all cores are left to BLAS's threads.
   const bool deals = count >= cores || operations < kOperationsOfMany;
   constexpr int kOneThreadEach = std::numeric_limits<int>::max();
   const BlasThreadShare share(deals ? kOneThreadEach : 1);
   if (!deals) return Guarded([&] { return function(0, count); });
-  // A few parts for each thread, which may not be as fast as another.
+  // A few parts per thread, because some threads may be slower than others.
   const int64_t part = std::max<int64_t>(1, count / (4 * threads));
   std::atomic<int64_t> next{0};
   std::mutex mutex;
@@ -91,7 +91,7 @@ Status DealOut(int64_t count, double operations,
         work();
       });
     } catch (const std::exception&) {
-      break;  // no thread, or no memory for one: this thread does what there is no other for
+      break;  // no thread, or no memory for one: this thread does that work
     }
   }
   work();

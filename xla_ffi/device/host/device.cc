@@ -35,7 +35,7 @@ class HostStatus : public StatusKernels {
   }
 
   Status Digest(Stream, const void* words, int64_t count, int32_t* digest) override {
-    // Odd factors, so that a change of any single word changes the digest.
+    // The factors are odd, so that a change of any single word changes the digest.
     uint32_t sum = 0;
     for (int64_t i = 0; i < count; ++i) {
       uint32_t word;
@@ -153,7 +153,7 @@ class HostDevice : public Device {
       *buffer = std::make_unique<LentBuffer>(data, allocator_.free);
       return Status::Ok();
     }
-    // Requests large pages: a workspace is new in every call, and page faults on small pages would
+    // Requests large pages: every call has a new workspace, and page faults on small pages would
     // take as long as filling it.
     constexpr size_t kLargePage = size_t{2} << 20;
     const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : 64;
@@ -168,7 +168,7 @@ class HostDevice : public Device {
   }
 
   Status NewEvent(std::shared_ptr<Event>* event) override {
-    // All enqueued work is complete, so all events are the same object.
+    // All enqueued work is already complete, so all events are the same object.
     static const std::shared_ptr<Event>* done =
         new std::shared_ptr<Event>(std::make_shared<Event>());
     *event = *done;

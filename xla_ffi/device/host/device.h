@@ -1,5 +1,4 @@
-// The host as a Device: calls run immediately, on the calling thread, with the routines of
-// lapack.h.
+// The host as a Device: calls run immediately on the calling thread, with the routines of lapack.h.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_DEVICE_H_
 

@@ -8,7 +8,7 @@ namespace jaxmg {
 namespace {
 
 std::mutex sharing_mutex;
-int sharing = 0;  // the number of working ranks
+int sharing = 0;  // number of working ranks
 int setting_before = 0;
 thread_local int ranks_of_call = 0;
 
@@ -40,7 +40,7 @@ BlasThreadShare::BlasThreadShare(int ranks) {
   const int current = threads.get();
   if (sharing++ == 0) setting_before = current;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  // Several devices with one matrix each run concurrent calls of one rank.
+  // Several devices with a matrix each run concurrent calls of one rank.
   const int share = std::max(1, std::min(current, cores / std::max(ranks, sharing)));
   if (share != current) threads.set(share);
 }

@@ -1,5 +1,6 @@
 // The BLAS and LAPACK routines that the host device calls, as function pointers. The CPU plugin
-// sets them to SciPy's, so that it doesn't include its own. Fortran conventions, 32-bit integers.
+// sets them to SciPy's, so that it doesn't need its own. They have Fortran conventions and 32-bit
+// integers.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_LAPACK_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_LAPACK_H_
 
@@ -33,14 +34,14 @@ struct Lapack {
                 int* iwork, int* liwork, int* info) = nullptr;
   void (*heevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork, R* rwork,
                 int* lrwork, int* iwork, int* liwork, int* info) = nullptr;
-  // xGESDD of real dtypes (no rwork), and of complex ones.
+  // xGESDD for real dtypes (no rwork), and for complex ones.
   void (*gesdd)(char* jobz, int* m, int* n, T* a, int* lda, R* s, T* u, int* ldu, T* vt, int* ldvt,
                 T* work, int* lwork, int* iwork, int* info) = nullptr;
   void (*complex_gesdd)(char* jobz, int* m, int* n, T* a, int* lda, R* s, T* u, int* ldu, T* vt,
                         int* ldvt, T* work, int* lwork, R* rwork, int* iwork, int* info) = nullptr;
 };
 
-// The table that host devices use; must be filled before the first call.
+// Returns the table that host devices use. It must be filled before the first call.
 template <typename T>
 Lapack<T>& HostLapack();
 
@@ -51,11 +52,11 @@ struct BlasThreads {
 };
 BlasThreads& HostBlasThreads();
 
-// The number of threads that BLAS has while no call has a share of them; 0: unknown.
+// Returns BLAS's number of threads while no call has a share of them; 0: unknown.
 int UnsharedBlasThreads();
 
 // Gives each of several concurrent ranks a share of the cores: a BLAS that starts a thread on every
-// core for every rank is many times slower. The setting applies to the process, so the smallest
+// core for every rank is many times slower. The setting applies to the process. So the smallest
 // share of all concurrent calls is used, and the last one restores the previous setting.
 class BlasThreadShare {
  public:
@@ -65,8 +66,8 @@ class BlasThreadShare {
   BlasThreadShare& operator=(const BlasThreadShare&) = delete;
 };
 
-// Gives one rank the shares of the others of its call while these wait, unless other calls are
-// running. Used on the thread that has the rank's own share.
+// Gives one rank the shares of its call's other ranks while these wait, unless other calls are
+// running. Must be used on the thread that has the rank's own share.
 class BlasThreadsOfAll {
  public:
   BlasThreadsOfAll();

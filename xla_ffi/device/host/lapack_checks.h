@@ -12,7 +12,7 @@
 
 namespace jaxmg {
 
-// Conversion to LAPACK's 32-bit integers, with a check.
+// Converts sizes to LAPACK's 32-bit integers, with a check.
 class LapackInts {
  public:
   template <typename... Int64>

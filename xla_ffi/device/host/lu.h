@@ -25,8 +25,8 @@ class HostLu : public LuKernels<T> {
                      int32_t* pivots, int32_t* info) override {
     const int64_t count = std::min(m, n);
     if (count == 0) return Status::Ok();
-    // LAPACK's search for the largest of NaNs may find none, and the place of no row. Elimination
-    // makes NaN where it overflows, so that its pivots are looked at too.
+    // LAPACK's search for the largest of NaNs may fail and return a row that doesn't exist.
+    // Elimination that overflows produces NaN, so the pivots are checked too.
     if (!IsFinite(m, n, a, lda)) {
       std::iota(pivots, pivots + count, static_cast<int32_t>(offset));
       *info = std::min(*info, kNotFinite);
@@ -50,7 +50,8 @@ class HostLu : public LuKernels<T> {
     return Status::Ok();
   }
 
-  // Column by column, because a column of a tile stays in a cache while its rows are interchanged.
+  // Goes column by column, because a column of a tile stays in a cache while its rows are
+  // interchanged.
   Status SwapRows(Stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset, int64_t count,
                   const int32_t* pivots) override {
     for (int64_t j = 0; j < n; ++j) {
@@ -80,7 +81,7 @@ class HostLu : public LuKernels<T> {
 
   Status AddDeterminant(Stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
                         const int32_t* pivots, R* log_abs, T* sign) override {
-    double sum = 0;  // for float32 too, in which the sum would lose digits
+    double sum = 0;  // also for float32, in which the sum would lose digits
     T phase = *sign;
     for (int64_t j = 0; j < n; ++j) {
       const T x = u[j * ldu + j];

@@ -164,7 +164,7 @@ class HostMatrix : public MatrixKernels<T> {
   }
 
  private:
-  // NaN wins.
+  // Returns the larger magnitude. NaN takes precedence.
   static R Larger(R largest, T x) {
     for (const R part : {std::abs(std::real(x)), std::abs(std::imag(x))}) {
       if (!(part <= largest)) largest = std::isnan(largest) ? largest : part;

@@ -18,7 +18,7 @@ constexpr size_t kLargePage = size_t{2} << 20;
 // Other processes must not truncate the file: reading beyond its end raises a signal.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// The available memory of the system; unlimited if the system doesn't report it.
+// Returns the system's available memory, or the largest size if the system doesn't report it.
 size_t AvailableBytes() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
@@ -50,8 +50,9 @@ class HostMemory : public MemorySource {
 
 }  // namespace
 
-// Allocates all pages immediately: writing a page without memory would terminate the process. The
-// available memory is checked first, because the system would use all of it before it fails.
+// Allocates all pages immediately, because writing a page without memory would terminate the
+// process. Checks the available memory first, because the system would use all of it before it
+// fails.
 Status MakeHostSegment(size_t bytes, void** data, int* file) {
   if (bytes > AvailableBytes()) return NoMemory(bytes, "the system has less");
   const int made = memfd_create("jaxmg", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -18,7 +18,7 @@ class HostPanel : public PanelKernels<T> {
  public:
   explicit HostPanel(Blas<T>& blas) : blas_(blas) {}
 
-  // Recursive, like LAPACK's xGEQRT3, so that most operations are in products.
+  // Recursive, like LAPACK's xGEQRT3, so that products do most operations.
   Status QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                  int64_t ldt) override {
     const int64_t k = std::min(m, n);
@@ -70,7 +70,7 @@ class HostPanel : public PanelKernels<T> {
   }
 
  private:
-  // m >= n.
+  // Requires m >= n.
   Status Factor(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t, int64_t ldt) {
     if (n == 0) return Status::Ok();
     if (n == 1) {
@@ -84,7 +84,7 @@ class HostPanel : public PanelKernels<T> {
     JAXMG_RETURN_IF_ERROR(Factor(stream, m, half, a, lda, t, ldt));
     JAXMG_RETURN_IF_ERROR(Apply(stream, m, half, rest, a, lda, t, ldt, right));
     JAXMG_RETURN_IF_ERROR(Factor(stream, m - half, rest, right + half, lda, t22, ldt));
-    // T12 = -T1 (V1^H V2) T2: V2 begins with a unit triangle at row `half`.
+    // T12 = -T1 (V1^H V2) T2. V2 begins with a unit triangle at row `half`.
     for (int64_t j = 0; j < rest; ++j) {
       for (int64_t i = 0; i < half; ++i) t12[j * ldt + i] = Conj(a[i * lda + half + j]);
     }
@@ -102,7 +102,7 @@ class HostPanel : public PanelKernels<T> {
     return Status::Ok();
   }
 
-  // C := Q^H C = C - V (T^H (V^H C)), C m x n, for as many columns at a time as fit into V^H C.
+  // C := Q^H C = C - V (T^H (V^H C)), C m x n. Processes as many columns at a time as fit into w.
   Status Apply(Stream stream, int64_t m, int64_t k, int64_t n, const T* v, int64_t ldv, const T* t,
                int64_t ldt, T* c) {
     const Triangle unit = {Uplo::kLower, Diag::kUnit};

@@ -13,11 +13,11 @@
 namespace jaxmg {
 
 // Computes H = I - tau v v^H with v_0 = 1 and H^H x = beta e_0 with real beta (LAPACK's xLARFG).
-// Overwrites x by beta and the rest of v.
+// Overwrites x with beta and the rest of v.
 template <typename T>
 void MakeReflector(int64_t n, T* x, T* tau) {
   using R = Real<T>;
-  // Scaled, so that squares neither overflow nor underflow.
+  // Scales, so that squares neither overflow nor underflow.
   auto norm_of_rest = [&] {
     R largest = 0, sum = 0;
     for (int64_t i = 1; i < n; ++i) {
@@ -34,7 +34,7 @@ void MakeReflector(int64_t n, T* x, T* tau) {
   if (n < 1) return;
   R rest = norm_of_rest();
   if (rest == 0 && std::imag(x[0]) == 0) return;
-  // Tiny columns are scaled up until the inverse of their norm can be formed.
+  // Tiny columns are scaled up until the inverse of their norm is representable.
   const R tiny = std::numeric_limits<R>::min() / std::numeric_limits<R>::epsilon();
   R beta = std::hypot(std::hypot(std::real(x[0]), std::imag(x[0])), rest);
   int scaled = 0;

@@ -14,7 +14,7 @@
 
 namespace jaxmg {
 
-// The sums over the poles, which D has by index, in the iteration for a root.
+// The sums over the poles in the iteration for a root. D has the poles by index.
 template <typename R, typename D = const R*>
 class HostPoles {
  public:
@@ -70,9 +70,9 @@ class HostPoles {
   const R* const z_;
 };
 
-// Element i of the refined z; `d` and `origin` have poles by index. Pairs each root with the pole
-// on its other side, so that all factors are between 0 and 1. Then no partial product underflows
-// unless the whole product does.
+// Computes element i of the refined z; `d` and `origin` have the poles by index. Pairs each root
+// with the pole on its other side, so that all factors are between 0 and 1. Then no partial product
+// underflows unless the whole product does.
 template <typename R, typename D>
 R RefinedElement(int64_t k, int64_t i, D d, R z, R rho, D origin, const R* tau) {
   constexpr int kLanes = 8;
@@ -80,7 +80,7 @@ R RefinedElement(int64_t k, int64_t i, D d, R z, R rho, D origin, const R* tau) 
   R lanes[kLanes];
   std::fill_n(lanes, kLanes, R(1));
   R product = ((origin[k - 1] - pole) + tau[k - 1]) / rho;
-  // The factors of roots [first, last): root j divided by pole j + shift.
+  // Multiplies the factors of roots [first, last): root j divided by pole j + shift.
   auto multiply = [&](int64_t first, int64_t last, int64_t shift) {
     int64_t j = first;
     for (; j + kLanes <= last; j += kLanes) {

@@ -36,8 +36,8 @@ class HostSolver : public MatrixSolver<T> {
     char jobz = vectors ? 'V' : 'N', uplo = 'L';
     LapackInts ints(n, lda);
     JAXMG_RETURN_IF_ERROR(ints.Check("syevd"));
-    // Computes the sizes of workspaces as LAPACK documents them. LAPACK returns them as
-    // floating-point numbers, which float32 rounds down from 2^24 on.
+    // Computes the workspace sizes as LAPACK documents them. LAPACK's queries return floating-point
+    // numbers, which float32 rounds down from 2^24 on.
     const int64_t nn = n;
     const int64_t iwork_size = vectors ? 3 + 5 * nn : 1;
     int64_t work_size, rwork_size;
@@ -75,7 +75,8 @@ class HostSolver : public MatrixSolver<T> {
     return Status::Ok();
   }
 
-  // The matrix is scaled by a power of two: LAPACK would by another number, and not always.
+  // Scales the matrix by a power of two, because LAPACK would scale by another number, and not
+  // always.
   Status Gesvd(Stream, bool vectors, int64_t m, int64_t n, T* a, int64_t lda, R* s, T* u,
                int64_t ldu, T* vh, int64_t ldvh, int32_t* info) override {
     *info = 0;
@@ -91,7 +92,7 @@ class HostSolver : public MatrixSolver<T> {
     char jobz = vectors ? 'S' : 'N';
     LapackInts ints(m, n, lda, vectors ? ldu : 1, vectors ? ldvh : 1);
     JAXMG_RETURN_IF_ERROR(ints.Check("gesdd"));
-    // What LAPACK documents, and what blocked code with 64 columns takes.
+    // The size that LAPACK documents, and the size for blocked code with 64 columns.
     const int64_t blocked = 64 * (m + n);
     const int64_t work_size =
         blocked + (!vectors ? 3 * k + std::max(longer, 7 * k)
@@ -159,7 +160,8 @@ class HostSolver : public MatrixSolver<T> {
   }
 
  private:
-  // *largest := the largest part of an element. Returns whether all are finite.
+  // *largest := the largest magnitude of a real or imaginary part. Returns whether all elements are
+  // finite.
   static bool LargestOf(int64_t m, int64_t n, const T* a, int64_t lda, R* largest) {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {
@@ -172,7 +174,7 @@ class HostSolver : public MatrixSolver<T> {
     return true;
   }
 
-  // A := 2^exponent A, exactly but for underflow.
+  // A := 2^exponent A, exact unless it underflows.
   static void Scale(int64_t m, int64_t n, int exponent, T* a, int64_t lda) {
     const R half = std::ldexp(R(1), exponent / 2), rest = std::ldexp(R(1), exponent - exponent / 2);
     for (int64_t j = 0; j < n; ++j) {

@@ -36,7 +36,7 @@ class CudaBlas : public Blas<T> {
   Status RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                     R* largest) override;
   Status PowersOfTwo(Stream stream, bool root, int64_t n, R* x) override;
-  // A strided batch of `count` calls of Gemm. The C may not overlap.
+  // A strided batch of `count` calls of Gemm. The matrices C may not overlap.
   Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
                      const T* a, int64_t lda, int64_t a_stride, const T* b, int64_t ldb,
                      int64_t b_stride, R beta, T* c, int64_t ldc, int64_t c_stride, int64_t count);
@@ -82,27 +82,28 @@ class CudaBlas : public Blas<T> {
                                const Part* a, int64_t lda, const Part* b, int64_t ldb, float beta,
                                float* c, int64_t ldc);
   Status ScratchForParts(Stream stream, int64_t count, Part** parts);
-  // By our own kernel (triangular.cuh). X lies in x by the strides `to`; it may be B.
+  // Uses our own kernel (triangular.cuh). X is stored in x with the strides `to`; x may be b.
   Status SolveTriangle(Stream stream, const TriangularSystem& of, const T* a, const T* b,
                        const TriangularSystem::Strides& to, T* x);
   bool SolvesByKernel(int64_t nrhs) const;
-  // B := L^-1 B with L unit lower triangular of order m, by products and by our own kernel for
-  // triangles on the diagonal (column_solver.cuh). cuBLAS's TRSM with a tile of 1024 reaches a
-  // sixth of the speed of products (docs/laboratory.md).
+  // B := L^-1 B with L unit lower triangular of order m, with products and our own kernel for
+  // diagonal triangles (column_solver.cuh). cuBLAS's TRSM with a tile of 1024 reaches a sixth of
+  // the speed of products (docs/laboratory.md).
   Status SolveUnitLower(Stream stream, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
                         int64_t ldb);
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
-  // Potrf without NaN in a tile that has failed: **failed is not 0 then (CudaStatus::CheckFactor).
+  // Potrf that doesn't fill a failed tile with NaN; **failed is then not 0
+  // (CudaStatus::CheckFactor).
   Status Factor(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t** failed,
                 int32_t* info, R* sum);
 
-  // Of the blocks that solve with a triangle: words that they send each other, behind a first one
-  // that counts the blocks that have begun. Tags differ as long as the memory is the same, so that
-  // it is cleared once.
+  // The exchange between the blocks that solve with a triangle: the words that they send to each
+  // other, after a first word that counts the blocks that have begun. Tags differ during the
+  // lifetime of the memory, so that it is cleared only once.
   struct TriangleExchange {
     std::unique_ptr<Buffer> words;
     int64_t count = 0;
-    uint32_t tag = 1, ticket = 0;  // the next ones
+    uint32_t tag = 1, ticket = 0;  // the next values
   };
   Status ReserveWords(Stream stream, int64_t count);
 

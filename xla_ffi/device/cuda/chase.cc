@@ -25,7 +25,7 @@ Status CudaChase<T>::Chase(Stream stream, int64_t n, int64_t b, T* band, int64_t
   void* progress = nullptr;
   JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (sweeps + 1) * sizeof(int32_t), &progress));
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(progress), sweeps + 1, 0));
-  // The maximum number of concurrent sweeps: each is two steps behind the previous one.
+  // The maximum number of concurrent sweeps, because each is two steps behind the previous one.
   const int64_t blocks = std::min(sweeps, Steps(n, b, first) / 2 + 1);
   return device_.LaunchBlocks(Kernel::kChase, CudaType<T>::kLetter, stream, blocks,
                               static_cast<int>(kMost) * kChaseGroups, n, b, band, ldb, first,

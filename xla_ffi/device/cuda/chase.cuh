@@ -8,17 +8,17 @@
 
 namespace jaxmg::kernels {
 
-// A thread block works on one sweep at a time. A thread holds one row, and of it every kGroups-th
-// column, in registers; threads communicate through shared memory. Thread blocks take sweeps in
-// ascending order, and a sweep waits only for the previous one. So the oldest running sweep always
-// makes progress, whichever thread blocks run.
+// A thread block works on one sweep at a time. A thread holds every kGroups-th column of one row in
+// registers; threads communicate through shared memory. Thread blocks take sweeps in ascending
+// order, and a sweep waits only for the previous one. So the oldest running sweep always makes
+// progress, whichever thread blocks run.
 //
-// Step j of a sweep updates the block below the diagonal, then the one on the diagonal. It follows
-// step j + 1 of the previous sweep, whose blocks begin at the last row and column of those of step
-// j. The time of all sweeps is that of about twice as many steps, so steps must be short: both
+// Step j of a sweep updates the block below the diagonal, then the diagonal block. It follows step
+// j + 1 of the previous sweep, whose blocks begin at the last row and column of the blocks of step
+// j. All sweeps together take the time of about twice as many steps, so steps must be short: both
 // blocks are read at the start.
 //
-// For at most kRows subdiagonals, with kRows * kGroups threads.
+// Supports at most kRows subdiagonals, with kRows * kGroups threads.
 template <typename T, int kRows, int kGroups>
 class Chaser {
   using R = typename RealOf<T>::type;
@@ -28,8 +28,8 @@ class Chaser {
   static constexpr int kLd = kRows | 1;  // avoids bank conflicts of rows and columns
 
  public:
-  // `progress` has sweeps + 1 words, initially 0: the number of sweeps taken, then the completed
-  // steps of each.
+  // `progress` has sweeps + 1 words, initially 0: the number of sweeps taken, then each sweep's
+  // number of completed steps.
   __device__ Chaser(Index n, Index b, T* band, Index ldb, Index first, Index sweeps, T* v,
                     Index ldv, T* tau, Index ldtau, unsigned* progress)
       : n_(n),
@@ -62,10 +62,10 @@ class Chaser {
   struct Shared {
     T block[kRows * kLd];
     T partial[kGroups][kRows];
-    T v[2][kRows];  // of this step's reflector and of the previous one, alternating
+    T v[2][kRows];  // of this and the previous step's reflector, alternating
     T x[kRows], w[kRows];
   };
-  // One column per group.
+  // One column of a row per group.
   struct Piece {
     T x[kColumns];
   };
@@ -112,7 +112,7 @@ class Chaser {
     }
   }
 
-  // Elements outside of the block are 0.
+  // Loads a block's elements; elements outside of the block are 0.
   __device__ Piece Load(int rows, int columns, const T* a) const {
     Piece piece;
 #pragma unroll
@@ -132,7 +132,7 @@ class Chaser {
     return piece;
   }
 
-  // The first column of a sweep.
+  // Reduces the first column of a sweep.
   __device__ T Begin(int rows, const Piece& e, T* column, T* v) {
     Shared& s = shared();
     if (group_ == 0) s.x[row_] = e.x[0];
@@ -143,8 +143,8 @@ class Chaser {
     return h.tau;
   }
 
-  // Computes E H and applies the reflector that clears its first column from the left; returns its
-  // tau. `before` is the tau of H.
+  // Computes E H and applies from the left the reflector that clears its first column. Returns the
+  // reflector's tau. `tau` and `before` are tau and v of H.
   __device__ T OffDiagonal(int rows, T tau, Piece e, T* a, const T* before, T* v) {
     Shared& s = shared();
     T sum = FromReal<T>(0);
@@ -167,7 +167,7 @@ class Chaser {
     const Reflector h = Reflect(rows);
     WriteColumn(rows, h, a, v);
     __syncthreads();
-    // v^H E: here a thread has one column, and of it every kGroups-th row.
+    // v^H E: here a thread has every kGroups-th row of one column.
     sum = FromReal<T>(0);
 #pragma unroll
     for (int q = 0; q < kColumns; ++q) {
@@ -226,8 +226,8 @@ class Chaser {
     }
   }
 
-  // The reflector of x; every thread computes all of it. x is scaled by a power of two if squares
-  // could overflow or underflow.
+  // Computes the reflector of x; every thread computes all of it. Scales x by a power of two if
+  // squares could overflow or underflow.
   __device__ Reflector Reflect(int rows) {
     Shared& s = shared();
     constexpr bool kSingle = sizeof(R) == 4;
@@ -279,7 +279,7 @@ class Chaser {
   }
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-  // The sum over all lanes, in a fixed order.
+  // Returns the sum over all lanes, in a fixed order.
   __device__ static R SumOfLanes(R x) {
 #pragma unroll
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
@@ -292,7 +292,7 @@ class Chaser {
     }
     return x;
   }
-  // Of x without its first element.
+  // Returns the sum of squares of x without its first element.
   __device__ static R SumOfSquares(int rows, R unit) {
     Shared& s = shared();
     R sum = 0;
@@ -308,7 +308,7 @@ class Chaser {
 
   const Index n_;
   const int b_;
-  const int row_, group_;  // of this thread
+  const int row_, group_;  // this thread's
   T* const band_;
   const Index ld_;
   const Index first_, sweeps_;
@@ -329,7 +329,7 @@ __device__ void TakeTridiagonal(Index n, const T* band, Index ldb, typename Real
   }
 }
 
-// One block of kExpandThreads per step, for at most kSweeps sweeps. Computes W = V T column by
+// Uses one block of kExpandThreads per step, for at most kSweeps sweeps. Computes W = V T column by
 // column, without T: w_k = tau_k (v_k - W V^H v_k), with W of the previous columns. A thread holds
 // one row of W in registers.
 template <typename T, int kRows, int kSweeps>

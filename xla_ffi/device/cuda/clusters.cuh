@@ -1,12 +1,12 @@
-// Communication of the blocks of a cluster through each other's shared memory, on GPUs of compute
-// capability 9.0 and higher. The grid is one cluster.
+// Communication between the blocks of a cluster through each other's shared memory, on GPUs of
+// compute capability 9.0 and higher. The grid is a single cluster.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_CLUSTERS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_CLUSTERS_CUH_
 
 namespace jaxmg::kernels {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// The address in block `block` of what is `shared` in this block.
+// Returns the address in block `block` of this block's object `shared`.
 __device__ inline unsigned InCluster(const void* shared, int block) {
   unsigned address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -16,7 +16,8 @@ __device__ inline unsigned InCluster(const void* shared, int block) {
 }
 #endif
 
-// A barrier for all threads of all blocks. Afterwards each sees what any has written before it.
+// A barrier for all threads of all blocks. After it, each thread sees everything that any thread
+// has written before it.
 __device__ inline void AwaitCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -67,10 +68,10 @@ class Arrival {
   }
 #endif
 
-  [[maybe_unused]] unsigned long long word_;  // by devices of 9.0 and more
+  [[maybe_unused]] unsigned long long word_;  // used by devices of 9.0 and higher
 };
 
-// Sends 16 bytes to `shared` in another block, whose `arrival` counts them.
+// Sends 16 bytes to `shared` in another block; that block's `arrival` counts them.
 template <typename T>
 __device__ void SendInCluster(const T* from, T* shared, int block, const Arrival* arrival) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

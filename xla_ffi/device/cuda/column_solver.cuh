@@ -8,9 +8,9 @@
 
 namespace jaxmg::kernels {
 
-// B := L^-1 B with L unit lower triangular of an order up to kOrder; its diagonal and what is above
-// is not read. A thread solves for a column, half of the rows at a time, in registers. L is in
-// shared memory, from which all threads read the same element at the same time.
+// B := L^-1 B with L unit lower triangular of order at most kOrder. L's diagonal and upper triangle
+// are not read. A thread solves for a column, half of the rows at a time, in registers. L is in
+// shared memory, where all threads read the same element at the same time.
 template <typename T>
 class ColumnSolver {
  public:
@@ -32,7 +32,7 @@ class ColumnSolver {
   static constexpr int kHalf = kOrder / 2;
 
   struct Shared {
-    // Column by column, the two triangles on L's diagonal, and the square below the first one.
+    // Column by column: L's two diagonal triangles, and the square below the first one.
     T triangles[2][kHalf][kHalf];
     T square[kHalf][kHalf];
   };
@@ -41,7 +41,7 @@ class ColumnSolver {
     return *reinterpret_cast<Shared*>(memory);
   }
 
-  // Zeros where L has nothing.
+  // Returns L(i, k), or zero outside of L.
   __device__ T At(int i, int k) const {
     return k < i && i < order_ ? l_[i + k * ldl_] : FromReal<T>(0);
   }
@@ -63,7 +63,7 @@ class ColumnSolver {
     T x[kHalf];
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) x[i] = i < rows ? b[begin + i] : FromReal<T>(0);
-    // The rows of the first half are solved for.
+    // Subtracts the rows of the first half, which are already solved for.
     for (int k = 0; k < begin; ++k) Subtract(s.square[k], 0, b[k], x);
 #pragma unroll
     for (int k = 0; k < kHalf; ++k) Subtract(triangle[k], k + 1, x[k], x);
@@ -73,7 +73,7 @@ class ColumnSolver {
     }
   }
 
-  // Rows from `first` on: what an earlier row contributes to them, by a column of L.
+  // Subtracts from the rows from `first` on what an earlier row contributes through a column of L.
   __device__ static void Subtract(const T (&column)[kHalf], int first, const T& solved,
                                   T (&x)[kHalf]) {
     const T minus = Scale(solved, -1);

@@ -23,7 +23,7 @@ __device__ inline void AwaitCopies() {
 #endif
 }
 
-// The dynamic shared memory of a block.
+// Returns the dynamic shared memory of a block.
 __device__ inline void* DynamicShared() {
 #ifdef __CUDA_ARCH__
   extern __shared__ __align__(16) unsigned char dynamic_shared[];

@@ -118,7 +118,8 @@ Status CudaDevice::AwaitOnHost(const Event& event) {
   return Status::Ok();
 }
 
-// Restoring the previous device would create a context on it in a process that may never use it.
+// Doesn't restore the previous device, because that would create a context on it in a process that
+// may never use it.
 Status CudaDevice::HasPassed(const Event& event, bool* passed) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
   return HasCudaEventPassed(event, passed);
@@ -169,7 +170,7 @@ Status CudaDevice::Copy(Stream stream, const Bytes2D& target, const Bytes2D& sou
   return Status::Ok();
 }
 
-// A kernel takes half the time of a copy engine, which takes time to start after being idle.
+// A kernel takes half the time of a copy engine, which needs time to start after being idle.
 Status CudaDevice::CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {
   constexpr size_t kSmall = size_t{256} << 10;
   const size_t bytes = source.height * source.columns;

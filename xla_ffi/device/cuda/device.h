@@ -33,8 +33,8 @@ namespace jaxmg {
 class CudaDevice : public Device {
  public:
   // `main` is the caller's stream. `allocate` returns device memory that is valid until the call
-  // returns on the host; by then `main` must contain or wait for all work that uses it. The device
-  // must be the calling thread's current one during the lifetime of this object.
+  // returns on the host; by then `main` must contain, or wait for, all work that uses it. The
+  // device must be the calling thread's current one during the lifetime of this object.
   enum class Readers { kAllRanks, kThisRank };
   using Allocator = std::function<Status(size_t bytes, Readers readers, void** data)>;
   static Status New(int ordinal, cudaStream_t main, Allocator allocate,
@@ -48,8 +48,8 @@ class CudaDevice : public Device {
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
 
-  // The same as Allocate, but always in the runtime's memory: ranks of other processes can't access
-  // it, and it uses no shared segment.
+  // As Allocate, but always in the runtime's memory: ranks of other processes can't access it, and
+  // it uses no shared segment.
   Status AllocateForThisRank(size_t bytes, std::unique_ptr<Buffer>* buffer);
 
   // Sets *done to whether all work of the stream is complete.
@@ -58,8 +58,9 @@ class CudaDevice : public Device {
   // Returns memory for one operation on the stream; the next operation may reuse it.
   Status Scratch(Stream stream, size_t bytes, void** data);
 
-  // Launch a kernel for each of `count` elements, in one block, in the given number of blocks and
-  // threads, with `threads` threads per row, or for each tile of a matrix.
+  // Launch a kernel: LaunchElements for `count` elements, LaunchOne in one block, LaunchBlocks in
+  // the given number of blocks and threads, others with `threads` threads per row, or for each tile
+  // of a matrix.
   template <typename... Arguments>
   Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                         Arguments... arguments);
@@ -75,7 +76,7 @@ class CudaDevice : public Device {
   Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
                      Arguments... arguments);
 
-  // The same with dynamic shared memory of this many bytes per block.
+  // As LaunchBlocks, with this number of bytes of dynamic shared memory per block.
   template <typename... Arguments>
   Status LaunchShared(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
                       int shared_bytes, Arguments... arguments);
@@ -85,11 +86,11 @@ class CudaDevice : public Device {
   Status LaunchCooperative(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
                            int shared_bytes, Arguments... arguments);
 
-  // The same if one side is host memory.
+  // Copies between device and host memory.
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
   Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
 
-  // Only products of parts by our own kernels are as accurate as float32.
+  // Only products of parts by our own kernels are as accurate as float32 products.
   Tuning tuning() const override {
     Tuning tuning = CudaTuning();
     if (!resources_->multiplies_parts()) {
@@ -179,7 +180,7 @@ template <typename... Arguments>
 Status CudaDevice::LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                                   Arguments... arguments) {
   if (count <= 0) return Status::Ok();
-  // Enough to fill any GPU; beyond that threads process several elements each.
+  // Enough blocks to fill any GPU; with more elements, threads process several each.
   constexpr int64_t kMostBlocks = 4096;
   const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks);
   void* pointers[] = {&arguments...};

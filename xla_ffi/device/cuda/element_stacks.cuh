@@ -7,7 +7,7 @@
 
 namespace jaxmg::kernels {
 
-// The piece of a matrix of `size` elements that a block has: `pieces` blocks for each matrix.
+// A block's piece of a matrix of `size` elements; each matrix has `pieces` blocks.
 struct StackPiece {
   __device__ StackPiece(Index size, int pieces)
       : matrix(blockIdx.x / pieces),
@@ -20,7 +20,7 @@ struct StackPiece {
   const Index first, end;  // elements of the matrix
 };
 
-// out[i] := of(i) for the elements of a piece, of which a thread reads several before it writes.
+// out[i] := of(i) for the elements of a piece. A thread reads several elements before it writes.
 template <typename T, typename F>
 __device__ void MapPiece(const StackPiece& piece, T* out, const F& of) {
   constexpr int kAtOnce = 4;
@@ -38,7 +38,7 @@ __device__ void MapPiece(const StackPiece& piece, T* out, const F& of) {
   }
 }
 
-// The bits of a number, which for nonnegative ones have the order of the numbers, NaN the last.
+// Returns the bits of |x| as an integer. They have the order of the numbers, with NaN last.
 __device__ inline unsigned long long OrderedBits(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
@@ -46,7 +46,7 @@ __device__ inline unsigned long long OrderedBits(double x) {
   return static_cast<unsigned long long>(__double_as_longlong(x)) & 0x7fffffffffffffffull;
 }
 
-// Reduces a number of each thread of a block of kStackElementThreads; thread 0 gets the result.
+// Reduces one number of each thread of a block of kStackElementThreads. Thread 0 gets the result.
 template <typename Number, typename F>
 __device__ Number ReduceBlock(Number mine, const F& join) {
   __shared__ Number numbers[kStackElementThreads];
@@ -61,7 +61,7 @@ __device__ Number ReduceBlock(Number mine, const F& join) {
   return numbers[0];
 }
 
-// largest[block] := the bits of the largest magnitude of a piece.
+// largest[block] := the bits of the largest magnitude in a piece.
 template <typename T>
 __device__ void LargestOfStack(Index size, int pieces, const T* a, unsigned long long* largest) {
   const StackPiece piece(size, pieces);
@@ -76,7 +76,7 @@ __device__ void LargestOfStack(Index size, int pieces, const T* a, unsigned long
   if (threadIdx.x == 0) largest[blockIdx.x] = found;
 }
 
-// See StackElements::Scale; `largest` as LargestOfStack leaves it.
+// See StackElements::Scale. `largest` is the result of LargestOfStack.
 template <typename T>
 __device__ void ScaleStack(Index size, int pieces, int step, const unsigned long long* largest,
                            const T* a, T* scaled, int* exponents) {
@@ -98,7 +98,8 @@ __device__ void ScaleStack(Index size, int pieces, int step, const unsigned long
            [=](Index i) { return Scale(Scale(matrix[i], first), second); });
 }
 
-// sums[block] := the sum over a piece; see StackElements::Sum, of which `what` is the number.
+// sums[block] := the sum over a piece; see StackElements::Sum. `what` is the number of a
+// StackedSum.
 template <typename T>
 __device__ void SumStack(int what, Index size, int pieces, Index n, const T* x, const T* y,
                          double* sums) {
@@ -169,7 +170,7 @@ __device__ void CombineStack(Index size, int pieces, Index n, const T* x, const 
   });
 }
 
-// See StackElements::MakeHermitian. A thread has an element of the upper triangle at a time.
+// See StackElements::MakeHermitian. A thread processes an element of the upper triangle at a time.
 template <typename T>
 __device__ void MakeStackHermitian(int pieces, Index n, T* a) {
   const StackPiece piece(n * n, pieces);

@@ -29,7 +29,7 @@ class CudaElements : public StackElements<T> {
   Status MakeHermitian(Stream stream, int64_t count, int64_t n, T* a) override;
 
  private:
-  // Launches it with a block for each piece of a matrix.
+  // Launches the kernel with a block for each piece of a matrix.
   template <typename... Arguments>
   Status Launch(Kernel kernel, Stream stream, int64_t count, int64_t size, Arguments... arguments);
 

@@ -1,5 +1,5 @@
-// The kernel that applies groups of sweeps to the columns of a matrix (chase_kernels.h), in
-// float64.
+// The kernel that applies groups of sweeps to the columns of a matrix (chase_kernels.h), in double
+// precision.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_GROUPS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_GROUPS_CUH_
 
@@ -11,19 +11,20 @@
 
 namespace jaxmg::kernels {
 
-// SweepGroups.
+// As SweepGroups.
 struct Groups {
   Index n, b, first, group, width, stride, begin, end;
 };
 
 // z (columns x n, transposed) := z B^H = z - (z V) W^H for the blocks B of each group in turn, the
-// last group first. A warp has 8 kM columns and holds a block's rows of them in registers, first as
+// last group first. A warp has 8 kM columns. It holds a block's rows of them in registers, first as
 // the left factor of z V and then as the sum. V and W are copied to shared memory, the next ones
-// while the current ones are used.
+// while the current ones are in use.
 //
 // A thread block takes a strip of columns and a group, and proceeds down the rows. Several groups
 // of one strip run concurrently, each at least a step behind the previous one, whose output is
-// still in the cache. Thread blocks take groups in order, so the oldest always makes progress.
+// still in the cache. Thread blocks take groups in order, so the oldest group always makes
+// progress.
 //
 // Shape is a GroupShape. If the band has 8 kShift subdiagonals and the groups are full, the rows
 // that two steps share stay in registers, and the zeros of V and W outside of their parallelograms
@@ -42,8 +43,8 @@ class GroupApplier {
     const T *blocks, *weighted;
     T* z;
     Index ldz;
-    // 1 + strips * (end - begin) words, initially 0: the pieces of work taken, then the completed
-    // steps of each.
+    // 1 + strips * (end - begin) words, initially 0: the number of pieces of work taken, then each
+    // piece's number of completed steps.
     unsigned* progress;
   };
 
@@ -71,8 +72,7 @@ class GroupApplier {
       const Index piece = taken;
       if (piece >= strips_ * groups) return;
       const Index strip = piece % strips_, g = groups_.end - 1 - piece / strips_;
-      // A single group depends on no other group that could change its rows while they are in
-      // registers.
+      // A single group has no other group that could change its rows while they are in registers.
       const bool full = groups_.b == 8 * kShift && (groups_.width == kSweeps || groups == 1);
       full ? Group<true>(strip, g) : Group<false>(strip, g);
     }
@@ -138,8 +138,8 @@ class GroupApplier {
     __syncthreads();
   }
 
-  // One warp doesn't multiply: it waits until the previous group has completed the rows of the next
-  // step, and publishes the progress of this group.
+  // Runs on one warp, which doesn't multiply: it waits until the previous group has completed the
+  // rows of the next step, and publishes the progress of this group.
   __device__ void Tell(Index strip, Index g) {
     const Index steps = Steps(g);
     const bool follows = g + 1 < groups_.end;
@@ -155,8 +155,8 @@ class GroupApplier {
     if (lane_ == 0) Publish(Progress(strip, g), static_cast<unsigned>(steps));
   }
 
-  // Starts to copy a part of V and W of a block to their buffer, and of 8 kShift rows of this
-  // warp's columns. Elements outside of the matrix are 0.
+  // Starts to copy a part of V and W of a block to their buffer, and a part of 8 kShift rows of
+  // this warp's columns. Elements outside of the matrix are 0.
   __device__ void Fetch(Index g, Index j, int part, int parts) {
     T* v = memory_ + (j & 1) * kBuffer;
     T* w = v + kSweeps * kLdV;
@@ -189,7 +189,7 @@ class GroupApplier {
       }
     }
   }
-  // Copies two elements at once if one copy moves as much and all are aligned.
+  // Returns the number of elements per copy: two if a copy can move two and all are aligned.
   __device__ static int Step(bool pairs) { return pairs ? 2 : 1; }
   __device__ static void Copy(T* shared, const T* global, bool pair) {
     if constexpr (sizeof(T) == 8) {
@@ -215,7 +215,7 @@ class GroupApplier {
     }
   }
 
-  // The block of rows that begins with `row`; elements beyond the matrix are 0.
+  // Reads the block of rows that begins with `row`; elements beyond the matrix are 0.
   __device__ void ReadTiles(T (&z)[kTiles][kM][2], Index row, int rows) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {

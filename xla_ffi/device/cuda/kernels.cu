@@ -1,4 +1,4 @@
-// The engine's own kernels: the operations on the device that cuBLAS and cuSOLVER don't provide.
+// The engine's own kernels: the device's operations that cuBLAS and cuSOLVER don't provide.
 // Matrices are column-major. NVRTC compiles this file without the standard library.
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/chase.cuh"
@@ -36,8 +36,8 @@ __device__ void Fill(Index m, Index n, T* a, Index lda, T value) {
   for (Index i = FirstElement(); i < m * n; i += ElementStride()) a[i / m * lda + i % m] = value;
 }
 
-// One block. Computes 2 log of the product of the diagonal, in a deterministic order and in double
-// precision, because sums of float32 would lose digits.
+// Uses one block. Adds 2 log of the product of the diagonal, in a deterministic order and in double
+// precision, because sums in float32 would lose digits.
 template <typename T>
 __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::type* sum) {
   __shared__ double partial[kThreads];
@@ -54,8 +54,8 @@ __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::ty
   if (threadIdx.x == 0) *sum += static_cast<typename RealOf<T>::type>(2 * partial[0]);
 }
 
-// One block of kThreads. w[i] := max(w[0], ..., w[i]). Each thread processes a run of elements,
-// then applies the maximum of all earlier runs.
+// Uses one block of kThreads. w[i] := max(w[0], ..., w[i]). Each thread processes a run of
+// elements, then applies the maximum of all earlier runs.
 template <typename R>
 __device__ void Ascend(Index n, R* w) {
   __shared__ R last[kThreads];
@@ -74,9 +74,9 @@ __device__ void Ascend(Index n, R* w) {
   for (Index i = begin; i < end && w[i] < before; ++i) w[i] = before;
 }
 
-// One block. *failed := the order of the first leading minor of the tile that is not positive
-// definite, or 0. The solver may not stop at a diagonal that is not finite. Blas::Potrf describes
-// *info.
+// Uses one block. *failed := the order of the tile's first leading minor that is not positive
+// definite, or 0. Checks the diagonal, because the solver may not stop if it is not finite.
+// Blas::Potrf describes *info.
 template <typename T>
 __device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const int* solver_info,
                             int* failed, int* info) {
@@ -102,8 +102,8 @@ __device__ void CheckAllFinite(Index m, Index n, const T* a, Index lda, int* inf
   if (!finite) atomicMin(info, kNotFinite);
 }
 
-// One block. The pivots of a library's factor of a matrix, which are counted from 1, to those of
-// lu_kernels.h, and *info of the first that is zero or not finite, on the diagonal of U.
+// Uses one block. Converts the pivots of a library's factor, which count from 1, to those of
+// lu_kernels.h. Updates *info with the first diagonal element of U that is zero or not finite.
 template <typename T>
 __device__ void CheckLuFactor(Index n, const T* a, Index lda, Index offset, const Index* from_one,
                               int* pivots, int* info) {
@@ -123,9 +123,9 @@ __device__ void CheckLuFactor(Index n, const T* a, Index lda, Index offset, cons
   if (threadIdx.x == 0) *info = first;
 }
 
-// One block. Reduces the ranks' records (constants.h) as reduce_info, keep_negative, sum_reals and
-// multiply do, and fills their results and x with NaN if the status is not 0, or, with a failure,
-// if it is negative.
+// Uses one block. Reduces the ranks' records (constants.h) as reduce_info, keep_negative, sum_reals
+// and multiply do. Fills their results and x with NaN if the status is not 0 or, with a failure, if
+// it is negative.
 template <typename T>
 __device__ void Conclude(const int* records, Index ranks, int* status, int* failure,
                          typename RealOf<T>::type* log_det, T* sign, T* x, Index count) {
@@ -166,7 +166,7 @@ __device__ void CheckFinite(Index m, Index n, const T* a, Index lda, Index offse
   }
 }
 
-// b := a^H through shared memory; a is m x n. One block per tile.
+// b := a^H through shared memory; a is m x n. Uses one block per tile.
 template <typename T>
 __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -185,7 +185,7 @@ __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Ind
   }
 }
 
-// Copies `bytes` bytes by a block in units of type Unit, a few of them at a time.
+// Copies `bytes` bytes with a block, in units of type Unit, a few of them at a time.
 template <typename Unit>
 __device__ void CopyInUnits(char* target, const char* source, Index bytes) {
   constexpr int kAtOnce = 4;
@@ -205,8 +205,9 @@ __device__ void CopyInUnits(char* target, const char* source, Index bytes) {
   }
 }
 
-// Copies a block's segment, kCopySegment bytes from `begin` on at most, of `bytes` bytes.
-// `alignment` is a multiple of a unit's size, of 16 bytes at most, of which all addresses are.
+// Copies a block's segment of `bytes` bytes: at most kCopySegment bytes from `begin` on. The unit
+// is the largest power of two, at most 16 bytes, that divides `alignment`; all addresses must be
+// multiples of it.
 __device__ inline void CopySegment(char* target, const char* source, Index begin, Index bytes,
                                    Index alignment) {
   if (begin >= bytes) return;
@@ -226,7 +227,7 @@ __device__ inline void CopySegment(char* target, const char* source, Index begin
   }
 }
 
-// One block per tile of the n x n block. l := the lower triangle of a, v := the inverse that
+// Uses one block per tile of the n x n block. l := the lower triangle of a, v := the inverse that
 // StoreInverse has stored above its diagonal, both n x n and zero above their diagonals; or l^H and
 // v^H.
 template <typename T>
@@ -257,7 +258,7 @@ __device__ void LoadInverse(Index n, int transposed, const T* a, Index lda, T* l
   }
 }
 
-// One block per tile of the n x n block; those above the diagonal have no work.
+// Uses one block per tile of the n x n block; blocks above the diagonal have no work.
 template <typename T>
 __device__ void MirrorLower(Index n, T* a, Index lda) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -265,7 +266,7 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
   if (row < column) return;
   for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
-    // The elements above the diagonal may be uninitialized.
+    // Elements above the diagonal may be uninitialized.
     if (row + threadIdx.x < n && row + threadIdx.x >= column + j) {
       tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
     }
@@ -280,7 +281,7 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   }
 }
 
-// One block per tile of the n x n block. Writes v^H above the diagonal of a.
+// Uses one block per tile of the n x n block. Writes v^H above the diagonal of a.
 template <typename T>
 __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -468,7 +469,7 @@ LU_KERNELS(double, d)
 LU_KERNELS(cuComplex, c)
 LU_KERNELS(cuDoubleComplex, z)
 
-// Triangles of stacks, and small matrices of theirs.
+// Triangles of stacks, and stacks of small matrices.
 #define STACK_KERNELS(T, letter)                                                               \
   KERNEL __launch_bounds__(kStackDiagonalThreads)                                              \
       jaxmg_factor_stacked_diagonal_##letter(int n, int first, int width, int upper, T* a) {   \
@@ -504,7 +505,7 @@ STACK_KERNELS(double, d)
 STACK_KERNELS(cuComplex, c)
 STACK_KERNELS(cuDoubleComplex, z)
 
-// Substitution for so many right-hand sides at a time.
+// Substitution for at most `columns` right-hand sides at a time.
 #define SOLVE_TRIANGLE(T, letter, columns)                                                  \
   KERNEL __launch_bounds__(kTriangleEdge* kTriangleEdge)                                    \
       jaxmg_solve_triangle_##columns##_##letter(                                            \
@@ -529,7 +530,7 @@ TRIANGLE_KERNELS(double, d)
 TRIANGLE_KERNELS(cuComplex, c)
 TRIANGLE_KERNELS(cuDoubleComplex, z)
 
-// Of StackElements.
+// The kernels of StackElements.
 #define ELEMENT_KERNELS(T, R, letter)                                                             \
   KERNEL __launch_bounds__(kStackElementThreads) jaxmg_combine_stack_##letter(                    \
       Index size, int pieces, Index n, const T* x, const T* y, const R* of_x, const R* of_y,      \
@@ -626,7 +627,7 @@ MATRIX_KERNELS(double, double, float, d)
 MATRIX_KERNELS(cuComplex, float, cuDoubleComplex, c)
 MATRIX_KERNELS(cuDoubleComplex, double, cuComplex, z)
 
-// Only in float64.
+// Only in double precision.
 #define DOUBLE_KERNELS(T, kComplex, letter)                                                      \
   KERNEL __launch_bounds__(GroupShape<kComplex>::kThreads, 1)                                    \
       jaxmg_apply_groups_##letter(Groups groups, Index columns, const T* blocks,                 \
@@ -660,7 +661,7 @@ DOUBLE_KERNELS(cuDoubleComplex, true, z)
 SINGLE_KERNELS(float, s)
 SINGLE_KERNELS(cuComplex, c)
 
-// Kernels on real numbers for every dtype.
+// Kernels on real numbers, for both real dtypes.
 #define REAL_KERNELS(R, letter)                                                                   \
   KERNEL jaxmg_arrange_columns_##letter(Index rows, Index columns, const int* from,               \
                                         const R* source, Index lds, const int* to, R* target,     \
@@ -717,7 +718,7 @@ SINGLE_KERNELS(cuComplex, c)
 REAL_KERNELS(float, s)
 REAL_KERNELS(double, d)
 
-// Columns of `height` bytes.
+// Copies columns of `height` bytes.
 KERNEL jaxmg_copy_columns(char* target, Index target_pitch, const char* source, Index source_pitch,
                           Index height) {
   const Index all = reinterpret_cast<Index>(target) | reinterpret_cast<Index>(source) |
@@ -727,7 +728,7 @@ KERNEL jaxmg_copy_columns(char* target, Index target_pitch, const char* source, 
               blockIdx.x % segments * kCopySegment, height, all);
 }
 
-// With so many blocks for each part, of which smaller ones need fewer.
+// Uses `segments` blocks for each part; smaller parts need fewer.
 KERNEL jaxmg_copy_to_parts(PartsToCopy parts, Index segments, const char* source) {
   const Index part = blockIdx.x / segments;
   char* const to = parts.to[part];
@@ -741,8 +742,8 @@ KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;
 }
 
-// One block. `stale` is memory of the host, or null; `coordinates` may be null. *info, then 0 in
-// the words behind it up to `words`, but `one` in word `one_at`.
+// Uses one block. `stale` is host memory, or null; `coordinates` may be null. Writes *info, then 0
+// to the words after it, up to `words` words, except `one` to word `one_at`.
 KERNEL jaxmg_init_info(const int* coordinates, int rank, int group, int* info, int* stale,
                        int words, int one_at, int one) {
   const int word = static_cast<int>(threadIdx.x);
@@ -803,8 +804,7 @@ KERNEL jaxmg_count_up(Index n, int* x) {
   for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = static_cast<int>(i);
 }
 
-// moves[to[i]] := from[i] for the moves of PlanSwaps, or to[i] with `back`; rows count from
-// `begin`.
+// moves[to[i]] := from[i] for the moves of PlanSwaps, or to[i] if `back`. Rows count from `begin`.
 KERNEL jaxmg_map_moves(int back, int count, int begin, const int* from, const int* to, int* moves) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) {
     if (to[i] >= 0) moves[begin + to[i]] = begin + (back != 0 ? to[i] : from[i]);

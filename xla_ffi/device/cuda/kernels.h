@@ -110,7 +110,7 @@ enum class Kernel {
   kLast = kUnpackReflectors,
 };
 
-// In the same order. `letters`: the dtypes of a kernel.
+// The names, in the order of Kernel. `letters` has the dtypes of a kernel.
 struct KernelName {
   const char *name, *letters;
 };

@@ -1,5 +1,5 @@
-// What an LU factorization does on the device beside its leaves (lu_panel.cuh) and products:
-// interchanges, solutions and determinants (lu_kernels.h).
+// The operations of an LU factorization on the device other than its leaves (lu_panel.cuh) and
+// products: interchanges, solutions and determinants (lu_kernels.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LU_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LU_CUH_
 
@@ -9,14 +9,14 @@
 
 namespace jaxmg::kernels {
 
-// What a panel's columns need where the kernels have factored its leaves, of `width` columns each,
-// from number `first` on to `last`: the interchanges of these leaves, and as rows of U the solution
-// with their unit lower triangle. A leaf's list of moves (LuPanel::WriteMoves) is relative to its
-// first row, which is as far down as its first column is to the right. Where that are more than
-// kLuDepth rows of U, they are not solved for.
+// The step of a panel after the kernels have factored its leaves `first` to `last`, of `width`
+// columns each. It applies the interchanges of these leaves to other columns, and computes these
+// columns' rows of U: the solution with the leaves' unit lower triangle. A leaf's list of moves
+// (LuPanel::WriteMoves) is relative to its first row, whose number is that of its first column. It
+// doesn't solve for more than kLuDepth rows of U.
 //
-// One block for each kLuStepColumns columns from `column` on (a leaf has a multiple of as many):
-// columns of the leaves, or `right` columns behind them.
+// Uses one block for each kLuStepColumns columns from `column` on (a leaf has a multiple of these):
+// columns of the leaves, or `right` columns after them.
 template <typename T>
 class LuStep {
  public:
@@ -47,11 +47,12 @@ class LuStep {
  private:
   static constexpr int kColumns = kLuStepColumns, kTile = 32;
 
-  // Elements that a thread moves in an interchange; blocks have kThreads threads, or a quarter.
+  // Number of elements that a thread moves in an interchange; blocks have kThreads threads, or a
+  // quarter.
   static constexpr int kMoves = 8 * kLuColumns * kColumns / kThreads;
 
   struct Shared {
-    T x[kLuDepth][kColumns];  // of these columns, the rows that are solved for
+    T x[kLuDepth][kColumns];  // these columns' rows that are solved for
   };
   struct Move {
     int from, to;  // -1: nothing moves
@@ -61,13 +62,13 @@ class LuStep {
     return *reinterpret_cast<Shared*>(memory);
   }
 
-  // f(i, column) for `count` rows of the block's columns.
+  // Calls f(i, column) for `count` rows of the block's columns.
   template <typename F>
   __device__ void ForEach(int count, const F& f) const {
     for (int i = thread_; i < count * columns_; i += threads_) f(i % count, i / count);
   }
 
-  // Of a leaf, what this thread moves in the block's columns.
+  // Loads this thread's moves of a leaf in the block's columns.
   __device__ void LoadMoves(int leaf, Move (&moves)[kMoves]) const {
     const int count = 2 * min(width_, n_ - leaf * width_);
     const int* from = moves_ + Index(leaf) * 4 * width_;
@@ -79,7 +80,8 @@ class LuStep {
       moves[k].to = moves_one ? from[count + i % count] : -1;
     }
   }
-  // Leaves `leaf` to `last`. x(row, column): where an element is.
+  // Applies the interchanges of leaves `leaf` to `last`. x(row, column) returns the element's
+  // place.
   template <typename F>
   __device__ void Interchange(int leaf, int last, const F& x) const {
     Move next[kMoves];
@@ -105,8 +107,9 @@ class LuStep {
     }
   }
 
-  // The leaves' columns: a half on the left of another one has not seen the interchanges of that
-  // one's leaves, and so on in the right half. (As FactorHalves divides them.)
+  // Applies interchanges to the leaves' columns: a left half lacks the interchanges of the
+  // corresponding right half's leaves, and so on within the right half. (FactorHalves divides
+  // them.)
   __device__ void InterchangeLeft() {
     int pending = first_;
     const int last = last_;
@@ -136,7 +139,7 @@ class LuStep {
     for (int tile = 0; tile < depth; tile += kTile) {
       const int count = min(kTile, depth - tile);
       const T* l = a_ + begin_ + tile + (begin_ + tile) * lda_;
-      // All warps, so that the compiler sees that lanes stay together.
+      // Uses all warps, so that the compiler sees that lanes stay together.
       for (int c = 0; c < columns_; c += threads_ / 32) SolveTile(count, l, tile, c + thread_ / 32);
       __syncthreads();
       for (int i = tile + kTile + thread_; i < depth; i += threads_) {
@@ -159,7 +162,7 @@ class LuStep {
     ForEach(depth, [&](int i, int c) { b[begin_ + i + c * lda_] = s.x[i][c]; });
   }
 
-  // A warp, which has a row in each lane: column c by a tile on the diagonal.
+  // Solves for column c with a diagonal tile. Uses a warp, with a row in each lane.
   __device__ void SolveTile(int count, const T* l, int tile, int c) const {
     Shared& s = shared();
     const int lane = thread_ % 32;
@@ -185,7 +188,7 @@ class LuStep {
   const int column_, columns_;  // the block's
 };
 
-// Bitonic sort of `size` numbers in shared memory, a power of two. One block.
+// Bitonic sort of `size` numbers in shared memory, a power of two. Uses one block.
 __device__ inline void SortInBlock(int size, unsigned long long* x) {
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   for (int width = 2; width <= size; width *= 2) {
@@ -202,14 +205,14 @@ __device__ inline void SortInBlock(int size, unsigned long long* x) {
   }
 }
 
-// One block. What `count` interchanges of rows i and pivots[i] - offset, at most kLuSwaps, amount
-// to: row to[i] becomes what row from[i] was, for i < 2 * count; -1 where nothing moves.
+// Uses one block. Combines `count` interchanges of rows i and pivots[i] - offset, at most kLuSwaps,
+// into moves: row to[i] becomes the former row from[i], for i < 2 * count; -1 if nothing moves.
 //
-// Places are the rows that are touched: the first `count` ones, and count + i for a row behind them
-// whose first interchange is i. Interchange i gives place i what the pivot's place has then, for
-// good. That is what the last interchange j before i with the same pivot left there, which is what
-// place j had before j: source[j], found by following such interchanges back, all at once in steps
-// that double.
+// Places stand for the affected rows: the first `count` ones, and count + i for a later row whose
+// first interchange is i. Interchange i gives place i its final content: the current content of the
+// pivot's place. The last interchange j before i with the same pivot put it there, and it was the
+// content of place j before j: source[j]. source[j] is found by following such interchanges back,
+// for all j at once in doubling steps.
 __device__ inline void PlanSwaps(int backward, int count, Index offset, const int* pivots,
                                  int* from, int* to) {
   __shared__ unsigned long long order[kLuSwaps];  // rows and their interchanges
@@ -232,13 +235,13 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
   for (int k = thread; k < count; k += threads) {
     const int row = row_at(k), i = step_at(k);
     before[i] = k > 0 && row_at(k - 1) == row ? step_at(k - 1) : -1;
-    int first = 0;  // of this row, by bisection
+    int first = 0;  // the first entry of this row, by bisection
     for (int half = size / 2; half > 0; half /= 2) {
       if (first + half <= k && row_at(first + half - 1) < row) first += half;
     }
     place[i] = row < count ? row : count + step_at(first);
-    // The last interchange before the row's own. Where the row stays in its place, the row's own:
-    // no interchange has such a row as its source.
+    // The last interchange before the row's own. If the row stays in its place, its own: no
+    // interchange has such a row as its source.
     if (row < count && is_last(k)) sources[0][row] = i;
   }
   __syncthreads();
@@ -257,7 +260,7 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
   auto row_of = [&](int at) {
     return at < count ? at : static_cast<int>(pivots[at - count] - offset);
   };
-  // Backward, the inverse permutation.
+  // Backward, the moves are the inverse permutation.
   for (int i = thread; i < 2 * count; i += threads) {
     const int other = content[i], target = backward != 0 ? other : i;
     const bool moves = other != i;
@@ -266,9 +269,10 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
   }
 }
 
-// Columns by blocks of kThreads: rows `from` to rows `to`, as PlanSwaps has them. Element (i, j) of
-// the n columns is a[i * row + j * column], so that this moves columns of a matrix as well. A
-// thread has its moves in registers, so that it reads all their elements at once.
+// Moves rows `from` to rows `to` of the results of PlanSwaps, with blocks of kThreads that take
+// columns in turn. Element (i, j) of the n columns is a[i * row + j * column], so that this also
+// moves columns of a matrix. A thread has its moves in registers, so that it reads all their
+// elements at once.
 template <typename T>
 __device__ void MoveRows(Index n, int count, const int* from, const int* to, T* a, Index row,
                          Index column) {
@@ -298,8 +302,8 @@ __device__ void MoveRows(Index n, int count, const int* from, const int* to, T* 
   }
 }
 
-// a_ij := buffer_(sources_i - first)j of columns of m rows, which have no gaps in the buffer.
-// Columns in turn, by blocks of kTakenRows rows.
+// a_ij := buffer_(sources_i - first)j for columns of m rows, which have no gaps in the buffer.
+// Blocks process kTakenRows rows of a column each.
 template <typename T>
 __device__ void TakeRows(Index m, Index first, const int* sources, const T* buffer, T* a,
                          Index lda) {
@@ -311,9 +315,9 @@ __device__ void TakeRows(Index m, Index first, const int* sources, const T* buff
   }
 }
 
-// One block of at most kThreads. *log_abs += log |det| of the upper triangle; *sign times its sign
-// and that of the interchanges. In an order that does not depend on timing, logarithms in double
-// precision.
+// Uses one block of at most kThreads. Adds log |det| of the upper triangle to *log_abs, and
+// multiplies *sign by its sign and the sign of the interchanges. The order does not depend on
+// timing; logarithms are in double precision.
 template <typename T>
 __device__ void AddDeterminant(Index n, const T* u, Index ldu, Index offset, const int* pivots,
                                typename RealOf<T>::type* log_abs, T* sign) {

@@ -10,19 +10,19 @@
 
 namespace jaxmg::kernels {
 
-// 1 / x, to rounding or nearly so, for x well inside of the range.
+// Returns 1 / x, exact up to rounding or nearly so, for x well within the range.
 __device__ inline float Reciprocal(float x) { return 1 / x; }
 __device__ inline double Reciprocal(double x) {
 #ifdef __CUDA_ARCH__
   double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));  // 20 bits, and twice as many each time
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));  // 20 bits; each step doubles them
   y = fma(y, fma(-x, y, 1.0), y);
   return fma(y, fma(-x, y, 1.0), y);
 #else
   return 1 / x;
 #endif
 }
-// Smith's algorithm, which neither overflows nor vanishes on the way.
+// Smith's algorithm, whose intermediate results neither overflow nor vanish.
 template <typename T>
 __device__ T Reciprocal(T x) {
   const bool real = fabs(x.x) >= fabs(x.y);
@@ -31,7 +31,7 @@ __device__ T Reciprocal(T x) {
   return real ? FromParts<T>(size, -ratio * size) : FromParts<T>(ratio * size, -size);
 }
 
-// The bits of a number that is not negative, which are in the order of the numbers.
+// Returns the bits of a nonnegative number. They have the order of the numbers.
 __device__ inline unsigned Bits(float x) { return __float_as_uint(x); }
 __device__ inline unsigned long long Bits(double x) {
   return static_cast<unsigned long long>(__double_as_longlong(x));
@@ -41,7 +41,8 @@ struct BitsOf {
   using type = decltype(Bits(typename RealOf<T>::type(0)));
 };
 
-// What LAPACK compares pivots by, as bits. NaN counts as infinity, so that it is found.
+// Returns the bits of the magnitude by which LAPACK compares pivots. NaN counts as infinity, so
+// that the search finds it.
 template <typename T>
 __device__ typename BitsOf<T>::type PivotSize(T x) {
   using R = typename RealOf<T>::type;
@@ -49,22 +50,22 @@ __device__ typename BitsOf<T>::type PivotSize(T x) {
   return Bits(size == size ? size : R(__int_as_float(0x7f800000)));
 }
 
-// P A = L U of an m x n panel, n at most kColumns, with partial pivoting. The blocks run at the
-// same time. A thread has kRows rows in registers and keeps them there: an interchange of rows only
-// changes the places to which they are written in the end.
+// P A = L U of an m x n panel, n at most kColumns, with partial pivoting. The blocks run
+// concurrently. A thread holds kRows rows in registers throughout: an interchange of rows only
+// changes the places to which they are finally written.
 //
 // In each column j
-//   - every warp looks for its largest element, and the block for its largest one of those;
-//   - the rows are updated by column j - 1, except for column j, which was before the search;
+//   - every warp searches for its largest element, and the block for the largest of these;
+//   - column j - 1 updates the rows, except their column j, which was updated before the search;
 //   - the thread that has the block's largest element offers its row;
 //   - the blocks exchange the sizes and take the row of the best one: through the shared memory of
-//     a cluster, or else through global memory. A block alone takes its own;
-//   - column j + 1 is updated by that row.
+//     a cluster, or else through global memory. A single block takes its own row;
+//   - that row updates column j + 1.
 //
-// Columns take turns: in a chunk of kChunk columns, the one that is eliminated is `turn`, which is
-// a constant where registers are addressed by it. After a chunk all columns move by as many places
-// to the left, cyclically. What is the same for all turns stands outside of them: code that does
-// not fit the cache for instructions costs more than all that it does.
+// Columns take turns: `turn` is the column of a chunk of kChunk columns that is eliminated. It is a
+// constant wherever it addresses registers. After a chunk all columns move by kChunk places to the
+// left, cyclically. Code that is the same for all turns is outside of them: code that exceeds the
+// instruction cache costs more than all of its operations.
 template <typename T, int kColumns>
 class LuPanel {
   using Size = typename BitsOf<T>::type;
@@ -72,8 +73,9 @@ class LuPanel {
  public:
   static constexpr int kRows = kLuRows<sizeof(T), kColumns>;
 
-  // `slots`: room for 2 kLuSlotWords words of each block, none of which has a tag from first_tag to
-  // first_tag + n - 1; null: the blocks are one cluster. `moves`: null, or see WriteMoves.
+  // `slots` has space for 2 kLuSlotWords words of each block, none of which has a tag from
+  // first_tag to first_tag + n - 1; null if the blocks are one cluster. `moves` is null, or see
+  // WriteMoves.
   __device__ LuPanel(Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info,
                      TaggedWord* slots, unsigned first_tag, int* moves)
       : n_(n),
@@ -116,37 +118,37 @@ class LuPanel {
     }
     Store();
     if (moves_ != nullptr) WriteMoves();
-    if (Clustered()) AwaitCluster();  // others may still write to this one's memory
+    if (Clustered()) AwaitCluster();  // others may still write to this block's memory
   }
 
  private:
   static constexpr int kChunk = 4, kChunks = kColumns / kChunk;
-  // Of a row that is offered: its columns, and the reciprocal of the pivot; in units of 16 bytes.
+  // Elements of an offered row: its columns, and the reciprocal of the pivot, in units of 16 bytes.
   static constexpr int kRow = kColumns + 16 / sizeof(T);
-  // 8 bytes are in a word: a row's, and before them a candidate's size and place.
+  // Numbers of 8-byte words: of a row, of a candidate's size and place before it, and of both.
   static constexpr int kRowWords = kRow * sizeof(T) / 8;
   static constexpr int kHeadWords = sizeof(Size) == 8 ? 2 : 1;
   static constexpr int kWords = kHeadWords + kRowWords;
-  // Blocks whose candidates one lane reads.
+  // Number of blocks whose candidates one lane reads.
   static constexpr int kAtOnce = kLuBlocks / 32;
   static_assert(kRowWords > 0 && kWords <= kLuSlotWords);
 
   struct __align__(16) Candidate {
     Size size;
-    int place;  // of the row now; kNoInfo: there is none
+    int place;  // the row's current place; kNoInfo: no candidate
     __device__ bool Beats(const Candidate& other) const {
       return size > other.size || (size == other.size && place < other.place);
     }
   };
-  // By turns of two, so that a block may be one column ahead of another one that still reads.
+  // Double-buffered, because a block may be one column ahead of another block that still reads.
   struct Shared {
     Candidate of_warp[2][32], best;
     Candidate of_block[2][kLuCluster];
     Arrival heads_came[2], row_came[2];
-    // The row of the block's candidate, and of the pivot; one and the same of a block alone.
+    // The row of the block's candidate, and of the pivot; a single block uses only the latter.
     __align__(16) T row[2][kRow];
     __align__(16) T pivot[2][kRow];
-    __align__(16) T beyond[kChunk];  // is loaded with the last chunk, and not used
+    __align__(16) T beyond[kChunk];  // loaded with the last chunk, but not used
   };
   __device__ static Shared& shared() {
     __shared__ __align__(16) Shared memory;
@@ -181,8 +183,9 @@ class LuPanel {
     }
   }
 
-  // The interchanges in all, as PlanSwaps has them for n of them: row to[i] is what row from[i]
-  // was. A row that becomes row i < n is number i, one that was row i < n and goes below is n + i.
+  // Writes the combined interchanges in the form of PlanSwaps for n of them: row to[i] becomes the
+  // former row from[i]. A row that becomes row i < n has number i. A former row i < n that moves
+  // below row n has number n + i.
   __device__ void WriteMoves() const {
     int* from = moves_;
     int* to = moves_ + 2 * n_;
@@ -205,7 +208,7 @@ class LuPanel {
     }
   }
 
-  // With the turn as a constant.
+  // Calls UpdateRest with the turn as a constant.
   __device__ void UpdateRest(int turn, int j, int chunks) {
     static_assert(kChunk == 4);
     if (turn == 0) UpdateRest<0>(j, chunks);
@@ -233,7 +236,7 @@ class LuPanel {
     }
   }
 
-  // The lane that has the best candidate of the warp's.
+  // Returns the lane that has the warp's best candidate.
   __device__ static int BestLane(const Candidate& mine) {
     unsigned lanes = LanesOfLargest(mine.size);
     if (__popc(lanes) > 1) {
@@ -243,13 +246,13 @@ class LuPanel {
     }
     return __ffs(static_cast<int>(lanes)) - 1;
   }
-  // That candidate; every lane gets it.
+  // Returns the candidate of BestLane to every lane.
   __device__ static Candidate OfBestLane(const Candidate& mine, int* lane) {
     *lane = BestLane(mine);
     return {OfLane(mine.size, *lane), OfLane(mine.place, *lane)};
   }
 
-  // This thread's best row for column j, which is in column `c` of the registers.
+  // Searches this thread's best row for column j, which is in column `c` of the registers.
   template <int c>
   __device__ void Search(int j) {
     if constexpr (c < kColumns) {
@@ -265,8 +268,8 @@ class LuPanel {
     }
   }
 
-  // The block's best candidate becomes best_, and the others learn of it. Returns the reciprocal of
-  // this thread's.
+  // Sets best_ to the block's best candidate and sends it to the others. Returns the reciprocal of
+  // this thread's candidate.
   __device__ T Propose(int j) {
     Shared& s = shared();
     if (BestLane(mine_) == Lane()) s.of_warp[j & 1][Warp()] = mine_;
@@ -290,17 +293,17 @@ class LuPanel {
     return reciprocal;
   }
 
-  // Column j: its pivot is in shared memory, with the row.
+  // Eliminates column j, whose pivot and pivot row are in shared memory.
   template <int turn>
   __device__ void Eliminate(int j, int chunks) {
     const T* pivot = shared().pivot[j & 1];
     const T reciprocal = pivot[kColumns];
     const auto unit = Unit(best_.size);
     const bool last = turn + 1 == kChunk && chunks == 1;
-    // The column below a pivot of zero is zero, and stays so.
+    // The column below a pivot of zero is zero, and stays zero.
     const bool zero = best_.size == 0;
     const T next = last ? FromReal<T>(0) : pivot[turn + 1 < kColumns ? turn + 1 : 0];
-    // No branches, so that the rows' chains of operations overlap.
+    // Has no branches, so that the rows' chains of operations overlap.
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int place = place_[r];
@@ -322,7 +325,8 @@ class LuPanel {
     }
   }
 
-  // What a pivot of this size is multiplied by, so that its reciprocal is inside of the range.
+  // Returns the factor by which a pivot of this size is multiplied, so that its reciprocal is in
+  // the range.
   __device__ static typename RealOf<T>::type Unit(Size size) {
     return size < Bits(kSmall) ? kLarge : size > Bits(1 / kSmall) ? 1 / kLarge : 1;
   }
@@ -332,8 +336,8 @@ class LuPanel {
     T u[kChunk];
   };
 
-  // By column j - 1, the columns behind j, which is in its turn; `chunks` are not done. The pivot's
-  // row is as it was in that turn.
+  // Updates the columns after j with column j - 1; `turn` is column j's, and `chunks` chunks are
+  // not done. The pivot's row is arranged as in the turn of column j - 1.
   template <int turn>
   __device__ void UpdateRest(int j, int chunks) {
     constexpr int shift = turn == 0 ? kChunk : 0;
@@ -343,7 +347,7 @@ class LuPanel {
       UpdateChunks<0, turn + 1>(piece, pivot, chunks);
     }
   }
-  // Chunk `chunk`, from column `begin` of it on, and those behind it. The next piece is under way
+  // Updates chunk `chunk`, from its column `begin` on, and later chunks. Loads the next piece
   // meanwhile.
   template <int chunk, int begin>
   __device__ void UpdateChunks(const Piece& piece, const T* pivot, int chunks) {
@@ -364,7 +368,7 @@ class LuPanel {
     }
   }
 
-  // The row of this thread's that has its best element, as far as columns still matter.
+  // Offers this thread's row with its best element, in the columns that still matter.
   __device__ void Offer(int chunks, const T& reciprocal, T* row) const {
     row[kColumns] = reciprocal;
 #pragma unroll
@@ -381,7 +385,7 @@ class LuPanel {
     }
   }
 
-  // The pivot of column j becomes best_, and its row s.pivot.
+  // Sets best_ to the pivot of column j, and s.pivot to its row.
   __device__ void Choose(int j, int chunks, const T& reciprocal) {
     Shared& s = shared();
     const int side = j & 1;
@@ -418,7 +422,7 @@ class LuPanel {
     if (blocks_ > 1 && !Clustered()) best_ = s.best;
   }
 
-  // All heads, then all rows, each by turns of two columns.
+  // First all heads, then all rows, both double-buffered by column.
   __device__ TaggedWord* HeadOf(int j, int block) const {
     return slots_ + ((j & 1) * blocks_ + block) * kHeadWords;
   }
@@ -447,7 +451,7 @@ class LuPanel {
     }
   }
 
-  // The first warp: the best candidate of all blocks, and its row.
+  // Runs on the first warp: receives the best candidate of all blocks, and its row.
   __device__ void Receive(int j) const {
     Shared& s = shared();
     const unsigned tag = Tag(j);
@@ -501,7 +505,8 @@ class LuPanel {
     if (Lane() == 0) s.best = best;
   }
 
-  // Below kSmall a reciprocal may be infinite, and above its reciprocal may vanish.
+  // The reciprocal of a number below kSmall may be infinite, and of one above 1 / kSmall may
+  // vanish.
   static constexpr typename RealOf<T>::type kSmall = sizeof(Size) == 8 ? 0x1p-1000 : 0x1p-100f;
   static constexpr typename RealOf<T>::type kLarge = 0x1p64f;
 
@@ -516,10 +521,10 @@ class LuPanel {
   int* const moves_;
   T x_[kRows][kColumns];
   int place_[kRows];
-  // What column j + 1 was updated by, and the columns behind will be.
+  // The factors by which column j + 1 was updated, and later columns will be.
   T factor_[kRows];
   bool updates_[kRows] = {};
-  // The thread's for the next column, and the pivot of this one.
+  // The thread's candidate for the next column, and the pivot of this one.
   Candidate mine_ = {0, kNoInfo}, best_ = {0, kNoInfo};
   T element_;
 };

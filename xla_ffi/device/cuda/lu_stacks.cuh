@@ -1,4 +1,4 @@
-// LU with partial pivoting of stacks of matrices: the kernels of StackKernels::FactorLu beside
+// LU with partial pivoting of stacks of matrices: the kernels of StackKernels::FactorLu other than
 // products. Matrices are n x n, row-major, one after the other.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LU_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LU_STACKS_CUH_
@@ -9,7 +9,8 @@
 
 namespace jaxmg::kernels {
 
-// What LAPACK takes the largest of. NaN counts as infinity, so that it is found.
+// Returns the magnitude by which LAPACK compares pivots. NaN counts as infinity, so that the search
+// finds it.
 template <typename T>
 __device__ typename RealOf<T>::type StackedPivotSize(T x) {
   using R = typename RealOf<T>::type;
@@ -17,13 +18,13 @@ __device__ typename RealOf<T>::type StackedPivotSize(T x) {
   return size == size ? size : R(__int_as_float(0x7f800000));
 }
 
-// One block of kStackLuThreads for each matrix, which factors its panel: the columns [first, first
-// + width) of its rows from `first` on. The panel is in shared memory, by columns, with room behind
-// it for the number of each row.
+// Uses one block of kStackLuThreads for each matrix. Factors its panel: the columns [first, first +
+// width) of its rows from `first` on. The panel is in shared memory, column by column, followed by
+// the number of each row.
 //
-// Of the rows that the panel's interchanges move, counted from `first`, moves[k] is the one that
-// comes to place k < width, and moves[width + k] is where row k goes, if that is at `width` or
-// beyond, else -1; 2 `width` of them for each matrix.
+// Writes the moves of rows by the panel's interchanges, counted from `first`: moves[k] is the row
+// that moves to place k < width. moves[width + k] is the place of row k if it moves to `width` or
+// beyond, else -1. There are 2 `width` of them for each matrix.
 template <typename T>
 __device__ void FactorStackedPanel(int n, int first, int width, T* a, int* pivots, int* moves) {
   using R = typename RealOf<T>::type;
@@ -107,9 +108,9 @@ __device__ void FactorStackedPanel(int n, int first, int width, T* a, int* pivot
   }
 }
 
-// The other columns of the rows that the panel has moved, and of those right of it the rows of U:
-// the solution with the panel's unit lower triangle. One thread for each column; kWidth is the
-// largest `width`.
+// Moves the other columns of the rows that the panel has moved. In columns right of the panel it
+// computes the rows of U: the solution with the panel's unit lower triangle. Uses one thread for
+// each column. kWidth is the largest `width`.
 template <typename T, int kWidth>
 __device__ void MoveStackedRows(int n, int first, int width, T* a, const int* moves) {
   using R = typename RealOf<T>::type;

@@ -8,7 +8,7 @@
 
 namespace jaxmg::kernels {
 
-// Calls f(i, j) for the elements of an m x n matrix that this thread has.
+// Calls f(i, j) for this thread's elements of an m x n matrix.
 template <typename F>
 __device__ void ForEachElement(Index m, Index n, const F& f) {
   const Index stride = gridDim.x * Index(blockDim.x);
@@ -50,7 +50,8 @@ __device__ void ScaleRowsAndColumns(bool divide, Index m, Index n, const R* left
   });
 }
 
-// The factors are powers of two, one after the other because their product may be out of range.
+// The factors are powers of two. They are applied one after the other because their product may be
+// out of range.
 template <typename T, typename R>
 __device__ void TimesFactors(Index m, Index n, R first, R second, T* a, Index lda) {
   ForEachElement(m, n, [&](Index i, Index j) {
@@ -58,14 +59,15 @@ __device__ void TimesFactors(Index m, Index n, R first, R second, T* a, Index ld
   });
 }
 
-// One block per tile; those above the diagonal have their work from the mirror image below.
+// Uses one block per tile. Blocks above the diagonal have no work: the mirror image below does
+// theirs.
 template <typename T>
 __device__ void MakeHermitian(Index n, T* a, Index lda) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
   const Index tiles = (n + kTileEdge - 1) / kTileEdge;
   const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
   if (row < column) return;
-  // The tile above the diagonal, turned.
+  // The transposed tile from above the diagonal.
   for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     const Index i = column + threadIdx.x, k = row + j;
     if (i < n && k < n) tile[threadIdx.x][j] = Conj(a[k * lda + i]);
@@ -93,7 +95,7 @@ __device__ void ClearTriangle(bool upper, Index m, Index n, T* a, Index lda) {
   });
 }
 
-// kSquareSums blocks of kThreads, each of which writes a sum.
+// Uses kSquareSums blocks of kThreads; each block writes a sum.
 template <typename T>
 __device__ void SquareSums(bool apart, Index m, Index n, const T* a, Index lda, double* sums) {
   __shared__ double partial[kThreads];
@@ -128,7 +130,7 @@ __device__ void DivideByRoot(int count, Index m, Index n, const double* terms, T
 }
 
 __device__ inline void RaiseTo(float* largest, float x) {
-  // Nonnegative numbers are ordered as their bits; NaN is the largest.
+  // Nonnegative numbers have the order of their bits; NaN is the largest.
   atomicMax(reinterpret_cast<unsigned*>(largest), __float_as_uint(x) & 0x7fffffff);
 }
 __device__ inline void RaiseTo(double* largest, double x) {

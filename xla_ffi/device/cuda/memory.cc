@@ -132,7 +132,7 @@ class CudaMemory : public MemorySource {
 
   std::mutex mutex_;
   std::vector<int> served_;
-  std::map<CUdeviceptr, size_t> segments_;  // bytes, by address
+  std::map<CUdeviceptr, size_t> segments_;  // size in bytes, by address
 };
 
 CudaMemory& ProcessMemory() {

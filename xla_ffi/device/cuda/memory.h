@@ -1,5 +1,5 @@
-// GPU memory that several processes map: allocations of the driver that are shared by file
-// descriptor. XLA's memory can't be shared this way.
+// GPU memory that several processes map: allocations of the driver that are shared through file
+// descriptors. XLA's memory can't be shared this way.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_MEMORY_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_MEMORY_H_
 
@@ -7,11 +7,11 @@
 
 namespace jaxmg {
 
-// Call after CudaDriver and CudaRuntime have been opened.
+// Requires that CudaDriver and CudaRuntime have been opened.
 MemorySource& CudaMemorySource();
 
-// Whether this is memory of a segment, which kernels of all devices that the source serves can
-// read.
+// Returns whether this is memory of a segment. Kernels of all devices that the source serves can
+// read it.
 bool IsSharedSegment(const void* data);
 
 }  // namespace jaxmg

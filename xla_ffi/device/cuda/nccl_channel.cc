@@ -19,8 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 // The oldest NCCL version of JAX 0.6.2.
 constexpr int kOldest = 21801;
-// The multiprocessors that a channel occupies during a transfer. Few, because a rank may receive
-// one panel, send another and multiply at the same time. NCCL_MAX_CTAS overrides it.
+// The number of multiprocessors that a channel occupies during a transfer. It is small, because a
+// rank may receive one panel, send another and multiply at the same time. NCCL_MAX_CTAS overrides
+// it.
 constexpr int kMostBlocks = 16;
 // How long an abort waits for a call in another thread.
 constexpr std::chrono::seconds kGrace(2);
@@ -30,14 +31,14 @@ std::string VersionOf(int code) {
          std::to_string(code % 100);
 }
 
-// A communicator of two ranks, of which rank 0 sends and rank 1 receives, and its stream. It is
-// blocking: a nonblocking one has its own thread, which takes ten times as long
-// (docs/processes.md). Calls that create it wait for the other side; they run on a separate thread,
-// which is abandoned if the other side never joins.
+// A communicator of two ranks and its stream; rank 0 sends and rank 1 receives. It is blocking: a
+// nonblocking one has its own thread, which takes ten times as long (docs/processes.md). Calls that
+// create it wait for the other side. They run on a separate thread, which is abandoned if the other
+// side never joins.
 class NcclChannelEnd : public ChannelEnd {
  public:
   explicit NcclChannelEnd(int ordinal) : ordinal_(ordinal), state_(std::make_shared<State>()) {}
-  // Runs only if creation failed: a channel that was created is never destroyed.
+  // Runs only if creation failed: a created channel is never destroyed.
   ~NcclChannelEnd() override { Abort(state_); }
 
   Status Make(ChannelSource::End end, const std::string& id, const std::atomic<bool>& given_up);
@@ -59,7 +60,7 @@ class NcclChannelEnd : public ChannelEnd {
   void Abort() noexcept override { Abort(state_); }
 
  private:
-  // The state that the creating thread and an abort use, which may outlive the other objects.
+  // The state that the creating thread and an abort use. It may outlive the other objects.
   struct State {
     std::timed_mutex mutex;  // guards calls of the communicator, which an abort ends
     ncclComm_t comm = nullptr;
@@ -87,7 +88,7 @@ class NcclChannelEnd : public ChannelEnd {
 
 template <typename Call>
 Status NcclChannelEnd::Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call) {
-  // Doesn't restore the thread's device, because that could create a context on another one.
+  // Doesn't restore the thread's device, because that could create a context on another device.
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
   std::shared_ptr<CudaEvent> event;
   JAXMG_RETURN_IF_ERROR(NewCudaEvent(ordinal_, &event));
@@ -100,7 +101,8 @@ Status NcclChannelEnd::Enqueue(const char* what, std::shared_ptr<Event>* done, c
   return Status::Ok();
 }
 
-// Has the highest priority, because the other side's GPU waits until this one runs the kernel.
+// The stream has the highest priority, because the other side's GPU waits until this one runs the
+// kernel.
 Status TakeStream(int ordinal, cudaStream_t* stream) {
   const CudaRuntime& runtime = Get<CudaRuntime>();
   int lowest = 0, highest = 0;
@@ -120,7 +122,7 @@ Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
     state->is_made = true;
   }).detach();
   const auto look = std::chrono::microseconds(100);
-  // The caller has its own time limit.
+  // No time limit here, because the caller has its own.
   for (; !state_->is_made; std::this_thread::sleep_for(look)) {
     if (given_up) return Aborted(ordinal_);
   }
@@ -138,7 +140,7 @@ Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
   return Status::Ok();
 }
 
-// The two sides wait for each other here.
+// The two sides wait for each other in this function.
 Status NcclChannelEnd::Begin(State& state, int ordinal, ChannelSource::End end,
                              const ncclUniqueId& id) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal), "device ", ordinal);
@@ -155,12 +157,12 @@ Status NcclChannelEnd::Begin(State& state, int ordinal, ChannelSource::End end,
     state.comm = comm;
     return Hello(state, ordinal, end);
   }
-  Get<Nccl>().ncclCommAbort(comm);  // no other thread has it
+  Get<Nccl>().ncclCommAbort(comm);  // no other thread uses it
   return Aborted(ordinal);
 }
 
-// The first transfer establishes the connection, for which the two sides wait for each other. Call
-// with the lock held.
+// The first transfer establishes the connection, for which the two sides wait for each other. The
+// lock must be held.
 Status NcclChannelEnd::Hello(State& state, int ordinal, ChannelSource::End end) {
   constexpr size_t kBytes = 16;
   void* data = nullptr;
@@ -187,8 +189,8 @@ Status NcclChannelEnd::Check() {
 }
 
 // Kernels that spin on the GPU end as soon as NCCL has set its flag, which an abort does first; the
-// rest may take long or never return. No CUDA call may precede it: another communicator's abort may
-// wait for the device, and so for the kernels of this one.
+// rest of the abort may take long or never return. No CUDA call may precede it: another
+// communicator's abort may wait for the device, and so for the kernels of this one.
 void NcclChannelEnd::Abort(const std::shared_ptr<State>& state) noexcept {
   if (state->aborted.exchange(true)) return;
   (void)Guarded([&] {

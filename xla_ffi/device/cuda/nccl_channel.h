@@ -6,7 +6,7 @@
 
 namespace jaxmg {
 
-// The process's single instance. Loads the NCCL library when it is first opened.
+// Returns the process's single instance. Loads the NCCL library when it is first opened.
 ChannelSource& NcclChannelSource();
 
 }  // namespace jaxmg

@@ -11,14 +11,14 @@ __device__ T MinusTimes(T x, T y, T sum) {
   return MultiplyAdd(Scale(x, -1), y, sum);
 }
 
-// What one load from shared memory gives.
+// The elements of one load from shared memory.
 template <typename T>
 struct __align__(16) Pack {
   static constexpr int kSize = 16 / static_cast<int>(sizeof(T));
   T values[kSize];
 };
 
-// x[k] -= factor y[k], or with kConjugate factor conj(y[k]), for first <= k < kCount. y is aligned
+// x[k] -= factor y[k], or factor conj(y[k]) if kConjugate, for first <= k < kCount. y is aligned
 // like a Pack.
 template <int kCount, bool kConjugate, typename T>
 __device__ void SubtractPacks(T factor, const T* y, int first, T* x) {

@@ -16,18 +16,18 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   }
   int multiprocessors = 0;
   JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
-  // `owners` are the blocks that have rows. If there are several, one more block has none.
+  // `owners` is the number of blocks that have rows. If there are several, one more block has none.
   const int64_t most = std::clamp(multiprocessors - 1, 1, kPanelBlocks);
   constexpr int64_t kBlockRows = 32 * kLaneRows<sizeof(T)>;
-  // The kernel for complex128 isn't used: where the entries below the diagonal are near the
-  // smallest number, and products aren't fused with sums, its result on the host is NaN.
+  // The kernel for complex128 isn't used: if the entries below the diagonal are near the smallest
+  // number, and products aren't fused with sums, its result on the host is NaN.
   constexpr bool kUsed = sizeof(T) < 2 * sizeof(double);
   if (kUsed && m <= most * kBlockRows) {
     return InRegisters(stream, m, n, a, lda, t, ldt, multiprocessors);
   }
   const int64_t owners = std::clamp<int64_t>(m / kPanelRows, 1, most);
   const int64_t blocks = owners == 1 ? 1 : owners + 1;
-  constexpr size_t kHead = 16;  // aligns what follows
+  constexpr size_t kHead = 16;  // aligns the sums after it
   const size_t sums_bytes = 2 * n * (1 + owners) * sizeof(T);
   void* scratch = nullptr;
   JAXMG_RETURN_IF_ERROR(
@@ -40,8 +40,8 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
                                    arrivals, sums, sums + sums_bytes);
 }
 
-// The number of blocks is a compromise: with more blocks communication takes longer, with fewer
-// each one has more rows.
+// The number of blocks is a compromise: with more blocks communication takes longer, and with fewer
+// blocks each one has more rows.
 template <typename T>
 Status CudaPanel<T>::InRegisters(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                                  int64_t ldt, int multiprocessors) {

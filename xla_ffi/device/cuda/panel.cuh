@@ -8,8 +8,8 @@
 
 namespace jaxmg::kernels {
 
-// One block. Computes column j of the k x k matrix T: -tau T (V^H v) above the diagonal and tau on
-// it. `products` is V^H v. `sums` is workspace: kParts numbers for each row.
+// Uses one block. Computes column j of the k x k matrix T: -tau T (V^H v) above the diagonal and
+// tau on it. `products` is V^H v. `sums` is workspace: kParts numbers for each row.
 template <int kParts, typename T, typename Sums>
 __device__ void MakeColumnOfT(int k, int j, T tau, const T* products, Sums& sums, T* t, Index ldt) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -30,20 +30,20 @@ __device__ void MakeColumnOfT(int k, int j, T tau, const T* products, Sums& sums
   __syncthreads();
 }
 
-// QR of an m x n panel, n at most kPanelColumns, by blocks that run concurrently and synchronize
-// once per column. Each block has rows of its own. If there are several blocks, the last one has no
+// QR of an m x n panel, n at most kPanelColumns, with blocks that run concurrently and synchronize
+// once per column. Each block has its own rows. If there are several blocks, the last one has no
 // rows and computes T.
 //
-// x is the part of column j below the diagonal. A reflector's v is a multiple of x, so the blocks
+// x is the part of column j below the diagonal. A reflector's v is a multiple of x. So the blocks
 // need to sum only the products of x with all columns, and its norm: the products with later
-// columns give the update, those with earlier ones give T. Each block writes its partial sums for
-// column j + 1 while it updates its rows by column j. Every block adds the partial sums of all
-// blocks, in the same order. (For the update and T see LAPACK's xGEQRT2.)
+// columns give the update, and the products with earlier ones give T. Each block writes its partial
+// sums for column j + 1 while it updates its rows with column j. Every block adds the partial sums
+// of all blocks, in the same order. (For the update and T see LAPACK's xGEQRT2.)
 //
 // x is scaled by a power of two, so that squares neither overflow nor underflow. Each block scales
 // its partial sums by its own power, because the largest element of all blocks is not yet known.
 //
-// A team of kLanes threads processes some columns at a time; a thread has every kLanes-th row.
+// A team of kLanes threads processes a few columns at a time; a thread has every kLanes-th row.
 template <typename T, int kLanes>
 class PanelFactor {
   using R = typename RealOf<T>::type;
@@ -88,7 +88,7 @@ class PanelFactor {
   struct Shared {
     T sums[kPanelColumns][kLanes + 1];
     T row[kPanelColumns], total[kPanelColumns];
-    // For later columns what is subtracted from row j; for earlier columns l, v_l^H v.
+    // For a later column, the number to subtract from its row j; for an earlier column l, v_l^H v.
     T factors[kPanelColumns];
     R maxima[kPanelThreads];
     R largest[kPanelBlocks];
@@ -101,14 +101,14 @@ class PanelFactor {
   __device__ Index Rows(Index m) const { return (m + owners_ - 1) / owners_; }
   __device__ T& At(Index i, int j) const { return a_[i + j * lda_]; }
 
-  // Double-buffered: a block may be one column ahead of another one that still reads.
+  // Double-buffered, because a block may be one column ahead of another block that still reads.
   __device__ T* Row(int j) const { return sums_ + (j & 1) * n_; }
   __device__ T* SumsOfColumn(int j, int c) const {
     return sums_ + 2 * n_ + ((j & 1) * n_ + c) * Index(owners_);
   }
   __device__ R* Largest(int j) const { return largest_ + (j & 1) * owners_; }
 
-  // The barrier number `times` of all blocks.
+  // Barrier number `times` of all blocks.
   __device__ void SyncBlocks(int times) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -245,7 +245,8 @@ class PanelFactor {
       h.beta = beta / h.unit;
     }
     for (int c = thread; c < n_; c += threads) {
-      // From v^H a_c, the product of v with row j and the rows below; for earlier columns v_c^H v.
+      // Computed from v^H a_c, the product of v with row j and the rows below; for earlier columns
+      // v_c^H v.
       s.factors[c] = c > j ? Times(Conj(h.tau), MultiplyAdd(Conj(h.scale), s.total[c], s.row[c]))
                            : MultiplyAdd(h.scale, Conj(s.total[c]), Conj(s.row[c]));
     }
@@ -253,7 +254,7 @@ class PanelFactor {
     return h;
   }
 
-  // f(first column of kAtOnce, lane).
+  // Calls f(first column of kAtOnce, lane).
   template <typename F>
   __device__ void ForTeams(const F& f) const {
     const int teams = static_cast<int>(blockDim.x) / kLanes;

@@ -4,9 +4,9 @@
 // bytes.
 //
 // Tensor cores truncate: every step of 16 columns rounds the sum towards zero, so that long sums
-// are too small. Here a sum is never longer than a chunk of kChunkDepth columns, which begins with
-// the small products of a few columns of the factors and ends with the largest (parts.h). Chunks
-// are added in float32 with rounding to nearest.
+// are too small. Here a sum is never longer than a chunk of kChunkDepth columns. A chunk begins
+// with the small products of a few columns of the factors and ends with the largest ones (parts.h).
+// Chunks are added in float32 with rounding to nearest.
 //
 // A block computes tiles of C, kProductTileM x kProductTileN, until none is left. One thread fills
 // the stages of shared memory (TMA). Two groups of four warps multiply, one the upper and one the
@@ -16,7 +16,7 @@
 //   group g multiplies box g of A by the left, then by the right half of B
 //
 // Alternatives that were not faster on an H200, in TFLOP/s for 12000 x 12000 x 2048 (this kernel:
-// 491 to 497): alternating the groups by named barriers, 462; three groups on tiles of 192 x 128,
+// 491 to 497): alternating the groups with named barriers, 462; three groups on tiles of 192 x 128,
 // 482.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_PART_PRODUCTS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_PART_PRODUCTS_CUH_
@@ -31,13 +31,13 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// The two matrices of parts, each described from a multiple of 16 bytes on. A begins at row
-// `first_a` and B at row `first_b` of its description.
+// The two matrices of parts. Each description begins at a multiple of 16 bytes. A begins at row
+// `first_a` of its description, and B at row `first_b`.
 struct PartFactors {
   TensorMap a, b;
 };
 
-// The product's row i is multiplied by left[i / 2^shift], and its column j by right[j].
+// Row i of the product is multiplied by left[i / 2^shift], and column j by right[j].
 struct PartProductScales {
   const float *left, *right;
   int shift;
@@ -59,7 +59,7 @@ class SharedBarrier {
   __device__ void Arrive() const {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_) : "memory");
   }
-  // The phase also waits for this many bytes to arrive.
+  // Makes the phase also wait for this number of bytes to arrive.
   __device__ void ArriveAndExpect(int bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_),
                  "r"(bytes)
@@ -92,8 +92,8 @@ class SharedBarrier {
   unsigned address_;
 };
 
-// The wgmma descriptor of a box of 64 x kChunkDepth in shared memory with contiguous columns in
-// TMA's 128-byte swizzle: eight columns take 1024 bytes.
+// Returns the wgmma descriptor of a box of 64 x kChunkDepth in shared memory, with contiguous
+// columns in TMA's 128-byte swizzle: eight columns take 1024 bytes.
 __device__ inline unsigned long long DescribeBox(unsigned address, int box_bytes) {
   constexpr unsigned long long kSwizzle128 = 1ull << 62, kEightColumns = 1024 >> 4;
   return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(box_bytes >> 4) << 16 |
@@ -177,7 +177,8 @@ class PartProduct {
   static constexpr int kBox = kProductBox, kBoxBytes = kBox * kChunkDepth * 2;
   static constexpr int kBoxesA = kProductTileM / kBox, kBoxesB = kProductTileN / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
-  // Tiles are taken column by column from this many tile rows, so that their factors stay in L2.
+  // Tiles are taken column by column within this number of tile rows, so that their factors stay in
+  // L2.
   static constexpr int kRowsAtOnce = 16;
 
   __device__ SharedBarrier Full(int stage) const { return SharedBarrier(barriers_ + 16 * stage); }
@@ -198,7 +199,7 @@ class PartProduct {
     *column = within / rows * kProductTileN;
   }
 
-  // Loads the chunks of this block's tiles in turn to the stages.
+  // Loads the chunks of this block's tiles to the stages in turn.
   __device__ void Load() {
     const int tiles = TilesM() * TilesN();
     int stage = 0, parity = 0;
@@ -221,7 +222,7 @@ class PartProduct {
     }
   }
 
-  // Prefetches columns of C's tile to L2, some with each of the last chunks.
+  // Prefetches columns of C's tile to L2, a few with each of the last chunks.
   __device__ void PrefetchTile(int row, int column, int chunk) const {
     constexpr int kAtOnce = 8, kChunks = kProductTileN / kAtOnce;
     const int part = chunk - max(chunks_ - kChunks, 0);
@@ -332,7 +333,7 @@ class PartProduct {
     }
   }
 
-  // 1 for a row or column that isn't C's.
+  // Returns 1 for a row or column outside of C.
   __device__ float RowScale(int row) const {
     if (!kScaled || row < first_a_ || row >= m_) return 1;
     return __ldg(scales_.left + ((row - first_a_) >> scales_.shift));

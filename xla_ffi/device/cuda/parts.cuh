@@ -57,7 +57,7 @@ struct SplitNumber {
   }
 };
 
-// The real and the imaginary part of an element.
+// Splits the real and the imaginary part of an element.
 template <typename T>
 struct SplitElement;
 template <>
@@ -74,13 +74,13 @@ struct SplitElement<cuComplex> {
       : components{SplitNumber(x.x, halves), SplitNumber(x.y, halves)} {}
 };
 
-// See Blas::PartScales. A block per kTileEdge rows of the factor, which share its kTileRows rows of
-// threads.
+// See Blas::PartScales. Uses a block per kTileEdge rows of the factor; its kTileRows rows of
+// threads share them.
 template <typename T>
 __device__ void PartScales(bool turned, Index m, Index n, const T* a, Index lda, float* scales) {
   __shared__ unsigned largest[kTileEdge][kTileEdge + 1];
   const Index rows = turned ? n : m, first = blockIdx.x * Index(kTileEdge);
-  // Nonnegative numbers are ordered as their bits.
+  // Nonnegative numbers have the order of their bits.
   const auto larger = [](unsigned found, T entry) {
     found = max(found, __float_as_uint(RealPart(entry)) & 0x7fffffff);
     return max(found, __float_as_uint(ImaginaryPart(entry)) & 0x7fffffff);
@@ -134,8 +134,8 @@ __device__ void StoreParts(bool left, bool turned, bool halves, int products, T 
   }
 }
 
-// One block per tile of a, m x n. Zeros fill the last group of columns. No group is divided between
-// tiles. `scales` may be null.
+// Uses one block per tile of a, m x n. Zeros fill the last group of columns. No group is divided
+// between tiles. `scales` may be null.
 template <typename T>
 __device__ void Split(bool left, bool turned, bool halves, int products, Index m, Index n,
                       const T* a, Index lda, const float* scales, unsigned short* parts, Index ld) {

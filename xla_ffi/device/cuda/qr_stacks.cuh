@@ -1,4 +1,4 @@
-// QR of stacks of matrices: the kernel of StackKernels::FactorQr beside products. Matrices are
+// QR of stacks of matrices: the kernel of StackKernels::FactorQr other than products. Matrices are
 // row-major, one after the other.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_QR_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_QR_STACKS_CUH_
@@ -10,27 +10,27 @@
 
 namespace jaxmg::kernels {
 
-// The QR of one panel of each matrix, by a block for each: the columns [first, first + width) of
-// its rows from `first` on, width <= kStackQrColumns.
+// The QR of one panel of each matrix, with one block per matrix: the columns [first, first + width)
+// of its rows from `first` on, width <= kStackQrColumns.
 //
-// Lane c of a warp has column c, and warp w the rows w, w + owners, ... counted from `first`; the
-// last warp of the block has none, and computes T. A step goes over the rows once: it applies the
-// reflector of column j and adds up the products of column j + 1, below the diagonal, with all
-// columns, from which the next reflector, its products with later columns and, for T, those with
-// earlier ones follow. So blocks synchronize once per column.
+// Lane c of a warp has column c, and warp w the rows w, w + owners, ... counted from `first`. The
+// last warp of the block has no rows and computes T. A step passes over the rows once. It applies
+// the reflector of column j and sums the products of column j + 1, below the diagonal, with all
+// columns. These give the next reflector, its products with later columns and, for T, its products
+// with earlier ones. So blocks synchronize once per column.
 template <typename T>
 class StackedQrPanel {
   using R = typename RealOf<T>::type;
   static constexpr int kColumns = kStackQrColumns;
-  static constexpr int kLd = kColumns + 1;  // of T in shared memory
+  static constexpr int kLd = kColumns + 1;  // leading dimension of T in shared memory
   static constexpr int kAtOnce = 4;         // rows that a warp reads at a time
   static_assert(kColumns == 32, "one for each lane");
 
  public:
-  // `a` is m x n; `v` gets the reflectors, m x k, with ones on the diagonal and zeros above it; `t`
-  // the kColumns x kColumns matrix of each panel. Unless q is null its columns of the panel, m x k,
-  // become those of the identity. There is shared memory as StackedQr
-  // (stack_qr.h) has it, and with `in_shared` more for the panel.
+  // `a` is m x n. `v` receives the reflectors, m x k, with ones on the diagonal and zeros above it,
+  // and `t` the kColumns x kColumns matrix of each panel. Unless q is null, its columns of the
+  // panel, m x k, become columns of the identity. Shared memory must have the size of
+  // StackedQr::SharedBytes (stack_qr.h), plus the panel if `in_shared`.
   __device__ StackedQrPanel(int m, int n, int first, int width, int in_shared, T* a, T* v, T* t,
                             T* q)
       : rows_(m - first),
@@ -73,7 +73,7 @@ class StackedQrPanel {
       const T row = row_[(j & 1) * kColumns + lane_];
       const Reflector h = Reflect(OfLane(row, j), RealPart(OfLane(total, j)));
       if (warp_ == owners_) {
-        // v_c^H v_j of the columns c before j.
+        // v_c^H v_j for the columns c before j.
         MakeT(j, h.tau, MultiplyAdd(h.scale, Conj(total), Conj(row)));
       } else {
         sum = Update(j, h, Times(Conj(h.tau), MultiplyAdd(Conj(h.scale), total, row)));
@@ -83,13 +83,13 @@ class StackedQrPanel {
   }
 
  private:
-  // v = scale x below the diagonal, on which beta remains.
+  // v = scale x below the diagonal; the diagonal becomes beta.
   struct Reflector {
     T tau, scale;
     R beta;
   };
 
-  // Calls f with this warp's rows from `begin` on, and with this lane's element of each in `x`.
+  // Calls f with this warp's rows from `begin` on, and with this lane's element of each row of `x`.
   template <typename F>
   __device__ void ForRows(int begin, const F& f, const T* x, Index ldx) const {
     int i = begin + (warp_ + owners_ - begin % owners_) % owners_;
@@ -108,15 +108,16 @@ class StackedQrPanel {
     }
   }
 
-  // What row i adds to the products of column j below the diagonal with all columns; row j itself
-  // goes to all warps.
+  // Returns the sum plus what row i contributes to the products of column j, below the diagonal,
+  // with all columns. Writes row j itself for all warps.
   __device__ T Announce(int i, int j, T value, T sum) const {
     const T x = OfLane(value, j);
     if (i == j) row_[(j & 1) * kColumns + lane_] = value;
     return i > j ? MultiplyAdd(Conj(x), value, sum) : sum;
   }
 
-  // LAPACK's larfg. A column is nothing if it is far below the rounding errors of one of length 1.
+  // LAPACK's larfg. A column counts as zero if it is far below the rounding errors of one of length
+  // 1.
   __device__ static Reflector Reflect(T head, R rest) {
     constexpr R kLeast = sizeof(R) == 4 ? R(0x1p-100) : R(0x1p-960);
     const R re = RealPart(head), im = ImaginaryPart(head);
@@ -127,7 +128,7 @@ class StackedQrPanel {
             Divide(FromReal<T>(1), FromParts<T>(re - beta, im)), beta};
   }
 
-  // Applies H^H to this warp's rows; `factor` is what is subtracted from row j of this lane's
+  // Applies H^H to this warp's rows; `factor` is the number to subtract from row j of this lane's
   // column. Returns the sums of column j + 1.
   __device__ T Update(int j, const Reflector& h, T factor) {
     const bool goes_on = j + 1 < width_;
@@ -146,7 +147,7 @@ class StackedQrPanel {
     return sum;
   }
 
-  // Column j of T: -tau T (V^H v) above the diagonal and tau on it. By one warp.
+  // Column j of T: -tau T (V^H v) above the diagonal and tau on it. Runs on one warp.
   __device__ void MakeT(int j, T tau, T product) {
     T sum = FromReal<T>(0);
     for (int l = 0; l < j; ++l) {
@@ -184,8 +185,8 @@ class StackedQrPanel {
   const Index lda_, ldv_;
   const bool in_shared_;
   T *const a_, *const v_, *const t_, *const q_;
-  // In shared memory: the sums of each warp and the row of the diagonal, of this column and of the
-  // next one by turns; T by rows.
+  // In shared memory: the sums of each warp and the diagonal's row, double-buffered for this column
+  // and the next; and T, row by row.
   T *const sums_, *const row_, *const triangle_;
   T* const x_;  // the panel
   const Index ldx_;

@@ -10,14 +10,14 @@
 
 namespace jaxmg::kernels {
 
-// Computes the same as PanelFactor for blocks of at most 32 * kRows rows, each of which stays in
-// the registers of one lane. A warp has kWarpColumns columns of all rows of its block, lane l the
-// rows l, l + 32, ...; a block has one warp per kWarpColumns columns of the panel.
+// Computes the same as PanelFactor for blocks of at most 32 * kRows rows. Each row stays in the
+// registers of one lane. A warp has kWarpColumns columns of all rows of its block, lane l the rows
+// l, l + 32, ...; a block has one warp per kWarpColumns columns of the panel.
 //
-// Blocks sum their partial products of a column x with all columns. A warp needs only those of its
-// own columns and of x with itself, so warps exchange them without synchronizing their blocks: each
-// number has its own memory, and its bits show whether it has arrived (SendNumber). A block
-// synchronizes once per column, after the warp that has x has written it to shared memory.
+// Blocks sum their partial products of a column x with all columns. A warp needs only the products
+// with its own columns and of x with itself. So warps exchange them without synchronizing their
+// blocks: each number has its own memory, and its bits show whether it has arrived (SendNumber). A
+// block synchronizes once per column, after the warp that has x has written it to shared memory.
 //
 // If there are several blocks, the last one has no rows and computes T.
 template <typename T>
@@ -30,7 +30,7 @@ class RegisterPanel {
  public:
   static constexpr int kRows = kLaneRows<sizeof(T)>;
 
-  // `numbers` has min(m, n) * (n + 1) * (owners + 1) elements, of which every bit is set.
+  // `numbers` has min(m, n) * (n + 1) * (owners + 1) elements, all bits of which are set.
   __device__ RegisterPanel(Index m, int n, T* a, Index lda, T* t, Index ldt, T* numbers)
       : n_(n),
         k_(static_cast<int>(min(m, Index(n)))),
@@ -52,7 +52,7 @@ class RegisterPanel {
     Load();
     if (block_ < owners_) Share(0);
     for (int j = 0; j < k_; ++j) {
-      // This warp's columns are complete; their products with later ones are needed only for T.
+      // If this warp's columns are complete, their products with later ones are needed only for T.
       const bool done = first_ + kColumns <= j && !makes_t;
       if (!done) {
         T factor = FromReal<T>(0);
@@ -82,7 +82,7 @@ class RegisterPanel {
     return memory;
   }
 
-  // Scales of several numbers: the exponents of powers of two near the largest one.
+  // The scales of several numbers are the exponents of powers of two near the largest number.
   static constexpr int kNothing = -4096;  // if all are zero
   static constexpr int kLeast = sizeof(R) == 4 ? -126 : -1022;
   __device__ static R Power(int exponent) {
@@ -93,7 +93,7 @@ class RegisterPanel {
       return __longlong_as_double(static_cast<long long>(exponent + 1023) << 52);
     }
   }
-  // The 32 bits of the absolute value that contain the exponent.
+  // Returns the 32 bits of the absolute value that contain the exponent.
   __device__ static unsigned UpperBits(float x) { return __float_as_uint(fabsf(x)); }
   __device__ static unsigned UpperBits(double x) {
     return static_cast<unsigned>(__double_as_longlong(fabs(x)) >> 32);
@@ -102,7 +102,7 @@ class RegisterPanel {
     if constexpr (kParts == 1) return UpperBits(RealPart(x));
     return max(UpperBits(RealPart(x)), UpperBits(ImaginaryPart(x)));
   }
-  // The exponent, given the largest UpperBits; `nonzero` tells whether any number is not zero.
+  // Returns the exponent for the largest UpperBits; `nonzero` tells whether any number is not zero.
   __device__ static int SizeOf(unsigned bits, bool nonzero) {
     constexpr int kShift = sizeof(R) == 4 ? 23 : 20;
     const int exponent = static_cast<int>(bits >> kShift);
@@ -115,7 +115,7 @@ class RegisterPanel {
   __device__ int RowOf(int r) const { return begin_ + r * 32 + lane_; }
   __device__ bool HasRow(int r) const { return r * 32 + lane_ < rows_; }
   __device__ bool HasRowOf(int j) const { return begin_ <= j && j < begin_ + rows_; }
-  // Calls f for the rows of a lane. Absent rows are zeros.
+  // Calls f for a lane's rows. Absent rows are zeros.
   template <typename F>
   __device__ void ForRows(const F& f) const {
 #pragma unroll
@@ -126,8 +126,8 @@ class RegisterPanel {
   }
   __device__ bool HasColumn(int q) const { return first_ + q < n_; }
 
-  // The numbers of column j: for each column c the partial sums of all blocks and the element of
-  // row j, and the scales of the blocks' parts of x.
+  // The numbers of column j: for each column c, the partial sums of all blocks and the element of
+  // row j; and the scales of the blocks' parts of x.
   __device__ T* Share(int j, int c) const { return numbers_ + (j * (n_ + 1) + c) * (owners_ + 1); }
   __device__ T* Row(int j, int c) const { return Share(j, c) + owners_; }
   __device__ T* Sizes(int j) const { return Share(j, n_); }
@@ -220,8 +220,8 @@ class RegisterPanel {
     }
   }
 
-  // Computes the reflector of column j. *factor belongs to this lane's column: what is subtracted
-  // from its row j, or for columns before j the product of their v with this one.
+  // Computes the reflector of column j. *factor belongs to this lane's column: the number to
+  // subtract from its row j or, for a column before j, the product of its v with this one.
   __device__ Reflector Combine(int j, T* factor) const {
     const int mine = min(first_ + lane_ / 8, n_ - 1);
     T sums[kColumns], square = FromReal<T>(0);
@@ -322,7 +322,7 @@ class RegisterPanel {
 
   const int n_, k_;
   const int owners_, block_;
-  const int lane_, first_;  // first_: the first of this warp's columns
+  const int lane_, first_;  // first_: this warp's first column
   const int begin_, rows_, steps_;
   T* const a_;
   const Index lda_;

@@ -8,16 +8,16 @@
 
 namespace jaxmg::kernels {
 
-// X := B L^-H, or B L^-1 if `backward`, by substitution; n is at most kSolveColumns. Columns are
-// processed in the order of the substitution (from the last one on if backward), a few at a time:
-// the earlier columns are subtracted, then these are solved in registers, while the operands of the
-// next step are loaded. The code is intentionally short: instruction fetch dominates the time of a
-// small call.
+// X := B L^-H, or B L^-1 if `backward`, by substitution; n is at most kSolveColumns. Processes
+// columns in the order of the substitution (if backward, from the last one on), a few at a time. It
+// subtracts the earlier columns, then solves for these in registers, while it loads the operands of
+// the next step. The code is intentionally short: instruction fetch dominates the time of a small
+// call.
 //
 // A team of threads processes a row. A team of one thread reloads the solved columns from memory,
 // which is fastest if there are enough rows to hide the latency. With few rows, four threads share
-// the earlier columns: the row is in shared memory, their sums are added in a fixed order, and each
-// thread solves for all of the next few columns.
+// the earlier columns: the row is in shared memory, the threads' sums are added in a fixed order,
+// and each thread solves for all of the next few columns.
 template <typename T, int kTeam>
 class RowSolver {
   using R = typename RealOf<T>::type;
@@ -27,14 +27,14 @@ class RowSolver {
   static constexpr int kRows = kAlone ? kSolveRows : kTeamRows / kLarge;  // rows of a block
   static constexpr int kColumns = (kAlone ? 16 : 8) / kLarge;  // columns solved at a time
   static constexpr int kAhead = kComplex ? 4 : 8;              // earlier columns at a time
-  // [i][j]: the coefficient of x_i in the equation for x_begin+j. The padding lets a team read
+  // [i][j] is the coefficient of x_i in the equation for x_begin+j. The padding lets a team read
   // different banks.
   using Factors = T[kSolveColumns][kColumns + (!kAlone && kLarge == 2)];
   using Sums = T[kTeam][kColumns][kRows];
   using Row = T[kSolveColumns][kRows];
 
  public:
-  // The operands begin at the first column in this order; the strides lead from each column to the
+  // The operands begin at the first column in this order. The strides lead from each column to the
   // next.
   __device__ RowSolver(Index m, Index n, int backward, const T* l, Index ldl, const T* b, Index ldb,
                        T* x, Index ldx)
@@ -82,8 +82,8 @@ class RowSolver {
   }
 
  private:
-  // Loads columns from `begin` on of B, of which each thread of a team has its own, and the
-  // coefficients of the earlier and of these columns of x.
+  // Loads the columns of B from `begin` on; each thread of a team loads its own. Also loads the
+  // coefficients of the earlier columns of x and of these.
   __device__ void Fetch(int begin, Factors& factors, T* right_side) const {
     const int equation = threadIdx.x % kColumns;
     if (begin + equation < n_) {

@@ -1,4 +1,4 @@
-// The same operations for real and complex numbers, for kernels of every dtype.
+// Common operations for real and complex numbers, for kernels of every dtype.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SCALARS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SCALARS_CUH_
 
@@ -51,7 +51,7 @@ __device__ inline cuDoubleComplex FromReal<cuDoubleComplex>(double x) {
   return make_cuDoubleComplex(x, 0);
 }
 
-// Keeps only the real part for a real dtype.
+// Returns a number from its real and imaginary part; a real dtype ignores the latter.
 template <typename T>
 __device__ T FromParts(typename RealOf<T>::type re, typename RealOf<T>::type) {
   return re;
@@ -133,8 +133,8 @@ __device__ typename RealOf<T>::type Larger(typename RealOf<T>::type largest, T x
   return fmax(largest, fmax(fabs(RealPart(x)), fabs(ImaginaryPart(x))));
 }
 
-// Returns the power of two that scales `largest` to about 1, within the range of exponents, and 1
-// if `largest` is not finite.
+// Returns the power of two that scales `largest` to about 1, within the range of exponents, or 1 if
+// `largest` is not positive and finite.
 template <typename R>
 __device__ R UnitOf(R largest) {
   constexpr int kMost = sizeof(R) == 4 ? 126 : 1022;
@@ -142,12 +142,12 @@ __device__ R UnitOf(R largest) {
   return scalbn(R(1), max(-kMost, min(kMost, -ilogb(largest))));
 }
 
-// a / b as LAPACK divides: infinite or NaN where b is zero.
+// Returns a / b as LAPACK does: infinite or NaN if b is zero.
 template <typename R>
 __device__ R Divide(R a, R b) {
   return a / b;
 }
-// Smith's algorithm, which neither overflows nor vanishes on the way.
+// Smith's algorithm, whose intermediate results neither overflow nor vanish.
 template <typename T>
 __device__ T DivideComplex(T a, T b) {
   using R = typename RealOf<T>::type;

@@ -1,4 +1,4 @@
-// Kernels that scale rows and columns by powers of two, and compute these (equilibrate.h).
+// Kernels that scale rows and columns by powers of two, and compute these powers (equilibrate.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SCALING_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SCALING_CUH_
 
@@ -7,7 +7,7 @@
 
 namespace jaxmg::kernels {
 
-// See Blas::Scale. One block per tile of a. Elements whose factor is one are neither read nor
+// See Blas::Scale. Uses one block per tile of a. Elements whose factor is one are neither read nor
 // written.
 template <typename T>
 __device__ void ScaleTile(bool lower, bool divide, Index m, Index n, const float* left,
@@ -35,7 +35,7 @@ __device__ void RowLargest(Index m, Index n, const T* a, Index lda, float* large
        e += gridDim.x * Index(blockDim.x)) {
     const Index i = e % m, first = e / m * kLargestColumns;
     const Index end = min(min(first + kLargestColumns, n), i + 1);
-    unsigned found = 0;  // nonnegative numbers are ordered as their bits; NaN is the largest
+    unsigned found = 0;  // nonnegative numbers have the order of their bits; NaN is the largest
     for (Index j = first; j < end; ++j) {
       const T entry = a[j * lda + i];
       found = max(found, __float_as_uint(RealPart(entry)) & 0x7fffffff);

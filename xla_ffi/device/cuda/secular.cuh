@@ -1,5 +1,5 @@
-// The merges of divide and conquer: the kernels of SecularKernels. Sums have an order that depends
-// only on the counts.
+// The merges of divide and conquer: the kernels of SecularKernels. The order of sums depends only
+// on the counts.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_CUH_
 
@@ -22,16 +22,16 @@ struct Product {
   }
 };
 
-// Reduces kCount values per thread over a block and returns the results to all threads. It has two
-// steps, within kGroups groups of threads and over the groups: for few threads the many steps of a
-// tree would take longer. A block has at least kGroups and at most kSecularThreads threads.
+// Reduces kCount values per thread over a block and returns the results to all threads. Has two
+// steps, within kGroups groups of threads and over the groups: for few threads, a tree's many steps
+// would take longer. A block has at least kGroups and at most kSecularThreads threads.
 template <typename R, int kCount>
 class Joined {
   static constexpr int kGroups = 8;
 
  public:
-  // In shared memory, so without a constructor. The rows of consecutive values begin at different
-  // banks.
+  // Has no constructor, because it is in shared memory. The rows of consecutive values begin at
+  // different banks.
   struct Space {
     R of_threads[kCount][kSecularThreads + kGroups];
     R of_groups[kCount][kGroups];
@@ -65,7 +65,7 @@ class Joined {
 };
 
 // The sums over the poles in the iteration for a root. Each thread of a block sums a share of the
-// poles, which D has by index.
+// poles. D has the poles by index.
 template <typename R, typename D = const R*>
 class BlockPoles {
  public:
@@ -107,7 +107,7 @@ class BlockPoles {
   Space& space_;
 };
 
-// One block per root, from `begin` on.
+// Uses one block per root, from `begin` on.
 template <typename R>
 __device__ void SecularRoots(Index k, Index begin, const R* d, const R* z, R rho, int limit,
                              R* origin, R* tau, R* roots, int* info) {
@@ -123,9 +123,10 @@ __device__ void SecularRoots(Index k, Index begin, const R* d, const R* z, R rho
   roots[j] = root.origin() + root.tau();
 }
 
-// Element i of Gu's and Eisenstat's z, in thread 0 of a block that calls it; `d` and `origin` have
-// poles by index. Pairs each root with the pole on its other side, so that all factors except the
-// last are between 0 and 1. Then no partial product underflows unless the whole product does.
+// Returns element i of Gu's and Eisenstat's z, in thread 0 of a block that calls it; `d` and
+// `origin` have the poles by index. Pairs each root with the pole on its other side, so that all
+// factors except the last are between 0 and 1. Then no partial product underflows unless the whole
+// product does.
 template <typename R, typename D>
 __device__ R RefinedElement(Index k, Index i, D d, R z, R rho, D origin, const R* tau) {
   __shared__ typename Joined<R, 1>::Space space;
@@ -140,7 +141,7 @@ __device__ R RefinedElement(Index k, Index i, D d, R z, R rho, D origin, const R
   return copysign(sqrt(fabs(square)), z);
 }
 
-// One block per element, from `begin` on.
+// Uses one block per element, from `begin` on.
 template <typename R>
 __device__ void RefineZ(Index k, Index begin, const int* order, const R* d, const R* z, R rho,
                         const R* origin, const R* tau, R* refined) {
@@ -149,7 +150,7 @@ __device__ void RefineZ(Index k, Index begin, const int* order, const R* d, cons
   if (threadIdx.x == 0) refined[g] = element;
 }
 
-// One block per column, from that of root `begin` on.
+// Uses one block per column, from the column of root `begin` on.
 template <typename R>
 __device__ void SecularVectors(Index k, Index begin, const R* d, const R* z, const R* origin,
                                const R* tau, R* u, Index ldu) {
@@ -169,7 +170,7 @@ __device__ void SecularVectors(Index k, Index begin, const R* d, const R* z, con
   for (Index g = threadIdx.x; g < k; g += blockDim.x) u[g] *= scale;
 }
 
-// One block for some rows of a chain, one row per thread.
+// Uses one block for a part of the rows of a chain, with one row per thread.
 template <typename R>
 __device__ void RotateColumns(Index rows, const int* starts, const int* first, const int* second,
                               const R* c, const R* s, R* q, Index ldq) {
@@ -177,7 +178,7 @@ __device__ void RotateColumns(Index rows, const int* starts, const int* first, c
   const Index row = blockIdx.x % of_chain * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   q += row;
-  // In a chain, the second column of a rotation is the first column of the next one.
+  // Usually the second column of a rotation is the first column of the next one in the chain.
   Index held = -1;
   R x = 0;
   const Index chain = blockIdx.x / of_chain;
@@ -194,7 +195,7 @@ __device__ void RotateColumns(Index rows, const int* starts, const int* first, c
   if (held >= 0) q[held * ldq] = x;
 }
 
-// One block per tile.
+// Uses one block per tile.
 template <typename R>
 __device__ void ArrangeColumns(Index rows, Index columns, const int* from, const R* source,
                                Index lds, const int* to, R* target, Index ldt) {

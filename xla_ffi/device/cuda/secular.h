@@ -11,7 +11,7 @@ namespace jaxmg {
 
 class CudaDevice;
 
-// The kernels are those of T's real dtype.
+// Uses the kernels of T's real dtype.
 template <typename T>
 class CudaSecular : public SecularKernels<T> {
   using R = Real<T>;

@@ -1,6 +1,6 @@
 // Divide and conquer for stacks of matrices: the kernels of StackKernels::SolveTridiagonal and
-// Merge. Arrays have one merge of order k after the other; sums have an order that depends only on
-// the counts.
+// Merge. Arrays hold one merge of order k after the other. The order of sums depends only on the
+// counts.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_
 
@@ -12,8 +12,8 @@
 
 namespace jaxmg::kernels {
 
-// kMostQl threads for each matrix. Each has one row of the eigenvectors and computes all
-// eigenvalues, so that it waits for no other thread.
+// Uses kMostQl threads for each matrix. Each thread has one row of the eigenvectors and computes
+// all eigenvalues, so that it never waits for another thread.
 template <typename R>
 __device__ void SolveTridiagonal(Index count, int n, const R* d, const R* e, R* w, R* v) {
   const Index thread = blockIdx.x * Index(blockDim.x) + threadIdx.x;
@@ -42,7 +42,7 @@ struct LargerOf {
   }
 };
 
-// Whether pole i comes before pole j in ascending order; NaN is the last.
+// Returns whether pole i comes before pole j in ascending order; NaN is last.
 template <typename R>
 __device__ bool ComesBefore(const secular::TwoPartPole<R>& one, Index i,
                             const secular::TwoPartPole<R>& other, Index j) {
@@ -52,7 +52,7 @@ __device__ bool ComesBefore(const secular::TwoPartPole<R>& one, Index i,
   return one.low == other.low ? i < j : one.low < other.low;
 }
 
-// One thread per pole: its place among those of its merge, and the sorted arrays.
+// Uses one thread per pole. Computes its place among the poles of its merge, and the sorted arrays.
 template <typename R>
 __device__ void SortPoles(Index count, Index k, R gap, const R* high, const R* low, const R* z,
                           int* places, R* sorted_high, R* sorted_low, R* sorted_z) {
@@ -71,7 +71,7 @@ __device__ void SortPoles(Index count, Index k, R gap, const R* high, const R* l
   }
 }
 
-// One block per root, for ascending poles.
+// Uses one block per root, for ascending poles.
 template <typename R>
 __device__ void StackedRoots(Index k, const R* high, const R* low, const R* z, const R* rho,
                              R* origin_high, R* origin_low, R* tau) {
@@ -82,14 +82,14 @@ __device__ void StackedRoots(Index k, const R* high, const R* low, const R* z, c
   const D d = {high + begin, low + begin};
   const Poles poles(k, d, z + begin, space);
   secular::Root<R, Poles, secular::TwoPartPole<R>> root(poles, k, d, z + begin, rho[merge], j);
-  root.Find(kMostSecularEvaluations);  // the last iterate is used, converged or not
+  root.Find(kMostSecularEvaluations);  // uses the last iterate, converged or not
   if (threadIdx.x != 0) return;
   origin_high[begin + j] = root.origin().high;
   origin_low[begin + j] = root.origin().low;
   tau[begin + j] = root.tau();
 }
 
-// One block per element, as RefineZ.
+// Uses one block per element, as RefineZ.
 template <typename R>
 __device__ void RefineStackedZ(Index k, const R* high, const R* low, const R* z, const R* rho,
                                const R* origin_high, const R* origin_low, const R* tau,
@@ -101,8 +101,8 @@ __device__ void RefineStackedZ(Index k, const R* high, const R* low, const R* z,
   if (threadIdx.x == 0) refined[begin + i] = element;
 }
 
-// One block per root: it and its eigenvector, the poles in the order that they had before. Squares
-// of the elements might overflow before these are divided by the largest one.
+// Uses one block per root. Writes it and its eigenvector, with the poles in their original order.
+// Divides the elements by the largest one first, because their squares might overflow.
 template <typename R>
 __device__ void StackedVectors(Index k, const int* places, const R* high, const R* low,
                                const R* refined, const R* origin_high, const R* origin_low,

@@ -6,9 +6,9 @@
 
 namespace jaxmg::kernels {
 
-// Publish and Arrive release, Read and Seen acquire: if one thread of a block reads a value that
+// Publish and Arrive release, Read and Seen acquire. If one thread of a block reads a value that
 // another block has published, and the block's threads then synchronize, all of them see what the
-// other block has written before.
+// other block wrote before.
 __device__ inline void Publish(unsigned* word, unsigned value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
@@ -35,8 +35,8 @@ __device__ inline unsigned Read(const unsigned* word) {
 }
 __device__ inline bool Seen(const unsigned* word, unsigned least) { return Read(word) >= least; }
 
-// 8 bytes of a message. Each half carries the message's tag, so a reader can tell which halves have
-// arrived. The words of a message may arrive in any order.
+// Eight bytes of a message. Each half carries the message's tag, so that a reader can tell which
+// halves have arrived. The words of a message may arrive in any order.
 struct __align__(16) TaggedWord {
   unsigned long long halves[2];
   __device__ bool Has(unsigned tag) const {
@@ -71,7 +71,7 @@ __device__ inline TaggedWord LoadWord(const TaggedWord* word) {
   return value;
 }
 
-// A number that another block waits for. Every bit of its memory is set until it arrives. Numbers,
+// A number that another block waits for. All bits of its memory are set until it arrives. Numbers,
 // and the real and imaginary part of one, may arrive in any order.
 __device__ inline bool HasCome(float x) { return __float_as_uint(x) != ~0u; }
 __device__ inline bool HasCome(double x) { return __double_as_longlong(x) != -1; }
@@ -79,7 +79,7 @@ template <typename T>
 __device__ bool HasCome(T x) {
   return HasCome(x.x) && HasCome(x.y);
 }
-// Replaces every NaN by one that differs from the bits of an absent number.
+// Replaces every NaN by one whose bits differ from those of an absent number.
 template <typename R>
 __device__ R NumberToSend(R x) {
   return x == x ? x : Nan<R>();
@@ -137,7 +137,7 @@ template <typename R>
 R ReceivePart(const R* from) {
   R x;
   __atomic_load(from, &x, __ATOMIC_RELAXED);
-#ifndef __CUDACC__  // whose host never calls this
+#ifndef __CUDACC__  // its host never calls this
   if (!HasCome(x)) __nanosleep(20);  // lets the threads of other blocks run
 #endif
   return x;

@@ -1,4 +1,4 @@
-// Inverses and solutions of stacks of matrices of an order up to kMostSmall: the kernels of
+// Inverses and solutions of stacks of matrices of order at most kMostSmall: the kernels of
 // StackKernels::InvertSmall and SolveSmall. Matrices are n x n, row-major, one after the other.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SMALL_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SMALL_STACKS_CUH_
@@ -11,8 +11,8 @@
 
 namespace jaxmg::kernels {
 
-// A matrix that a warp has in registers, a row in each thread, for elimination with partial
-// pivoting. Rows stay where they are: each thread keeps the step at which its row had the pivot.
+// A matrix in a warp's registers, with a row in each thread, for elimination with partial pivoting.
+// Rows stay in place: each thread stores the step at which its row had the pivot.
 template <typename T>
 class SmallMatrix {
   using R = typename RealOf<T>::type;
@@ -20,7 +20,7 @@ class SmallMatrix {
   static_assert(kOrder == 32, "the threads of a warp");
 
  public:
-  // Dynamic shared memory of a warp.
+  // Size of a warp's dynamic shared memory.
   static constexpr int kBytes = kOrder * kLd * static_cast<int>(sizeof(T));
 
   __device__ SmallMatrix(int n, const T* a, T* shared)
@@ -37,7 +37,7 @@ class SmallMatrix {
     __syncwarp();
   }
 
-  // A^-1 by Gauss and Jordan's elimination.
+  // Computes A^-1 by Gauss-Jordan elimination.
   __device__ void Invert(T* inverse) {
 #pragma unroll
     for (int k = 0; k < kOrder; ++k) {
@@ -60,8 +60,8 @@ class SmallMatrix {
         SubtractPacks<kOrder, false>(factor, row, 0, x_);
       }
     }
-    // What is left is the inverse with rows and columns in other places: this row belongs at its
-    // step, and column k at the row that had the k-th pivot.
+    // The result is the inverse with permuted rows and columns: this row belongs at its step, and
+    // column k at the row that had the k-th pivot.
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < kOrder; ++k) {
@@ -72,7 +72,8 @@ class SmallMatrix {
     for (int e = lane_; e < n_ * n_; e += 32) inverse[e] = shared_[e / n_ * kLd + e % n_];
   }
 
-  // A^-1 b of n x nrhs columns, nrhs <= kMostSmallColumns, by elimination and substitution.
+  // Computes A^-1 b for n x nrhs columns, nrhs <= kMostSmallColumns, by elimination and
+  // substitution.
   __device__ void Solve(int nrhs, const T* b, T* solution) {
     T y[kMostSmallColumns];
 #pragma unroll
@@ -123,7 +124,7 @@ class SmallMatrix {
   }
 
  private:
-  // The row with the next pivot, of the values of its column.
+  // Returns the row of the next pivot, given the values of its column.
   __device__ int FindPivot(int k, T value) {
     R size = step_ < 0 && lane_ < n_ ? StackedPivotSize(value) : R(-1);
     int row = lane_;
@@ -137,7 +138,8 @@ class SmallMatrix {
     return row;
   }
 
-  // Room for a pivot's row, aligned like a Pack; that of the last step may still be read.
+  // Memory for a pivot's row, aligned like a Pack. Double-buffered, because the last step's row may
+  // still be read.
   __device__ T* Row(int k) const { return shared_ + k % 2 * kOrder; }
 
   __device__ static T FromLane(T x, int lane) {
@@ -147,12 +149,12 @@ class SmallMatrix {
 
   const int n_, lane_;
   T* const shared_;
-  int step_ = -1;   // at which this row had the pivot
-  int place_ = -1;  // the row of the pivot at the step of this thread's number
+  int step_ = -1;   // the step at which this row had the pivot
+  int place_ = -1;  // the row that had the pivot at step lane_
   T x_[kOrder];
 };
 
-// A warp for each matrix.
+// Uses a warp for each matrix.
 template <typename T>
 class SmallWarp {
  public:

@@ -30,7 +30,7 @@ Status SolverSpace::Size(CudaDevice& device, const SolverCall& call,
 }
 
 Status SolverSpace::Allocate(CudaDevice& device, Stream stream) {
-  constexpr size_t kInfos = 256;  // also the alignment of the workspace behind them
+  constexpr size_t kInfos = 256;  // also the alignment of the workspace after them
   char* scratch = nullptr;
   JAXMG_RETURN_IF_ERROR(
       device.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));

@@ -14,8 +14,8 @@ namespace jaxmg {
 
 class CudaDevice;
 
-// The arguments of a call of cuSOLVER other than its operands: the handle, with which the size of
-// the workspace is queried, and the workspace.
+// The arguments of a call of cuSOLVER other than its operands: the handle and parameters, with
+// which the workspace size is queried, and the workspace.
 struct SolverSpace {
   cusolverDnHandle_t handle;
   cusolverDnParams_t params;
@@ -26,7 +26,7 @@ struct SolverSpace {
   size_t host_bytes = 0;
 
   Status Open(CudaDevice& device, Stream stream);
-  // Sets the sizes of the workspace of a call, by `query` if no such call was made before.
+  // Sets the sizes of the workspace of a call; calls `query` if no such call was made before.
   Status Size(CudaDevice& device, const SolverCall& call, const std::function<Status()>& query);
   Status Allocate(CudaDevice& device, Stream stream);
 };

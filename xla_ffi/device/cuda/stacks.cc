@@ -72,7 +72,7 @@ template <typename T>
 Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) {
   constexpr char kLetter = CudaType<T>::kLetter;
   if (count == 0 || n == 0) return Status::Ok();
-  // The columns of a panel of all rows that shared memory has room for.
+  // The largest panel width for which shared memory holds all rows.
   int most = 0, width = n <= kStackLuWhole ? static_cast<int>(n) : kStackLuColumns;
   JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
   auto bytes = [n](int columns) {
@@ -110,7 +110,7 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
 
 namespace {
 
-// The bytes of a warp that has a small matrix, and how many of these a block has.
+// The shared memory of a warp with a small matrix, and the number of such warps in a block.
 template <typename T>
 constexpr int kWarpBytes = kMostSmall * (kMostSmall + 1) * static_cast<int>(sizeof(T));
 template <typename T>
@@ -118,7 +118,8 @@ int WarpsIn(int shared_bytes) {
   return std::max(1, std::min(kSmallThreads / 32, shared_bytes / kWarpBytes<T>));
 }
 
-// The order of a block on the diagonal in shared memory, and its bytes with so many rows beside it.
+// The order of a diagonal block in shared memory, and its bytes with this number of rows next to
+// it.
 constexpr int OrderOf(int width) {
   return (width + kStackTriangle - 1) / kStackTriangle * kStackTriangle;
 }
@@ -160,8 +161,8 @@ Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, i
   for (int first = 0; first < order; first += kStackDiagonal<sizeof(T)>) {
     const int width = std::min(kStackDiagonal<sizeof(T)>, order - first);
     const int rest = order - first - width;
-    // The columns of the block minus the product with the columns before them. To cuBLAS a stored
-    // upper triangle is a lower one.
+    // The columns of the block minus the product with earlier columns. To cuBLAS a stored upper
+    // triangle is a lower one.
     T* const corner = a + first * (n + 1);
     const T* const known = upper ? a + first : a + first * n;
     if (first > 0 && upper) {
@@ -187,9 +188,9 @@ Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, i
   return Status::Ok();
 }
 
-// [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], for blocks on the diagonal first, then pairs of
-// them, then pairs of pairs. Errors are bounded as those of substitution are, by the condition
-// times rounding: J. J. Du Croz and N. J. Higham, IMA J. Numer. Anal. 12, 1992.
+// [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], first for diagonal blocks, then for pairs of them,
+// then for pairs of pairs. As with substitution, errors are bounded by the condition number times
+// rounding: J. J. Du Croz and N. J. Higham, IMA J. Numer. Anal. 12, 1992.
 template <typename T>
 Status CudaStacks<T>::InvertTriangle(Stream stream, bool upper, int64_t count, int64_t n, T* a) {
   if (count == 0 || n == 0) return Status::Ok();
@@ -214,7 +215,7 @@ Status CudaStacks<T>::InvertTriangle(Stream stream, bool upper, int64_t count, i
     for (int64_t first = 0; first + half < n; first += 2 * half) {
       const int64_t second = first + half, rest = std::min(half, n - second);
       const T *const x = a + first * (n + 1), *const z = a + second * (n + 1);
-      // To cuBLAS a stored upper triangle is a lower one, and a lower one is upper.
+      // To cuBLAS a stored upper triangle is a lower one, and a lower one is an upper one.
       T* const y = upper ? a + first * n + second : a + second * n + first;
       const T *const left = upper ? z : x, *const right = upper ? x : z;
       const int64_t m = upper ? rest : half, columns = upper ? half : rest;
@@ -247,8 +248,8 @@ Status CudaStacks<T>::SolveTriangle(Stream stream, StackedTriangle triangle, int
 template <typename T>
 Status CudaStacks<T>::MultiplyTriangle(Stream stream, int64_t count, int64_t n, const T* x,
                                        T* product) {
-  // To cuBLAS x is the lower triangle L = x^T, and the product's transpose L^H L is upper.
-  // Fewer columns at a time take fewer products with zeros, and more time for each.
+  // To cuBLAS x is the lower triangle L = x^T, and the product's transpose L^H L is upper. Fewer
+  // columns at a time need fewer products with zeros, but more time for each.
   const int64_t most = n > 512 ? 256 : n > 256 ? 128 : 64;
   for (int64_t first = 0; first < n; first += most) {
     const int64_t columns = std::min(most, n - first);
@@ -263,7 +264,7 @@ template <typename T>
 Status CudaStacks<T>::MultiplyRows(Stream stream, int64_t count, int64_t m, int64_t n, int64_t k,
                                    R alpha, const StackedFactor<T>& x, const StackedFactor<T>& y,
                                    R beta, T* product, int64_t ld, int64_t size) {
-  // To cuBLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, by the same op.
+  // To cuBLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, with the same op.
   return blas_.GemmBatched(stream, y.op, x.op, n, m, k, alpha, y.data, y.ld, y.size, x.data, x.ld,
                            x.size, beta, product, ld, size, count);
 }

@@ -44,14 +44,14 @@ class CudaStacks : public StackKernels<T> {
                   const T* x, const T* y, T* product) override;
 
  private:
-  // C := alpha op(X) op(Y) + beta C of row-major matrices.
+  // C := alpha op(X) op(Y) + beta C for row-major matrices.
   Status MultiplyRows(Stream stream, int64_t count, int64_t m, int64_t n, int64_t k, R alpha,
                       const StackedFactor<T>& x, const StackedFactor<T>& y, R beta, T* product,
                       int64_t ld, int64_t size);
-  // Copies elements that lie one behind the other.
+  // Copies contiguous elements.
   template <typename Element>
   Status Copy(Stream stream, const Element* source, Element* target, int64_t count);
-  // The dynamic shared memory that a block may have, beside what its kernel declares.
+  // Sets *bytes to the dynamic shared memory that a block may use, in addition to the kernel's own.
   Status SharedBytes(int* bytes) const;
 
   CudaDevice& device_;

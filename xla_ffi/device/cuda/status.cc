@@ -18,7 +18,7 @@ Status CudaStatus::Init(Stream stream, int32_t* info, int words, int one_at, int
                            info, stale, words, one_at, one);
 }
 
-// A block fills few elements with NaN in less time than a launch takes.
+// A block fills a few elements with NaN in less time than another launch takes.
 template <typename T>
 Status CudaStatus::ConcludeAtOnce(Stream stream, const Conclusion<T>& of) {
   constexpr int64_t kFew = int64_t{1} << 15;

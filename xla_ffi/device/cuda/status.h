@@ -17,7 +17,7 @@ class CudaStatus : public StatusKernels {
  public:
   explicit CudaStatus(CudaDevice& device) : device_(device) {}
 
-  // Sets the rank coordinates in device memory and those that the host assumes. InitInfo compares
+  // Sets the rank coordinates in device memory, and those that the host assumes. InitInfo compares
   // them.
   void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
     coordinates_ = coordinates;
@@ -49,9 +49,9 @@ class CudaStatus : public StatusKernels {
   JAXMG_FOR_EACH_DTYPE(JAXMG_CONCLUDE)
 #undef JAXMG_CONCLUDE
 
-  // The check of Blas::Potrf after cuSOLVER: records a tile that has failed, or whose diagonal is
-  // not finite, in *info. Sets *failed, in device memory, to the order of the leading minor in the
-  // tile, or 0. *sum, unless it is null, grows as by Blas::AddLogDet.
+  // The check of Blas::Potrf after cuSOLVER: records in *info a tile that has failed, or whose
+  // diagonal is not finite. Sets *failed, in device memory, to the order of the leading minor in
+  // the tile, or 0. Adds to *sum, unless it is null, as Blas::AddLogDet.
   template <typename T>
   Status CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
                      const int32_t* solver_info, int32_t* failed, int32_t* info,
@@ -65,8 +65,8 @@ class CudaStatus : public StatusKernels {
   template <typename T>
   Status CheckAllFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                         int32_t* info);
-  // *info becomes the smaller of itself and offset + k for the first k (from 1) whose diagonal
-  // element of U is zero, or kNotFinite. pivots[j] := offset + from_one[j] - 1.
+  // *info becomes the minimum of *info and offset + k for the first k (from 1) for which U's
+  // diagonal element is zero, or kNotFinite. pivots[j] := offset + from_one[j] - 1.
   template <typename T>
   Status CheckLuFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
                        const int64_t* from_one, int32_t* pivots, int32_t* info);

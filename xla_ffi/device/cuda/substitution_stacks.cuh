@@ -9,17 +9,17 @@
 
 namespace jaxmg::kernels {
 
-// x := T^-1 x, or T^-H x, by one block of threads, kStackTriangle unknowns at a time. Neighboring
-// threads read neighboring elements: with T a warp subtracts the products of rows with what is
-// known before it solves for these, with T^H a thread has a later unknown and subtracts what has
-// just been solved for.
+// x := T^-1 x, or T^-H x, with one block of threads, kStackTriangle unknowns at a time. Neighboring
+// threads read neighboring elements. With T, a warp subtracts the products of rows with the known
+// part of x before it solves for these unknowns. With T^H, a thread has a later unknown and
+// subtracts the contributions of the unknowns that were just solved for.
 template <typename T>
 class StackedSubstitution {
   static constexpr int kOrder = kStackTriangle;
-  static constexpr int kRows = 4;  // of a warp at a time
+  static constexpr int kRows = 4;  // rows of a warp at a time
 
  public:
-  // x[i] is b[i * nrhs]; `shared` has room for n elements.
+  // x[i] is b[i * nrhs]. `shared` has space for n elements.
   __device__ StackedSubstitution(int n, int upper, int adjoint, int unit, const T* a, int nrhs,
                                  T* b, T* shared)
       : n_(n),
@@ -43,7 +43,7 @@ class StackedSubstitution {
     for (int step = 0; step < blocks; ++step) {
       const int first = (forward ? step : blocks - 1 - step) * kOrder;
       const int width = n_ - first < kOrder ? n_ - first : kOrder;
-      __syncthreads();  // the last block was used, and all was subtracted
+      __syncthreads();  // the last block is no longer used, and all is subtracted
       Load(first, width, block);
       const int known = forward ? 0 : first + width, end = forward ? first : n_;
       if (!adjoint_) SubtractRows(first, width, known, end);
@@ -61,7 +61,7 @@ class StackedSubstitution {
  private:
   __device__ T Value(T x) const { return adjoint_ ? Conj(x) : x; }
 
-  // The block of T on the diagonal; its element (i, j) at [j][i], or with T^H that of T^H.
+  // Loads T's diagonal block, with its element (i, j) at [j][i]; with T^H, the block of T^H.
   __device__ void Load(int first, int width, T* block) const {
     for (int i = warp_; i < width; i += static_cast<int>(blockDim.x / 32)) {
       if (lane_ >= width) continue;
@@ -109,7 +109,7 @@ class StackedSubstitution {
     }
   }
 
-  // By one warp, with an unknown in each thread.
+  // Runs on one warp, with an unknown in each thread.
   __device__ void Solve(int first, int width, bool forward, const T* block) const {
     const bool inside = lane_ < width;
     T x = inside ? x_[first + lane_] : FromReal<T>(0);
@@ -144,7 +144,7 @@ class StackedSubstitution {
   T* const x_;
 };
 
-// One block for each matrix and right-hand side.
+// Uses one block for each matrix and right-hand side.
 template <typename T>
 __device__ void SolveStackedTriangle(int n, int nrhs, int upper, int adjoint, int unit, const T* a,
                                      T* b) {

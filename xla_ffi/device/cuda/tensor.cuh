@@ -8,7 +8,7 @@ namespace jaxmg::kernels {
 
 // The distribution of 8 x 8 tiles over a warp: a lane holds two numbers of each tile, `pair[0]` and
 // `pair[1]`. In the left factor and in the sum these are columns 2 (lane % 4) and 2 (lane % 4) + 1
-// of row lane / 4; in the right factor they are rows 2 (lane % 4) and 2 (lane % 4) + 1 of column
+// of row lane / 4. In the right factor they are rows 2 (lane % 4) and 2 (lane % 4) + 1 of column
 // lane / 4. (The hardware uses other columns of the left factor, but the order of the summation
 // index is arbitrary.)
 //

@@ -1,5 +1,5 @@
-// CudaTimeline: the ranges of one call on one GPU. They are pairs of CUDA events, which are read
-// after the call.
+// CudaTimeline: the ranges of one call on one GPU. Each range is a pair of CUDA events, which are
+// read after the call.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TIMELINE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TIMELINE_H_
 
@@ -13,7 +13,7 @@ namespace jaxmg {
 
 class CudaTimeline {
  public:
-  // Waits for `stream`, to relate an event of it to the host's clock. Here and below the device
+  // Waits for `stream`, to relate one of its events to the host's clock. Here and below, the device
   // must be the thread's current one. Ranges whose CUDA calls fail are omitted.
   explicit CudaTimeline(cudaStream_t stream);
   ~CudaTimeline();
@@ -33,7 +33,7 @@ class CudaTimeline {
   cudaEvent_t start_;
   double start_seconds_ = 0;
   std::vector<TimelineRange> ranges_;
-  std::vector<Events> events_;  // of each range
+  std::vector<Events> events_;  // for each range
   OpenRanges open_;
 };
 

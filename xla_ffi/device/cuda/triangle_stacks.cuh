@@ -1,6 +1,6 @@
 // Cholesky factorizations and inverses of triangles of stacks of matrices: the kernels of
-// StackKernels::FactorCholesky and InvertTriangle beside products. Matrices are n x n, row-major,
-// one after the other.
+// StackKernels::FactorCholesky and InvertTriangle other than products. Matrices are n x n,
+// row-major, one after the other.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TRIANGLE_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TRIANGLE_STACKS_CUH_
 
@@ -11,7 +11,7 @@
 
 namespace jaxmg::kernels {
 
-// A lower triangular matrix of a stack. With `upper` its transpose is what is stored.
+// A lower triangular matrix of a stack. If `upper`, its transpose is stored.
 template <typename T>
 class StackedLower {
  public:
@@ -44,8 +44,8 @@ class StackedLower {
   const int n_, upper_;
 };
 
-// A block on the diagonal in shared memory, by columns: the triangle of order `width` from row
-// `first` on, with ones behind it on the diagonal up to `order`, a multiple of kStackTriangle.
+// A diagonal block in shared memory, column by column: the triangle of order `width` from row
+// `first` on, followed by ones on the diagonal up to `order`, a multiple of kStackTriangle.
 template <typename T>
 struct StackedBlock {
   T* l;
@@ -58,7 +58,7 @@ struct StackedBlock {
 
   __device__ T& operator()(int i, int j) const { return l[j * ld + i]; }
 
-  // AwaitCopies and __syncthreads wait for it.
+  // Loads the block asynchronously; AwaitCopies and __syncthreads wait for it.
   __device__ void Load(const StackedLower<T>& a, int first, int width) const {
     a.ForEach(order, order, [&](int i, int j) {
       T* const x = &(*this)(i, j);
@@ -71,7 +71,7 @@ struct StackedBlock {
   }
 };
 
-// Rows beside such a block, in shared memory behind it; neighboring ones begin in other banks.
+// Rows next to such a block, in shared memory after it. Neighboring rows begin in different banks.
 template <typename T>
 struct StackedRows {
   T* rows;
@@ -83,9 +83,9 @@ struct StackedRows {
   __device__ T& operator()(int i, int j) const { return rows[i * ld + j]; }
 };
 
-// Overwrites the row b by b L^-H, in registers: `order` elements, `step` apart, of which those
-// before `begin` are 0. `reciprocals` are those of L's diagonal. All threads read the same element
-// of L at the same time.
+// Overwrites the row b with b L^-H, in registers: `order` elements, `step` apart; elements before
+// `begin` are 0. `reciprocals` holds the reciprocals of L's diagonal. All threads read the same
+// element of L at the same time.
 template <typename T>
 __device__ void SolveStackedRow(const StackedBlock<T>& l, int begin, int order,
                                 const T* reciprocals, T* row, int step) {
@@ -107,8 +107,8 @@ __device__ void SolveStackedRow(const StackedBlock<T>& l, int begin, int order,
   }
 }
 
-// The Cholesky factor of the block of order kStackTriangle at `first`, by one warp that has a row
-// in each thread. A pivot that isn't positive is NaN, and so is all that follows.
+// Computes the Cholesky factor of the block of order kStackTriangle at `first`, with one warp that
+// has a row in each thread. A pivot that isn't positive becomes NaN, and so do all later ones.
 template <typename T>
 __device__ void FactorStackedBlock(const StackedBlock<T>& l, int first, T* reciprocals) {
   using R = typename RealOf<T>::type;
@@ -136,7 +136,7 @@ __device__ void FactorStackedBlock(const StackedBlock<T>& l, int first, T* recip
   }
 }
 
-// Of the second block of order kStackTriangle the product of the rows left of it is subtracted. A
+// Subtracts from the second block of order kStackTriangle the product of the rows left of it. A
 // thread has kPart columns of a row.
 template <typename T>
 __device__ void UpdateStackedBlock(const StackedBlock<T>& l) {
@@ -156,8 +156,8 @@ __device__ void UpdateStackedBlock(const StackedBlock<T>& l) {
   }
 }
 
-// One block for each matrix, which factors the block of order `width` at `first` on the diagonal,
-// with 0 above it. If that ends the factorization, a triangle with NaN is made NaN as a whole.
+// Uses one block for each matrix. Factors the diagonal block of order `width` at `first`, with 0
+// above it. If this is the last block and the factor has NaN, the whole triangle becomes NaN.
 template <typename T>
 __device__ void FactorStackedDiagonal(int n, int first, int width, int upper, T* a) {
   constexpr int kMost = kStackDiagonal<sizeof(T)>;
@@ -190,8 +190,8 @@ __device__ void FactorStackedDiagonal(int n, int first, int width, int upper, T*
   });
 }
 
-// The rows below that block, of which a block of threads has one in each thread, and 0 in the
-// columns right of it.
+// Computes the rows below that block, with one row in each thread of a block. Sets the columns
+// right of the diagonal block to 0.
 template <typename T>
 __device__ void SolveStackedRows(int n, int first, int width, int upper, T* a) {
   constexpr int kMost = kStackDiagonal<sizeof(T)>;
@@ -224,7 +224,7 @@ __device__ void SolveStackedRows(int n, int first, int width, int upper, T* a) {
   whole.ForEach(width, count, [&](int i, int j) { whole(first + i, begin + j) = FromReal<T>(0); });
 }
 
-// The inverse of each block on the diagonal, of order `width` but for the last one.
+// Inverts each diagonal block; all except the last one have order `width`.
 template <typename T>
 __device__ void InvertStackedDiagonal(int n, int width, int upper, T* a) {
   constexpr int kMost = kStackDiagonal<sizeof(T)>;
@@ -236,7 +236,7 @@ __device__ void InvertStackedDiagonal(int n, int width, int upper, T* a) {
   if (n - first < width) width = n - first;
   const StackedLower<T> whole(a, n, upper, static_cast<int>(blockIdx.x) / blocks);
   const StackedBlock<T> l(static_cast<T*>(DynamicShared()), width);
-  const StackedRows<T> rows(l);  // of L^-H
+  const StackedRows<T> rows(l);  // rows of L^-H
   l.Load(whole, first, width);
   whole.ForEach(l.order, l.order, [&](int i, int j) { rows(i, j) = FromReal<T>(i == j ? 1 : 0); });
   AwaitCopies();

@@ -9,10 +9,10 @@
 
 namespace jaxmg::kernels {
 
-// A system M X = B of order n, M lower triangular, with `nrhs` right-hand sides. M(i, k) is
-// a[i * row + k * column], or its conjugate; the strides may be negative, so that an upper triangle
-// is a lower one from its end. X(i, r) is x[i * x_row + r * x_column], B(i, r) the same of b, which
-// may be x.
+// A system M X = B of order n, M lower triangular, with `nrhs` right-hand sides. M(i, k) is a[i *
+// row + k * column], or its conjugate. Strides may be negative, so that an upper triangle becomes a
+// lower one in reverse order. X(i, r) is x[i * x_row + r * x_column], and B(i, r) likewise in b,
+// which may be x.
 template <typename T>
 struct Triangular {
   Index n;
@@ -25,20 +25,20 @@ struct Triangular {
   Index x_row, x_column;
 };
 
-// A block takes the next rows, kRows of them, by a ticket, for up to kColumns of the right-hand
-// sides. It subtracts from B what the rows before contribute, as these are solved for, and solves
-// with the tile on the diagonal:
+// A block takes the next kRows rows by a ticket, for up to kColumns right-hand sides. It subtracts
+// from B the contributions of earlier rows, as these are solved for, and solves with the diagonal
+// tile:
 //
 //         k            kRows
-//     ┌───────┬───────┬──────┐         X(k) comes as words with a tag (signals.cuh), in one
+//     ┌───────┬───────┬──────┐         X(k) arrives as words with a tag (signals.cuh), in one
 //     │ tile  │ tile  │ diag │         transfer; the tile is loaded before that.
 //     └───────┴───────┴──────┘
 //
-// A block waits only for those with lower tickets, which have begun, so it needs no room beside
-// them.
+// A block waits only for blocks with lower tickets, which have already begun. So it doesn't matter
+// how many blocks fit on the device.
 //
-// The threads are a square of kEdge x kEdge, which loads a tile by squares; its side along which
-// threads are neighbours is the one along which elements of M are.
+// The threads are a square of kEdge x kEdge, which loads a tile square by square. Neighboring
+// threads read neighboring elements of M.
 template <typename T, int kColumns, int kEdge = kTriangleEdge,
           int kSquares = kTriangleSquares<sizeof(T)>>
 class TriangleSolver {
@@ -46,7 +46,7 @@ class TriangleSolver {
   static constexpr int kRows = kEdge * kSquares, kThreads = kEdge * kEdge;
   static constexpr int kWords = kTriangleWords<sizeof(T)>;
 
-  // `words`: room for kWords n nrhs of them, none of which has the tag. `*ticket` is first_ticket
+  // `words` has space for kWords n nrhs words, none of which has the tag. `*ticket` is first_ticket
   // plus the number of blocks that have begun.
   __device__ TriangleSolver(const Triangular<T>& of, TaggedWord* words, unsigned tag,
                             unsigned* ticket, unsigned first_ticket)
@@ -95,17 +95,17 @@ class TriangleSolver {
   }
 
  private:
-  // Rows that a warp solves for, one in each lane, of one right-hand side; those that depend on
-  // each other in one go; and warps that solve.
+  // Rows of one right-hand side that a warp solves for, one in each lane; the number of dependent
+  // rows that a lane solves at once; and the number of warps that solve.
   static constexpr int kHalf = 32, kHalves = kRows / kHalf, kGo = 8;
   static constexpr int kSolvers = kHalves * kColumns;
   static_assert(kRows % kHalf == 0 && kSolvers <= kThreads / 32);
 
   struct Shared {
-    // Row by row, the lower triangle of the tile on the diagonal, and reciprocals of its diagonal.
+    // Row by row, the lower triangle of the diagonal tile; and the reciprocals of its diagonal.
     T diagonal[kRows * (kRows + 1) / 2];
     T reciprocals[kRows];
-    T solved[2][kRows][kColumns];  // the rows before, by turns
+    T solved[2][kRows][kColumns];  // earlier rows, double-buffered
     T parts[kThreads / 32][kRows][kColumns];
     T x[kRows][kColumns];
     int ticket;
@@ -119,7 +119,7 @@ class TriangleSolver {
   __device__ int OwnColumn() const { return warp_ / kHalves; }
   __device__ static T& Diagonal(int i, int k) { return shared().diagonal[i * (i + 1) / 2 + k]; }
 
-  // Blocks of the same rows follow each other.
+  // Consecutive tickets have the same rows.
   __device__ void TakeTicket() {
     if (thread_ == 0) shared().ticket = static_cast<int>(atomicAdd(ticket_, 1u) - first_ticket_);
     __syncthreads();
@@ -131,7 +131,7 @@ class TriangleSolver {
     rows_ = static_cast<int>(min(Index(kRows), of_.n - begin_));
   }
 
-  // The thread's first element of the block's tile k.
+  // Returns the thread's first element of the block's tile k.
   __device__ const T* TileAt(int k) const {
     return of_.a + (begin_ + row_) * of_.row + (Index(k) * kRows + column_) * of_.column;
   }
@@ -167,8 +167,8 @@ class TriangleSolver {
     }
   }
 
-  // X(k), for this block's right-hand sides. Only the next block is in a hurry; others leave the
-  // memory alone for a while.
+  // Receives X(k) for this block's right-hand sides. Only the next block in order is urgent; others
+  // pause between accesses to memory.
   __device__ void Receive(int k) const {
     const bool next = k + 1 == step_;
     for (int v = thread_; v < kRows * kColumns; v += kThreads) {
@@ -210,8 +210,8 @@ class TriangleSolver {
     }
   }
 
-  // The sums of threads that have the same rows, by shuffles as far as they are in a warp. Returns
-  // the parts that are left, each with all rows.
+  // Sums over the threads that have the same rows, with shuffles within a warp. Returns the number
+  // of remaining parts, each with all rows.
   __device__ int Collect(T (&sums)[kSquares][kColumns]) const {
     const int begin = across_ ? 1 : kEdge, end = across_ ? kEdge : 32;
     for (int lanes = begin; lanes < end; lanes *= 2) {
@@ -235,7 +235,7 @@ class TriangleSolver {
     return across_ ? 1 : kThreads / 32;
   }
 
-  // Half after half. `own`: an element of B, in the threads that solve.
+  // Solves half after half. `own` is an element of B, in the threads that solve.
   __device__ void SolveDiagonal(const T& own, bool solves, int parts) const {
     Shared& s = shared();
     const int row = OwnRow(), column = OwnColumn();
@@ -257,9 +257,9 @@ class TriangleSolver {
     }
   }
 
-  // Minus what rows 0 to `count` of the tile contribute.
+  // Returns x minus the contributions of rows 0 to `count` of the tile.
   __device__ T MinusSolved(const T& x, int row, int column, int count) const {
-    constexpr int kSums = 4;  // so that they don't wait for each other
+    constexpr int kSums = 4;  // several, so that they don't wait for each other
     T sums[kSums];
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sums[i] = FromReal<T>(0);
@@ -272,8 +272,8 @@ class TriangleSolver {
     return Plus(x, Scale(Plus(Plus(sums[0], sums[1]), Plus(sums[2], sums[3])), -1));
   }
 
-  // A warp: rows `begin` to begin + kHalf, one in each lane. Every lane solves for kGo rows at a
-  // time, which is quicker than to wait for another lane after each of them.
+  // Solves with a warp for rows `begin` to begin + kHalf, one in each lane. Every lane solves for
+  // kGo rows at a time, which is faster than waiting for another lane after each row.
   __device__ T SolveHalf(T x, int begin) const {
     Shared& s = shared();
     const bool unit = of_.unit != 0;
@@ -306,7 +306,7 @@ class TriangleSolver {
     return x;
   }
 
-  // Whether its reciprocal is inside of the range, with all digits.
+  // Returns whether the reciprocal of x is in the range, with all digits.
   __device__ static bool Ordinary(T x) {
     using R = typename RealOf<T>::type;
     const R size = fmax(fabs(RealPart(x)), fabs(ImaginaryPart(x)));

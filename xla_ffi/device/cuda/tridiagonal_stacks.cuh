@@ -1,4 +1,4 @@
-// Reduction of stacks of symmetric matrices to tridiagonal form: StackKernels::ReduceToTridiagonal.
+// Reduces stacks of symmetric matrices to tridiagonal form: StackKernels::ReduceToTridiagonal.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TRIDIAGONAL_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TRIDIAGONAL_STACKS_CUH_
 
@@ -9,17 +9,17 @@
 
 namespace jaxmg::kernels {
 
-// One block for each matrix, n x n with n > 1. A step goes over the upper triangle of what is left
-// of the matrix once: it applies the update of the last step, A - v w^T - w v^T, and multiplies by
-// the next v (LAPACK's sytrd goes over it twice). An element above the diagonal stands for the one
-// below it too. Warps have kRows rows at a time, lanes their columns. The time of a step is that of
-// reading and writing the triangle in the cache.
+// Uses one block for each matrix, n x n with n > 1. A step passes once over the upper triangle of
+// the remaining matrix: it applies the update of the last step, A - v w^T - w v^T, and multiplies
+// by the next v (LAPACK's sytrd passes over it twice). An element above the diagonal also
+// represents the one below it. Warps process kRows rows at a time, and lanes their columns. The
+// time of a step is the time to read and write the triangle in the cache.
 template <typename R>
 class StackedTridiagonal {
  public:
-  // Row j of `a` becomes v_j, with zeros up to element j and 1 behind it. d and e get the diagonal
-  // and what is beside it, n and n - 1 numbers, tau the factors of the reflectors, n of them.
-  // Shared memory has 5 n numbers, and n + 2 for each warp, of which there are at most 32.
+  // Row j of `a` becomes v_j, with zeros up to element j, followed by 1. d and e receive the
+  // diagonal and the off-diagonal, n and n - 1 numbers, and tau the factors of the reflectors, n
+  // numbers. Shared memory has 5 n numbers, and n + 2 for each of at most 32 warps.
   __device__ StackedTridiagonal(int n, R* a, R* d, R* e, R* tau)
       : n_(n),
         thread_(static_cast<int>(threadIdx.x)),
@@ -58,12 +58,12 @@ class StackedTridiagonal {
  private:
   static constexpr int kRows = kStackTridiagonalRows;
 
-  // The sum of a number of each warp.
+  // Returns the sum of one number of each warp.
   __device__ R SumOfWarps(const R* numbers) const {
     return SumOfWarp(lane_ < warps_ ? numbers[lane_] : R(0));
   }
 
-  // `factor` is the last step's; returns this one's.
+  // Takes the last step's `factor`; returns this step's.
   __device__ R Step(int j, R factor) {
     // w of the last step, and row j with its update.
     const R inner = SumOfWarps(products_) * factor / 2;
@@ -76,7 +76,7 @@ class StackedTridiagonal {
       const R v = new_[c], w = factor * (y_[c] - inner * v);
       w_[c] = w;
       const R x = c > j + 1 ? row_[c] - v * w_here - w * v_here : R(0);
-      old_[c] = x;  // for a moment; its last reader was the last step's pass
+      old_[c] = x;  // temporarily; its last reader was the last step's pass
       rest = MultiplyAdd(x, x, rest);
     }
     rest = SumOfWarp(rest);
@@ -105,11 +105,11 @@ class StackedTridiagonal {
     return next_factor;
   }
 
-  // A -= v w^T + w v^T with the old v, from row and column `first` on, of which row_ becomes the
-  // row, and this warp's part of y = A v with the new one.
+  // A -= v w^T + w v^T with the old v, from row and column `first` on; row_ receives row `first`.
+  // Adds this warp's part of y = A v with the new v.
   __device__ void Pass(int first) {
     R* const part = parts_ + warp_ * n_;
-    // Every other round begins with the last warp, whose rows are shorter.
+    // Every other round begins with the last warp, because its rows are shorter.
     for (int round = 0; first + round * warps_ * kRows < n_; ++round) {
       const int turn = round % 2 == 0 ? warp_ : warps_ - 1 - warp_;
       const int begin = first + (round * warps_ + turn) * kRows;
@@ -136,13 +136,13 @@ class StackedTridiagonal {
     }
   }
 
-  // What a warp has of its rows: -v, -w, the elements of the new v, and sums of their products.
+  // A warp's data of its rows: -v, -w, the elements of the new v, and the sums of their products.
   struct Rows {
     R v[kRows], w[kRows], by[kRows], sums[kRows];
   };
 
-  // Column c of the rows, with kDiagonal only what is on or above the diagonal. `row` becomes the
-  // first of them unless it is null.
+  // Updates column c of the rows, with kDiagonal only elements on or above the diagonal. The first
+  // row is also written to `row`, unless it is null.
   template <bool kDiagonal>
   __device__ void Update(int begin, int c, Rows& rows, R* part, R* row) {
     R* const a = a_ + begin * Index(n_) + c;
@@ -164,7 +164,7 @@ class StackedTridiagonal {
     if (row != nullptr) row[c] = x[0];
   }
 
-  // y from the parts of all warps, which become 0, and y^T v.
+  // Computes y from the parts of all warps, which become 0, and y^T v.
   __device__ void AddParts(int first) {
     R product = 0;
     for (int c = first + thread_; c < n_; c += threads_) {
@@ -182,8 +182,8 @@ class StackedTridiagonal {
 
   const int n_, thread_, threads_, lane_, warp_, warps_;
   R *const a_, *const d_, *const e_, *const tau_;
-  // In shared memory: the next row, w and v of the last step, y and v of this one; y by warps; sums
-  // of the warps.
+  // In shared memory: the next row, w and v of the last step, y and v of this step; y by warp; and
+  // sums of the warps.
   R *const row_, *const w_, *const y_, *const old_, *const new_;
   R *const parts_, *const products_, *const squares_;
 };

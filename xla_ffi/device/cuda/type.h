@@ -1,4 +1,4 @@
-// The dtypes as NVIDIA's libraries name them.
+// NVIDIA's names for the dtypes.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TYPE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TYPE_H_
 

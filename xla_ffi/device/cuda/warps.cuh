@@ -8,7 +8,7 @@ namespace jaxmg::kernels {
 
 __device__ inline unsigned LargestOfWarp(unsigned x) { return __reduce_max_sync(~0u, x); }
 
-// The mask of the lanes that have the largest number.
+// Returns the mask of the lanes that have the largest number.
 __device__ inline unsigned LanesOfLargest(unsigned x) {
   return __ballot_sync(~0u, x == LargestOfWarp(x));
 }
@@ -18,14 +18,14 @@ __device__ inline unsigned LanesOfLargest(unsigned long long x) {
   const bool among = lanes >> (threadIdx.x % 32) & 1;
   return lanes & LanesOfLargest(among ? static_cast<unsigned>(x) : 0u);
 }
-// Whether x is true in any lane. Also a memory barrier for the warp.
+// Returns whether x is true in any lane. Also a memory barrier for the warp.
 __device__ inline bool AnyOfWarp(bool x) {
   const bool any = __ballot_sync(~0u, x) != 0;
   __syncwarp();
   return any;
 }
 
-// The value of lane `lane`.
+// Returns the value of lane `lane`.
 template <typename T>
 __device__ T OfLane(T x, int lane) {
   return __shfl_sync(~0u, x, lane);
@@ -39,7 +39,7 @@ __device__ inline cuDoubleComplex OfLane(cuDoubleComplex x, int lane) {
   return make_cuDoubleComplex(OfLane(x.x, lane), OfLane(x.y, lane));
 }
 
-// The value of the lane whose index is this lane's XOR `lanes`.
+// Returns the value of the lane whose index is this lane's XOR `lanes`.
 template <typename T>
 __device__ T AcrossLanes(T x, int lanes) {
   return __shfl_xor_sync(~0u, x, lanes);
@@ -53,7 +53,7 @@ __device__ inline cuDoubleComplex AcrossLanes(cuDoubleComplex x, int lanes) {
   return make_cuDoubleComplex(AcrossLanes(x.x, lanes), AcrossLanes(x.y, lanes));
 }
 
-// The sum over all lanes, in the same order in every lane.
+// Returns the sum over all lanes, in the same order in every lane.
 template <typename T>
 __device__ T SumOfWarp(T x) {
   for (int lanes = 16; lanes > 0; lanes /= 2) x = Plus(x, AcrossLanes(x, lanes));

@@ -69,21 +69,21 @@ cublasDiagType_t Letter(Diag diag) {
 // which is twice that of std::complex.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 
-// Of a word that blocks send each other (signals.cuh).
+// Size of a word that blocks send to each other (signals.cuh).
 constexpr int64_t kWordBytes = 16;
 
-// The rows and columns of C below which splitting the factors takes longer than it saves.
+// Below this number of rows or columns of C, splitting the factors takes longer than it saves.
 constexpr int64_t kLeastByParts = 512;
 
-// The columns from which substitution with a unit lower triangle by products is faster than
-// cuBLAS's, and the order of the triangle up to which it is. With fewer, its launches take longer.
+// Substitution with a unit lower triangle by products is faster than cuBLAS's from this number of
+// columns on, up to this order of the triangle. With fewer columns, its launches take longer.
 constexpr int64_t kLeastSolvedByProducts = 4096;
 constexpr int64_t kMostSolvedByProducts = 2048;
 
 // The maximum number of rows of a factor in the kernels of products of parts.
 constexpr int64_t kMostProductRows = INT32_MAX - 2 * kProductTileN;
 
-// Whether those kernels support the product (part_products.cuh).
+// The arguments of these kernels (part_products.cuh).
 struct PartFactors {
   CUtensorMap a, b;
 };
@@ -93,7 +93,7 @@ struct PartProductScales {
 };
 
 // Describes a matrix of parts, rows x depth. The description begins at a multiple of 16 bytes,
-// which may be some rows before the matrix.
+// which may be a few rows before the matrix.
 Status Describe(bool halves, int64_t rows, int64_t depth, const Part* parts, int64_t ld,
                 CUtensorMap* map, int* first) {
   const auto address = reinterpret_cast<uintptr_t>(parts), before = address % 16;
@@ -136,7 +136,7 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
                        ldc);
   }
   alignas(kScalarAlignment) const T t_alpha = alpha, t_beta = beta;
-  // One row times a matrix: GEMV reads the matrix at the speed of memory.
+  // A single row times a matrix: GEMV reads the matrix at memory bandwidth.
   if (m == 1 && op_a == Op::kNone && k > 0 && (op_b == Op::kNone || !kIsComplex<T>)) {
     const bool plain = op_b == Op::kNone;
     JAXMG_CUBLAS(gemv, stream, plain ? CUBLAS_OP_T : CUBLAS_OP_N, plain ? k : n, plain ? n : k,
@@ -228,11 +228,11 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
       static_cast<int>(depth / kChunkDepth), alpha * kSumFactor, beta, c, ldc);
 }
 
-// Uses cuBLAS. Tensor cores truncate sums, more for products of float16 numbers, which have 22
-// bits, than for those of bfloat16 with 16. On an H200 a sum of k real products is too small by
-// `truncation` k relative on average if signs are random, and by twice that, or five times with
-// float16, if all signs are equal (docs/laboratory.md). To compensate, the sum is multiplied by 1
-// + truncation k, and several sums are added in float32.
+// Uses cuBLAS. Tensor cores truncate sums, and more so for products of float16 numbers, which have
+// 22 bits, than for products of bfloat16 numbers, which have 16. On an H200 a sum of k real
+// products is too small by `truncation` k relative on average if signs are random. If all signs are
+// equal, it is too small by twice that, or five times with float16 (docs/laboratory.md). To
+// compensate, the sum is multiplied by 1 + truncation k, and several sums are added in float32.
 template <typename T>
 Status CudaBlas<T>::MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth,
                                           float alpha, const Part* a, int64_t lda, const Part* b,
@@ -334,7 +334,7 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
     return SolveTriangle(stream, system, l, b,
                          TriangularSystem(Side::kRight, op, {}, m, n, ldl, ldx).b, x);
   }
-  // For a single row, x L = b is L^T x^T = b^T, and x L^H = b is L conj(x)^T = conj(b)^T.
+  // For a single row, x L = b becomes L^T x^T = b^T, and x L^H = b becomes L conj(x)^T = conj(b)^T.
   JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(x, ldx, 1, n), Block(b, ldb, 1, n)));
   if (op == Op::kConjTrans) JAXMG_RETURN_IF_ERROR(Conjugate(stream, 1, n, x, ldx));
   JAXMG_CUBLAS(trsv, stream, CUBLAS_FILL_MODE_LOWER, op == Op::kNone ? CUBLAS_OP_T : CUBLAS_OP_N,

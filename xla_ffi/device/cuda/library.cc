@@ -87,8 +87,7 @@ JAXMG_DEFINE_LIBRARY(CusolverMp, "libcusolverMp.so.0", JAXMG_CUSOLVER_MP_FUNCTIO
 #undef JAXMG_DEFINE_LIBRARY
 #undef JAXMG_LIST_FUNCTION
 
-// Searches libraries that are already loaded, then the folders of wheels, then the system's
-// folders.
+// Searches the loaded libraries, then the folders of wheels, then the system's folders.
 void* Find(const std::string& soname) {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
   if (void* handle = dlopen(soname.c_str(), kFlags | RTLD_NOLOAD)) return handle;
@@ -147,7 +146,7 @@ Status Open() {
   if (library.opened) return Status::Ok();
   std::lock_guard<std::mutex> lock(Mutex());
   if (library.opened) return Status::Ok();
-  // Wheels find the libraries that they depend on only if all are below one folder.
+  // Libraries from wheels find their dependencies only if all are below one folder.
   for (const std::string& need : library.needs) Find(need);
   void* handle = Find(library.soname);
   if (handle == nullptr) return NotFound(library);
@@ -225,7 +224,7 @@ std::string Describe(CUresult result) {
   return text != nullptr ? text : "CUresult " + std::to_string(result);
 }
 std::string Describe(cudaError_t result) {
-  // Clears the error, which an unrelated later call would report.
+  // Clears the error, because an unrelated later call would otherwise report it.
   Get<CudaRuntime>().cudaGetLastError();
   return Get<CudaRuntime>().cudaGetErrorString(result);
 }

@@ -1,6 +1,6 @@
 // NVIDIA's libraries, loaded at the first CUDA call, so that the plugin can be imported on machines
 // without them. The lists below name every function that is called. The tables take their types
-// from NVIDIA's headers, and //tests/wheels:symbols_cuda_test checks every name in the libraries of
+// from NVIDIA's headers. //tests/wheels:symbols_cuda_test checks every name in the libraries of
 // both CUDA versions.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
@@ -121,7 +121,7 @@
   F(cusolverMgSyevd)                   \
   F(cusolverMgSyevd_bufferSize)
 
-// All of them are in NCCL 2.18.1, the oldest that JAX supports.
+// All of these are in NCCL 2.18.1, the oldest version that JAX supports.
 #define JAXMG_NCCL_FUNCTIONS(F) \
   F(ncclCommAbort)              \
   F(ncclCommGetAsyncError)      \
@@ -178,7 +178,8 @@ struct CusolverMg {
 };
 }  // namespace jaxmg
 
-// Included here because it overloads the runtime's functions, whose types above would be ambiguous.
+// Included here because it overloads the runtime's functions, whose types above would then be
+// ambiguous.
 #include <cusolverMp.h>
 #include <nccl.h>
 
@@ -197,7 +198,7 @@ struct CusolverMp {
 template <typename Table>
 Status Open();
 
-// Returns the table. Call after Open has succeeded.
+// Returns the table. Requires that Open has succeeded.
 template <typename Table>
 const Table& Get();
 
@@ -205,13 +206,13 @@ const Table& Get();
 // libraries that are already loaded and before the system's folders.
 void SetCudaFolders(std::vector<std::string> folders);
 
-// For every library: its soname and its path ("" if it is not loaded).
+// Returns, for every library, its soname and its path ("" if it is not loaded).
 std::vector<std::pair<std::string, std::string>> OpenedCudaLibraries();
 
-// For every library: its soname and the functions that are called.
+// Returns, for every library, its soname and the functions that are called.
 std::vector<std::pair<std::string, std::vector<std::string>>> CudaSymbols();
 
-// The text of a vendor's result, and its Code.
+// These functions return the text of a vendor's result, and its Code.
 inline bool IsSuccess(CUresult result) { return result == CUDA_SUCCESS; }
 inline bool IsSuccess(cudaError_t result) { return result == cudaSuccess; }
 inline bool IsSuccess(cublasStatus_t result) { return result == CUBLAS_STATUS_SUCCESS; }

@@ -10,17 +10,17 @@ namespace jaxmg {
 namespace {
 
 constexpr int64_t kWordBytes = 16;
-constexpr size_t kAlignment = 256;  // of parts of a workspace
+constexpr size_t kAlignment = 256;  // of the parts of a workspace
 
-// The orders from which and up to which cuSOLVER factors a matrix that is a single tile faster than
-// our panels do.
+// cuSOLVER factors a matrix that is a single tile faster than our panels from this order on, up to
+// the order that MostByLibrary returns.
 constexpr int64_t kLeastByLibrary = kLuColumns + 1;
 template <typename T>
 int64_t MostByLibrary(const Tuning& tuning) {
   return sizeof(Real<T>) == 4 ? tuning.library_lu_order : tuning.library_lu_order_double;
 }
 
-// Rows that a block has in registers, of so many columns.
+// Returns the number of rows that a block holds in registers, with this number of columns.
 template <typename T>
 constexpr int64_t BlockRows(int64_t columns) {
   return kLuThreads * (kLuThreadBytes / static_cast<int64_t>(sizeof(T)) / columns);
@@ -47,7 +47,7 @@ Status CudaLu<T>::LeafColumns(int64_t m, int64_t* columns) const {
                " rows is too large for this GPU; at most ", blocks * BlockRows<T>(kLuLeastColumns));
 }
 
-// Tags differ as long as the memory is the same, so that it is cleared once.
+// Tags differ during the lifetime of the memory, so that it is cleared only once.
 template <typename T>
 Status CudaLu<T>::ReserveSlots(Stream stream) {
   Exchange& exchange = exchanges_[static_cast<int>(stream)];
@@ -102,7 +102,7 @@ Status CudaLu<T>::FactorLeaf(const Panel& panel, int64_t begin, int64_t n) {
   return resources.LaunchCluster(kernel, kLetter, panel.stream, cluster, kLuThreads, arguments);
 }
 
-// Interchanges that come after a leaf wait until its columns are factors of a product.
+// Interchanges after a leaf are applied to its columns only when these become factors of a product.
 template <typename T>
 Status CudaLu<T>::Step(const Panel& panel, int64_t first, int64_t last, int64_t right) {
   const int64_t begin = first * panel.width, end = std::min(last * panel.width, panel.n);
@@ -123,9 +123,9 @@ Status CudaLu<T>::Step(const Panel& panel, int64_t first, int64_t last, int64_t 
                     {Uplo::kLower, Diag::kUnit});
 }
 
-// Halves, so that most of it is products: [A1 A2], P1 A1 = L1 U1, then A2 by L1, then what is left
-// of A2. (S. Toledo, "Locality of reference in LU decomposition with partial pivoting", SIAM J.
-// Matrix Anal. Appl. 18, 1997.)
+// Factors in halves, so that products do most of the work: [A1 A2], P1 A1 = L1 U1, then A2 with L1,
+// then the rest of A2. (S. Toledo, "Locality of reference in LU decomposition with partial
+// pivoting", SIAM J. Matrix Anal. Appl. 18, 1997.)
 template <typename T>
 Status CudaLu<T>::FactorHalves(const Panel& panel, int64_t first, int64_t last) {
   const int64_t begin = first * panel.width, end = std::min(last * panel.width, panel.n);
@@ -171,7 +171,7 @@ Status CudaLu<T>::FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, i
   space.device_bytes = begin + n * sizeof(int64_t);
   JAXMG_RETURN_IF_ERROR(space.Allocate(device_, stream));
   auto* from_one = reinterpret_cast<int64_t*>(static_cast<char*>(space.device) + begin);
-  // The library may take NaN for zero.
+  // Checks first, because the library may treat NaN as zero.
   CudaStatus& status = device_.cuda_status();
   JAXMG_RETURN_IF_ERROR(status.CheckAllFinite<T>(stream, n, n, a, lda, info));
   JAXMG_CHECK_CUDA(
@@ -225,9 +225,9 @@ Status CudaLu<T>::PlanMoves(Stream stream, Order order, int64_t begin, int64_t e
                            static_cast<int>(end - begin), offset + begin, pivots + begin, from, to);
 }
 
-// Finds out where the rows of columns come from, from the last interchange to the first, and takes
-// them from a copy of some columns, which stays in the L2 cache. Interchange by interchange an
-// element would be moved as often as there are panels behind it, each time by itself.
+// Computes the source of each row of the columns, from the last interchange to the first, and takes
+// the rows from a copy of a few columns, which stays in the L2 cache. Interchange by interchange,
+// an element would be moved once for each later panel, each time separately.
 template <typename T>
 Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t rows,
                               int64_t lda, int64_t count, const int32_t* pivots, T* buffer,
@@ -240,7 +240,7 @@ Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>&
   for (int32_t* each : {moves, sources}) {
     JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCountUp, 's', stream, rows, rows, each));
   }
-  int64_t done = count;  // the interchanges from there on are in `sources`
+  int64_t done = count;  // `sources` includes the interchanges from here on
   for (const MovedColumns<T>& columns : all) {
     while (done > columns.first) {
       const int64_t begin = std::max(columns.first, done - kLuSwaps);

@@ -34,19 +34,19 @@ class CudaLu : public LuKernels<T> {
                         const int32_t* pivots, R* log_abs, T* sign) override;
 
  private:
-  // Interchanges `begin` to `end` of rows, at most kLuSwaps, as moves of rows.
+  // Converts interchanges `begin` to `end`, at most kLuSwaps, to moves of rows.
   Status PlanMoves(Stream stream, Order order, int64_t begin, int64_t end, int64_t offset,
                    const int32_t* pivots, int32_t* from, int32_t* to);
-  // What a panel's kernels share: those that wait for each other exchange words, and leaves write
-  // lists of moves for the steps between them.
+  // Memory that a panel's kernels share: kernels whose blocks wait for each other exchange words,
+  // and leaves write lists of moves for the steps between them.
   struct Exchange {
     std::unique_ptr<Buffer> slots, moves;
-    int64_t columns = 0;  // for which `moves` has room
-    uint32_t tag = 1;     // the next one
+    int64_t columns = 0;  // `moves` has space for this number
+    uint32_t tag = 1;     // the next tag
   };
   struct Panel {
     Stream stream;
-    int64_t m, n;  // n is at most m, but of a panel of a single leaf
+    int64_t m, n;  // n is at most m, except for a panel of a single leaf
     T* a;
     int64_t lda, offset;
     int32_t *pivots, *info;
@@ -54,23 +54,24 @@ class CudaLu : public LuKernels<T> {
     T* at(int64_t i, int64_t j) const { return a + i + j * lda; }
   };
 
-  // FactorPanel by our own kernels.
+  // FactorPanel with our own kernels.
   Status FactorByKernels(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
                          int32_t* pivots, int32_t* info);
-  // FactorPanel of a whole matrix by cuSOLVER.
+  // FactorPanel of a whole matrix with cuSOLVER.
   Status FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                          int32_t* pivots, int32_t* info);
   Status ReserveSlots(Stream stream);
   Status ReserveMoves(Stream stream, int64_t columns);
-  // Leaves `first` to `last` of a panel, by halves; one of them; and what columns behind them and
-  // their own need after both halves.
+  // Factor leaves `first` to `last` of a panel, by halves; one of these leaves; and apply the step
+  // to the leaves' own columns and to later ones.
   Status FactorHalves(const Panel& panel, int64_t first, int64_t last);
   Status FactorLeaf(const Panel& panel, int64_t begin, int64_t n);
   Status Step(const Panel& panel, int64_t first, int64_t last, int64_t right);
-  // The columns that a kernel can factor on the device's multiprocessors.
+  // Sets *columns to the number of columns that a kernel can factor on the device's
+  // multiprocessors.
   Status LeafColumns(int64_t m, int64_t* columns) const;
-  // Interchanges i and pivots[i] - offset of lines that are `line` elements apart, of which each
-  // has n elements `element` elements apart.
+  // Interchanges lines i and pivots[i] - offset. Lines are `line` elements apart; each has n
+  // elements, `element` elements apart.
   Status Swap(Stream stream, Order order, int64_t n, T* a, int64_t line, int64_t element,
               int64_t offset, int64_t count, const int32_t* pivots);
 

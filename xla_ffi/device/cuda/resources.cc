@@ -40,8 +40,8 @@ struct ClusterLaunch {
   CUlaunchConfig config{};
 };
 
-// Handles need GPU memory that JAX has not preallocated. If there is none, NVIDIA's libraries
-// report that they could not be initialized.
+// Handles need GPU memory that JAX has not preallocated. Without it, NVIDIA's libraries report that
+// they could not be initialized.
 template <typename Result>
 Status MakeHandle(Result result, const char* function) {
   if (IsSuccess(result)) return Status::Ok();
@@ -88,7 +88,7 @@ class CudaPool {
     events_.push_back(event);
   }
 
-  // Takes the smallest buffer that fits, else allocates one. Their number is that of concurrent
+  // Takes the smallest buffer that fits, or allocates one. There are as many buffers as concurrent
   // uses.
   Status TakeHostMemory(size_t bytes, void** data, size_t* room) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -178,7 +178,7 @@ class CudaPool {
     return Status::Ok();
   }
 
-  // Whether the device supports part_products.cuh.
+  // Sets *multiplies to whether the device supports part_products.cuh.
   Status MultipliesParts(bool* multiplies) {
     std::lock_guard<std::mutex> lock(mutex_);
     JAXMG_RETURN_IF_ERROR(FindCapability());
@@ -186,7 +186,7 @@ class CudaPool {
     return Status::Ok();
   }
 
-  // The largest cluster of such blocks that fits on the device.
+  // Sets *blocks to the size of the largest cluster of such blocks that fits on the device.
   Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) {
     CUfunction function = nullptr;
     JAXMG_RETURN_IF_ERROR(FindKernel(kernel, letter, &function));
@@ -195,7 +195,7 @@ class CudaPool {
     const auto [most, is_new] = clusters_.emplace(function, 1);
     if (is_new && capability_ >= 90) {
       const CudaDriver& driver = Get<CudaDriver>();
-      // Not all GPUs with clusters support more than 8 blocks.
+      // Some GPUs with clusters support at most 8 blocks.
       driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
       for (unsigned size = kLuCluster; size > 1 && most->second == 1; size /= 2) {
         ClusterLaunch launch(size, threads, nullptr);
@@ -271,7 +271,7 @@ class CudaPool {
     return Status::Ok();
   }
 
-  // With mutex_.
+  // Requires mutex_.
   Status FindCapability() {
     if (capability_ != 0) return Status::Ok();
     const CudaRuntime& runtime = Get<CudaRuntime>();
@@ -340,7 +340,7 @@ CudaResources::~CudaResources() {
 int32_t* CudaResources::StaleFlag() const { return pool_->stale_flag(); }
 
 bool CudaResources::TakeStaleFlag() {
-  // Kernels may write it at any time.
+  // Kernels may write the flag at any time.
   return __atomic_exchange_n(pool_->stale_flag(), 0, __ATOMIC_RELAXED) != 0;
 }
 
@@ -432,7 +432,7 @@ void* CudaResources::HostWorkspace(size_t bytes) {
 
 namespace {
 
-// Raises the limit of the kernel's dynamic shared memory to this many bytes.
+// Raises the limit of the kernel's dynamic shared memory to this number of bytes.
 Status TakeShared(CUfunction function, Kernel kernel, char letter, unsigned bytes) {
   if (bytes == 0) return Status::Ok();
   JAXMG_CHECK_CUDA(

@@ -1,6 +1,6 @@
 // CudaResources: the resources of CUDA calls other than memory, pooled per device and never
-// destroyed: streams, events, cuBLAS and cuSOLVER handles, our kernels. A process creates as many
-// as it uses concurrently; a thousand consecutive calls need only one set.
+// destroyed: streams, events, cuBLAS and cuSOLVER handles, our kernels. A process creates one set
+// for each concurrent use; a thousand consecutive calls need only one.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
 
@@ -22,7 +22,7 @@ class CudaPool;
 class CudaEvent : public Event {
  public:
   CudaEvent(CudaPool* pool, cudaEvent_t event) : pool_(pool), event_(event) {}
-  ~CudaEvent() override;  // returns the event to the pool; streams that wait for it still do
+  ~CudaEvent() override;  // returns it to the pool; streams that wait for it still do
   cudaEvent_t get() const { return event_; }
 
  private:
@@ -31,14 +31,14 @@ class CudaEvent : public Event {
 };
 
 // A call of cuSOLVER: its dtype, a letter for its routine, the order of the matrix and its leading
-// dimension. And the workspace that it needs.
+// dimension. Then the workspace that it needs.
 using SolverCall = std::tuple<cudaDataType, char, int64_t, int64_t>;
 struct SolverBytes {
   size_t device = 0, host = 0;
 };
 
 // The resources of one call on one device while it runs on the host. Its work may still be running
-// when the next call gets the same streams, whose work is then queued behind it.
+// when the next call gets the same streams; the next call's work is then queued after it.
 class CudaResources {
  public:
   // The device must be the thread's current one. kMain is `main`, which the caller owns.
@@ -53,12 +53,12 @@ class CudaResources {
   // Returns a handle that uses the stream. Handles are created on first use.
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
   Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
-  // The workspace of a call as KeepBytes was told, or null.
+  // Returns the workspace that KeepBytes has stored for the call, or null.
   const SolverBytes* KnownBytes(const SolverCall& call) const;
   void KeepBytes(const SolverCall& call, const SolverBytes& bytes);
 
-  // Returns host memory of a flag that kernels of this device set if the rank coordinates differ
-  // from those that the host assumes; null if there is none.
+  // Returns host memory of a flag that this device's kernels set if the rank coordinates differ
+  // from those that the host assumes; null if there is no flag.
   int32_t* StaleFlag() const;
   // Returns whether the flag was set since the last call, and clears it.
   bool TakeStaleFlag();
@@ -70,8 +70,8 @@ class CudaResources {
   // dtype), in blocks of x * y threads with `shared_bytes` of dynamic shared memory.
   Status Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x, unsigned y,
                 void** arguments, unsigned shared_bytes = 0);
-  // A cooperative launch: all blocks run concurrently, so that they can wait for each other. One
-  // block per multiprocessor always fits.
+  // A cooperative launch: all blocks run concurrently, so they can wait for each other. One block
+  // per multiprocessor always fits.
   Status LaunchCooperative(Kernel kernel, char letter, Stream stream, unsigned blocks,
                            unsigned threads, void** arguments, unsigned shared_bytes = 0);
   // Launches one cluster of `blocks`, a power of two and at most MostInCluster.
@@ -80,9 +80,9 @@ class CudaResources {
   // Returns the size of the largest cluster of such blocks; 1 if the device has no clusters.
   Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) const;
   Status Multiprocessors(int* count) const;
-  // The maximum shared memory of a block.
+  // Sets *bytes to the maximum shared memory of a block.
   Status SharedBytes(int* bytes) const;
-  // Whether the device has the kernels of part_products.cuh.
+  // Returns whether the device has the kernels of part_products.cuh.
   bool multiplies_parts() const { return multiplies_parts_; }
 
  private:
@@ -99,7 +99,7 @@ class CudaResources {
     std::vector<char> host_workspace;
     bool called = false;
     cudaStream_t last_main = nullptr;      // the caller's stream of the last call
-    std::shared_ptr<CudaEvent> last_call;  // the end of it
+    std::shared_ptr<CudaEvent> last_call;  // the end of that call
   };
   friend class CudaPool;
 
@@ -112,15 +112,16 @@ class CudaResources {
   const bool multiplies_parts_;
 };
 
-// An event of the device's pool.
+// Sets *event to an event of the device's pool.
 Status NewCudaEvent(int ordinal, std::shared_ptr<CudaEvent>* event);
 Status HasCudaEventPassed(const Event& event, bool* passed);
 
 // Enables access of device `ordinal` to the memory of device `peer`. Repeated calls have no effect.
-// Does nothing for pairs without a link: copies between them go through the host.
+// Ignores pairs without a link: copies between them go through the host.
 Status EnablePeerAccess(int ordinal, int peer);
-// Whether kernels of the device can read this memory: its own or that of a device to which access
-// has been enabled. Memory of CUDA's pools has separate access rights and counts as not readable.
+// Returns whether the device's kernels can read this memory: its own, or memory of a device to
+// which access has been enabled. Memory of CUDA's pools has separate access rights and counts as
+// not readable.
 bool ReachedByKernels(int ordinal, const void* data);
 
 // Computes whether device i can access the memory of device j, for all devices of the process.

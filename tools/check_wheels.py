@@ -51,7 +51,7 @@ def read(path):
 
 
 def complaints(path):
-    """Returns what is wrong with one wheel."""
+    """Returns the errors of one wheel."""
     names, info, metadata = read(path)
     found = [f"no classifier: {c}" for c in metadata.classifiers if c not in classifiers]
     missing = {"LICENSE", "NOTICE"} - set(metadata.license_files or [])
@@ -66,7 +66,7 @@ def complaints(path):
 
 
 def together(paths):
-    """Returns what is wrong with the wheels as one release."""
+    """Returns the errors of the wheels as one release."""
     there = [parse_wheel_filename(os.path.basename(path)) for path in paths]
     versions = {str(version) for _, version, _, _ in there}
     pure = [path for path, (name, *_) in zip(paths, there, strict=True) if name == "jaxmg"]

@@ -1,6 +1,6 @@
 """Formats and checks the files that git tracks or would add.
 
-bazel run //tools:format    fixes what can be fixed
+bazel run //tools:format    fixes problems that can be fixed automatically
 bazel run //tools:lint      reports, and fails if there is something to fix
 """
 

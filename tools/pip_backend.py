@@ -28,7 +28,7 @@ def build_plugin(wheel_directory, config_settings=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """Refuses: a source distribution would lack what Bazel needs."""
+    """Refuses, because a source distribution would lack files that Bazel needs."""
     _fail("there is no source distribution; install from a checkout, or from wheels")
 
 

@@ -7,7 +7,7 @@ import rattler_build
 
 
 def render(files):
-    """Prints what is wrong with these recipes; returns whether there is anything."""
+    """Prints the errors of these recipes; returns whether there are any."""
     failed = False
     for file in map(pathlib.Path, files):
         variants = file.with_name("variants.yaml")

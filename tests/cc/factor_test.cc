@@ -281,8 +281,7 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-// On the host, results have the same bits as those of potrs, which substitutes during the
-// factorization.
+// On the host, results have the same bits as in potrs, which substitutes during the factorization.
 TEST(SolutionsEqualThoseOfPotrs) {
   for (const Case& c : kCases) {
     Factors<double> factors(c, OnHost);

@@ -253,7 +253,7 @@ TEST(WorkDoesNotBeginAfterAnInterrupt) {
   for (const Status& status : statuses) EXPECT(status.message() == "interrupted");
 }
 
-// --- The floating-point mode of native code, and that of the thread around it --------------------
+// --- The floating-point mode of native code, and of the thread around it -------------------------
 
 // Returns whether this thread keeps denormals, in operands and in results.
 bool KeepsDenormals() {

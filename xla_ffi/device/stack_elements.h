@@ -45,9 +45,9 @@ class StackElements {
  public:
   virtual ~StackElements() = default;
 
-  // scaled := 2^-e a for each of `count` matrices of `size` elements. Its exponent e is that of f
-  // 2^e, 1 <= f < 2, the largest magnitude of a real or imaginary part, but at least the exponent
-  // of the smallest normal number. It is 0 for a matrix that is zero or holds NaN or infinity. With
+  // scaled := 2^-e a for each of `count` matrices of `size` elements. e is the exponent of the
+  // largest magnitude f 2^e, 1 <= f < 2, of a real or imaginary part, but at least the exponent of
+  // the smallest normal number. It is 0 for a matrix that is zero or holds NaN or infinity. With
   // `step` > 1 it is rounded down to a multiple of `step`. Elements are multiplied by two powers,
   // each of which is a normal number.
   virtual Status Scale(Stream stream, int64_t count, int64_t size, int64_t step, const T* a,

@@ -73,7 +73,7 @@ class ColumnSolver {
     }
   }
 
-  // Subtracts from the rows from `first` on what an earlier row contributes through a column of L.
+  // Subtracts an earlier row's contribution, through a column of L, from the rows from `first` on.
   __device__ static void Subtract(const T (&column)[kHalf], int first, const T& solved,
                                   T (&x)[kHalf]) {
     const T minus = Scale(solved, -1);

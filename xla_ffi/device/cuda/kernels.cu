@@ -102,7 +102,7 @@ __device__ void CheckAllFinite(Index m, Index n, const T* a, Index lda, int* inf
   if (!finite) atomicMin(info, kNotFinite);
 }
 
-// Uses one block. Converts the pivots of a library's factor, which count from 1, to those of
+// Uses one block. Converts the pivots of a library's factor, which count from 1, to the form of
 // lu_kernels.h. Updates *info with the first diagonal element of U that is zero or not finite.
 template <typename T>
 __device__ void CheckLuFactor(Index n, const T* a, Index lda, Index offset, const Index* from_one,

@@ -12,8 +12,8 @@ namespace jaxmg::kernels {
 // The step of a panel after the kernels have factored its leaves `first` to `last`, of `width`
 // columns each. It applies the interchanges of these leaves to other columns, and computes these
 // columns' rows of U: the solution with the leaves' unit lower triangle. A leaf's list of moves
-// (LuPanel::WriteMoves) is relative to its first row, whose number is that of its first column. It
-// doesn't solve for more than kLuDepth rows of U.
+// (LuPanel::WriteMoves) is relative to its first row, which has the number of its first column. The
+// step doesn't solve for more than kLuDepth rows of U.
 //
 // Uses one block for each kLuStepColumns columns from `column` on (a leaf has a multiple of these):
 // columns of the leaves, or `right` columns after them.

@@ -108,8 +108,8 @@ class StackedQrPanel {
     }
   }
 
-  // Returns the sum plus what row i contributes to the products of column j, below the diagonal,
-  // with all columns. Writes row j itself for all warps.
+  // Returns the sum plus row i's contribution to the products of column j, below the diagonal, with
+  // all columns. Writes row j itself for all warps.
   __device__ T Announce(int i, int j, T value, T sum) const {
     const T x = OfLane(value, j);
     if (i == j) row_[(j & 1) * kColumns + lane_] = value;

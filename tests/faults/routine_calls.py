@@ -89,6 +89,7 @@ class Problem:
         plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
         on_one = name.endswith("_on_one")
         plugins.load("cpu").set_whole_matrices(on_one)
+        plugins.load("cpu").set_brief_wait(0)  # so that ranks start threads
         if routine in ("svdvals", "polar", "svd") and not on_one:
             svd.SMALL = svd.LARGE = 0  # all ranks share the work
             gesvd._WIDTHS = {"cpu": (4, 4)}  # in small steps, each of which allocates

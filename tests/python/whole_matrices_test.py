@@ -263,3 +263,23 @@ def test_derivatives_call_a_kernel_of_jaxs_for_one_matrix(name):
     text = jax.jit(jax.grad(total)).lower(jnp.asarray(_batch())).compile().as_text()
     calls = re.findall(r"= f64\[([\d,]+)\].*custom_call_target=\"lapack_\w*trsm", text)
     assert calls and set(calls) == {"12,12"}, calls
+
+
+@cases.one_process("of ranks that are threads")
+@pytest.mark.parametrize("seconds", [0, 10])
+@pytest.mark.parametrize("name", ["potrs", "eigh"])
+def test_ranks_wait_on_threads_of_xla_or_on_their_own(name, seconds, plugin):
+    """`potrs` by one rank for all, and `eigh` by ranks that wait for each other."""
+    mesh = cases.line(4)
+    a, b = _system("float64")
+    on = {"mesh": mesh, "in_specs": P("r", None)}
+    calls = {
+        "potrs": lambda: jaxmg.potrs(a, b, **on),
+        "eigh": lambda: jaxmg.eigvalsh(a, T_A=3, **on),
+    }
+    expected = np.asarray(calls[name]())
+    plugin.set_brief_wait(seconds)
+    try:
+        np.testing.assert_array_equal(calls[name](), expected)
+    finally:
+        plugin.set_brief_wait(1e-3)

@@ -179,6 +179,38 @@ Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int 
   });
 }
 
+Status ArriveInGroup(const RendezvousKey& key, const char* what, int rank, int size, int64_t value,
+                     std::shared_ptr<MeetingOfGroup>* meeting) noexcept {
+  return InTable(key.call, [&](Table& table, std::unique_lock<std::mutex>&) -> Status {
+    JAXMG_RETURN_IF_ERROR(Arrive(table, key, what, rank, size, meeting));
+    (*meeting)->group->SetRankValue(rank, value);
+    if ((*meeting)->complete()) table.monitor.Notify();
+    return Status::Ok();
+  });
+}
+
+Status AwaitGroup(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
+                  MeetingOfGroup& meeting, std::shared_ptr<InProcessGroup>* group) noexcept {
+  Table& table = TheTable();
+  auto lock = table.monitor.Lock();
+  const auto over = [&] { return meeting.complete() || !meeting.failure.ok(); };
+  const Status waited =
+      Guarded([&] { return Await(table, lock, meeting, what, rank, policy, over); });
+  if (!waited.ok()) {
+    if (FailureOf(table, key.call) == nullptr) Fail(table, key.call, waited);
+    return waited;
+  }
+  *group = meeting.group;
+  return meeting.failure;
+}
+
+bool AwaitGroupBriefly(MeetingOfGroup& meeting, Seconds patience) noexcept {
+  Table& table = TheTable();
+  auto lock = table.monitor.Lock();
+  const auto over = [&] { return meeting.complete() || !meeting.failure.ok(); };
+  return table.monitor.Wait(lock, {patience}, over);
+}
+
 Status ArriveForAll(const RendezvousKey& key, const char* what, int rank, int size,
                     const void* part, std::shared_ptr<MeetingForAll>* meeting,
                     bool* last) noexcept {
@@ -216,6 +248,14 @@ Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const Wai
   }
   if (FailureOf(table, key.call) == nullptr) Fail(table, key.call, waited);
   return waited;
+}
+
+bool AwaitWorkBriefly(MeetingForAll& meeting, Seconds patience) noexcept {
+  Table& table = TheTable();
+  auto lock = table.monitor.Lock();
+  const auto over = [&] { return !meeting.failure.ok() || meeting.worked; };
+  if (table.monitor.Wait(lock, {patience}, over)) return true;
+  return meeting.complete() && table.monitor.Wait(lock, {patience}, over);
 }
 
 void FailCall(const CallKey& key, const Status& status) noexcept {

@@ -42,6 +42,20 @@ Status JoinRendezvous(const RendezvousKey& key, const char* what, int rank, int 
                       const WaitPolicy& policy, int64_t value,
                       std::shared_ptr<InProcessGroup>* group) noexcept;
 
+// The arrivals at one rendezvous of ranks that work together.
+struct MeetingOfGroup;
+
+// The first step of JoinRendezvous, which waits for nobody.
+Status ArriveInGroup(const RendezvousKey& key, const char* what, int rank, int size, int64_t value,
+                     std::shared_ptr<MeetingOfGroup>* meeting) noexcept;
+
+// The second: waits until all ranks have arrived, or the call has failed.
+Status AwaitGroup(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
+                  MeetingOfGroup& meeting, std::shared_ptr<InProcessGroup>* group) noexcept;
+
+// Whether AwaitGroup would return at once; waits for that, but no longer than `patience`.
+bool AwaitGroupBriefly(MeetingOfGroup& meeting, Seconds patience) noexcept;
+
 // --- Calls that one rank does for all ------------------------------------------------------------
 // Ranks of one process share their memory, so the last rank to arrive may work for all of them. The
 // others wake once, when everything is done:
@@ -68,6 +82,10 @@ void FinishForAll(MeetingForAll& meeting, const Status& outcome) noexcept;
 // until that rank is done. Returns the status passed to FinishForAll.
 Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
                  MeetingForAll& meeting) noexcept;
+
+// Whether AwaitWork would return at once; waits for that, but no longer than `patience`, and as
+// long again if all ranks have arrived by then.
+bool AwaitWorkBriefly(MeetingForAll& meeting, Seconds patience) noexcept;
 
 // Prints on stderr which ranks or processes a call has been waiting for during kBeforeNotice.
 void PrintNotice(const std::string& waiting);

@@ -23,45 +23,73 @@ constexpr WaitPolicy kNoTimeLimit = {std::chrono::hours(24 * 365)};
 // A number of ranks so large that each of them gets one BLAS thread.
 constexpr int kOneEach = 1 << 20;
 
-Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
-                  std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
-  const WaitPolicy patience = {RendezvousTimeout()};
-  if (site.spans_processes)
-    return JoinSharedRendezvous(site, coordinates, patience, true, group, sharing);
-  return JoinRendezvous({site.key, coordinates.group}, site.routine, coordinates.rank, site.ranks,
-                        patience, 0, group);
-}
+}  // namespace
 
-Status RunRank(const CallSite& site, const RankProgram& program, bool one_thread) noexcept {
-  const RankCoordinates coordinates = {site.coordinates[0], site.coordinates[1]};
+struct RankUnderWay {
+  explicit RankUnderWay(const CallSite& call_site) noexcept
+      : site(call_site),
+        call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted) {}
+
+  const CallSite site;
   std::unique_ptr<Device> device;
   // Declared after the device, because its group holds events of the device.
-  CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
+  CallUnderWay call;
+  std::shared_ptr<MeetingOfGroup> meeting;
+};
+
+namespace {
+
+RendezvousKey KeyOf(const CallSite& site) noexcept { return {site.key, site.coordinates[1]}; }
+
+Status Prepare(RankUnderWay* rank) noexcept {
   const Status ready = Guarded([&] {
-    device = site.spans_processes ? NewSharingHostDevice() : NewHostDevice();
+    rank->device = rank->site.spans_processes ? NewSharingHostDevice() : NewHostDevice();
     return Status::Ok();
   });
-  if (!ready.ok()) {
-    FailCall(site, ready);
-    return ready;
-  }
+  if (!ready.ok()) FailCall(rank->site, ready);
+  return ready;
+}
+
+// *sharing := the number of ranks that share this process's processors.
+Status JoinOthers(RankUnderWay& rank, std::shared_ptr<InProcessGroup>* group,
+                  int* sharing) noexcept {
+  const CallSite& site = rank.site;
+  const WaitPolicy patience = {RendezvousTimeout()};
+  const RankCoordinates coordinates = {site.coordinates[0], site.coordinates[1]};
+  *sharing = site.ranks;
+  if (site.spans_processes)
+    return JoinSharedRendezvous(site, coordinates, patience, true, group, sharing);
+  if (rank.meeting == nullptr)
+    return JoinRendezvous(KeyOf(site), site.routine, coordinates.rank, site.ranks, patience, 0,
+                          group);
+  return AwaitGroup(KeyOf(site), site.routine, coordinates.rank, patience, *rank.meeting, group);
+}
+
+Status JoinAndRun(RankUnderWay& rank, const RankProgram& program, bool one_thread) noexcept {
+  const CallSite& site = rank.site;
+  const int32_t number = site.coordinates[0];
   std::shared_ptr<InProcessGroup> group;
-  int sharing = site.ranks;  // the number of ranks that share this process's processors
-  const Status joined = JoinOthers(site, coordinates, &group, &sharing);
+  int sharing = 0;
+  const Status joined = JoinOthers(rank, &group, &sharing);
   if (!joined.ok()) {
-    call.AwaitOwnSignal(joined);
+    rank.call.AwaitOwnSignal(joined);
     return joined;
   }
-  call.Join(group);
+  rank.call.Join(group);
   const BlasThreadShare threads(one_thread ? kOneEach : sharing);
-  const Status status = RunInGroup(group, coordinates.rank, device.get(), kNoTimeLimit,
-                                   [&](Communicator& comm) { return program({*device, comm}); });
-  AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
-  call.AwaitOwnSignal(status);
+  const Status status =
+      RunInGroup(group, number, rank.device.get(), kNoTimeLimit,
+                 [&](Communicator& comm) { return program({*rank.device, comm}); });
+  AppendTimeline(site.routine, site.key.run, site.key.call_site, number, *rank.device);
+  rank.call.AwaitOwnSignal(status);
   return status;
 }
 
-RendezvousKey KeyOf(const CallSite& site) noexcept { return {site.key, site.coordinates[1]}; }
+Status RunRank(const CallSite& site, const RankProgram& program, bool one_thread) noexcept {
+  RankUnderWay rank(site);
+  JAXMG_RETURN_IF_ERROR(Prepare(&rank));
+  return JoinAndRun(rank, program, one_thread);
+}
 
 // Runs the last rank, which works for all. The timeline shows its work as the first rank's.
 Status WorkAsLast(const PendingRank& pending) noexcept {
@@ -97,11 +125,40 @@ Status AwaitLast(const PendingRank& pending) noexcept {
 
 Status Arrive(PendingRank* pending) noexcept {
   const CallSite& site = pending->site;
-  return ArriveForAll(KeyOf(site), site.routine, site.coordinates[0], site.ranks,
-                      pending->part.get(), &pending->meeting, &pending->last);
+  const int32_t number = site.coordinates[0];
+  if (pending->for_all != nullptr) {
+    return ArriveForAll(KeyOf(site), site.routine, number, site.ranks, pending->part.get(),
+                        &pending->meeting, &pending->last);
+  }
+  const Status made = Guarded([&] {
+    pending->rank = std::make_shared<RankUnderWay>(site);
+    return Status::Ok();
+  });
+  if (!made.ok()) {
+    FailCall(site, made);
+    return made;
+  }
+  RankUnderWay& rank = *pending->rank;
+  JAXMG_RETURN_IF_ERROR(Prepare(&rank));
+  const Status arrived =
+      ArriveInGroup(KeyOf(site), site.routine, number, site.ranks, 0, &rank.meeting);
+  if (!arrived.ok()) rank.call.AwaitOwnSignal(arrived);
+  return arrived;
 }
 
-Status RunOrAwait(const PendingRank& pending) noexcept {
+// Of a rank that has arrived: whether FinishRank need not wait long for others. Waits a moment, and
+// no longer: if XLA's threads all wait, the others can't arrive.
+bool OthersComeSoon(const PendingRank& pending) noexcept {
+  if (pending.rank != nullptr) return AwaitGroupBriefly(*pending.rank->meeting, BriefWait());
+  if (pending.last) return true;
+  const CallSite& site = pending.site;
+  const CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
+  return AwaitWorkBriefly(*pending.meeting, BriefWait());
+}
+
+Status FinishRank(const PendingRank& pending) noexcept {
+  if (pending.rank != nullptr)
+    return JoinAndRun(*pending.rank, pending.program, pending.one_thread);
   if (pending.meeting == nullptr) return RunRank(pending.site, pending.program, pending.one_thread);
   return pending.last ? WorkAsLast(pending) : AwaitLast(pending);
 }
@@ -138,33 +195,41 @@ Status RunHere(PendingRank pending) noexcept {
   return RunRank(pending.site, pending.program, pending.one_thread);
 }
 
+bool RunSoon(PendingRank* pending, Status* status) noexcept {
+  if (pending->site.spans_processes) return false;
+  const DefaultFloatingPoint mode;
+  *status = Arrive(pending);
+  if (!status->ok()) return true;
+  if (!OthersComeSoon(*pending)) return false;
+  *status = FinishRank(*pending);
+  return true;
+}
+
+Status EndWithoutThread(const PendingRank& pending, const Status& why) noexcept {
+  const DefaultFloatingPoint mode;
+  FailCall(pending.site, why);
+  // If all ranks have arrived, they count on this one, or one of them works with its part.
+  const bool arrived = pending.rank != nullptr || pending.meeting != nullptr;
+  return arrived ? FinishRank(pending) : why;
+}
+
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {
-  if (pending.for_all != nullptr) {
-    const Status arrived = Arrive(&pending);
-    if (!arrived.ok()) return Complete(api, future, arrived);
-  }
   const Status started = Guarded([&] {
     std::thread([api, future, own = pending]() mutable {
       const DefaultFloatingPoint mode;  // in which XLA goes on with the program, too
-      const Status status = RunOrAwait(own);
+      const Status status = FinishRank(own);
       own = {};
       Complete(api, future, status);
     }).detach();
     return Status::Ok();
   });
   if (started.ok()) return;
-  if (pending.last) {  // the last rank waits for nobody
-    const DefaultFloatingPoint mode;
-    return Complete(api, future, RunOrAwait(pending));
-  }
   const CallSite& site = pending.site;
   const Status status = Guarded([&] {
     return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
                  site.coordinates[0], ": ", started.text());
   });
-  FailCall(site, status);
-  // If all ranks have arrived, one of them uses this rank's part.
-  Complete(api, future, pending.meeting != nullptr ? AwaitLast(pending) : status);
+  Complete(api, future, EndWithoutThread(pending, status));
 }
 
 }  // namespace jaxmg

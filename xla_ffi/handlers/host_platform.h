@@ -1,10 +1,12 @@
 // The platform of XLA's CPU devices. Only platform.h includes it.
 //
-// Each of several ranks runs on its own thread, and the handler returns at once. XLA runs the
-// devices of a process on a pool of threads, which may be smaller than the number of devices. So
-// ranks that wait for each other on XLA's threads could deadlock. If one rank works for all, it is
-// the last one to arrive. Afterwards XLA continues the program on the rank's thread, which doesn't
-// flush denormals to zero as XLA's own threads do.
+// XLA runs the devices of a process on a pool of threads, which may be smaller than the number of
+// devices, so ranks that wait for each other on XLA's threads could deadlock. Each of several ranks
+// waits there for a moment, though: to start a thread and to switch to it takes longer than many a
+// small matrix. If the others arrive in that time, the rank runs on XLA's thread. Otherwise it
+// continues on its own thread, and the handler returns at once. XLA then goes on with the program
+// on that thread, without flushing denormals to zero as its own threads do. If one rank does a call
+// for all, the last one to arrive does, on XLA's thread: it waits for nobody.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
@@ -32,11 +34,15 @@ struct Platform {
 using ProgramForAll =
     std::function<Status(const RankContext& alone, const std::vector<const void*>& parts)>;
 
+// A rank of a call in which ranks work together, from its start to its end.
+struct RankUnderWay;
+
 // A rank that is ready to start, or the error of an invalid call.
 struct PendingRank {
   Status refusal;
   CallSite site = {};
   RankProgram program;
+  std::shared_ptr<RankUnderWay> rank = nullptr;  // once it has arrived
   // If one rank works for all: this rank's part, and its arrival.
   ProgramForAll for_all = nullptr;
   std::shared_ptr<const void> part = nullptr;
@@ -85,6 +91,13 @@ bool RunsHere(const PendingRank& pending) noexcept;
 // Runs the rank on this thread, and returns its status.
 Status RunHere(PendingRank pending) noexcept;
 
+// Runs the rank on this thread if it need not wait long for others, and sets its status. Otherwise
+// returns false: the rank has arrived, and must be started.
+bool RunSoon(PendingRank* pending, Status* status) noexcept;
+
+// Ends the call of a rank that can't be started: with the error `why`, unless all have arrived.
+Status EndWithoutThread(const PendingRank& pending, const Status& why) noexcept;
+
 // Starts the rank's thread, which completes the future. If the thread can't be started, completes
 // the future with an error.
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept;
@@ -103,22 +116,26 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
   }
 };
 
-// Creates the future before the thread. Nothing may fail after the thread, or another rank on its
-// behalf, has begun to write results.
+// Creates the future before the thread, because nothing may fail once the thread has begun to write
+// results.
 template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,
                                                               XLA_FFI_ExecutionContext*,
                                                               jaxmg::PendingRank pending) noexcept {
+    jaxmg::Status status;
     if (jaxmg::RunsHere(pending)) {
-      const jaxmg::Status status = jaxmg::RunHere(std::move(pending));
+      status = jaxmg::RunHere(std::move(pending));
+      return status.ok() ? nullptr : jaxmg::ToFfiError(api, status);
+    }
+    if (jaxmg::RunSoon(&pending, &status)) {
       return status.ok() ? nullptr : jaxmg::ToFfiError(api, status);
     }
     XLA_FFI_Future_Create_Args args = {};
     args.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE;
     if (XLA_FFI_Error* error = api->XLA_FFI_Future_Create(&args)) {
-      jaxmg::FailCall(pending.site,
-                      jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could make no future"));
+      (void)jaxmg::EndWithoutThread(
+          pending, jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could make no future"));
       return error;
     }
     jaxmg::Start(api, args.future, std::move(pending));

@@ -20,6 +20,11 @@ std::atomic<double>& Limit() {
   return limit;
 }
 
+std::atomic<double>& BriefLimit() {
+  static std::atomic<double> limit{1e-3};
+  return limit;
+}
+
 // Reads a time limit from an environment variable, if it is set.
 std::optional<double> ReadSeconds(const char* variable) {
   const char* text = std::getenv(variable);
@@ -58,6 +63,10 @@ void ReadOptions() {
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }
 
 void SetRendezvousTimeout(Seconds limit) { Limit() = limit.count(); }
+
+Seconds BriefWait() { return Seconds(BriefLimit().load()); }
+
+void SetBriefWait(Seconds limit) { BriefLimit() = limit.count(); }
 
 bool SetEigensolver(const std::string& name) {
   if (name != "auto" && name != "one" && name != "all") return false;

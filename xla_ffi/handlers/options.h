@@ -13,6 +13,11 @@ namespace jaxmg {
 Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
+// How long a rank of several CPU devices waits for the others on XLA's thread before it continues
+// on its own: 1 ms unless set.
+Seconds BriefWait();
+void SetBriefWait(Seconds limit);
+
 // Selects which ranks solve an eigenproblem: "one" (LAPACK or cuSOLVER), "all" (the engine) or
 // "auto" (depends on the order of the matrix). Returns false for any other name.
 bool SetEigensolver(const std::string& name);

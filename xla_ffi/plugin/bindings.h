@@ -215,6 +215,11 @@ inline void DefineCommon(pybind11::module_& module) {
       "Whether one rank of several CPU devices does for all what LAPACK does faster alone, as it "
       "does by default.");
   module.def(
+      "set_brief_wait", [](double seconds) { SetBriefWait(Seconds(seconds)); },
+      pybind11::arg("seconds"),
+      "How long a rank of several CPU devices waits for the others on XLA's thread before it "
+      "continues on a thread of its own; 1 ms unless set.");
+  module.def(
       "set_eigensolver",
       [](const std::string& name) {
         if (SetEigensolver(name)) return;

@@ -10,6 +10,7 @@ rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
 set_eigensolver = _native.set_eigensolver
 set_whole_matrices = _native.set_whole_matrices
+set_brief_wait = _native.set_brief_wait
 is_whole_qr = _native.is_whole_qr
 whole_svd_order = _native.whole_svd_order
 staged_eigen_order = _native.staged_eigen_order

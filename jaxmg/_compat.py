@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false
 
 import contextlib
+import contextvars
 import functools
 import os
 import sys
@@ -115,9 +116,29 @@ def default_device():
     return jax.config.jax_default_device
 
 
+_alone: contextvars.ContextVar[bool] = contextvars.ContextVar("jaxmg_alone", default=False)
+
+
+@contextlib.contextmanager
+def alone():
+    """A context in which a device of a shard_map computes by itself, as if there were none."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+def is_alone():
+    """Whether this is traced in a context of `alone`."""
+    return _alone.get()
+
+
 def is_entered(mesh):
     """Returns whether ``shard_map`` accepts ``mesh`` in the current context: there is no context
     mesh, or ``mesh`` is the context mesh."""
+    if is_alone():
+        return True
     current = jax.sharding.get_abstract_mesh()
     if current.empty:
         return True

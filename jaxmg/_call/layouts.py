@@ -45,6 +45,7 @@ class Layout:
         processes: the process of each rank of each group of replicas, one group after the other;
             empty if every group has its ranks in one process.
         inside: whether the layout describes blocks inside the caller's shard_map.
+        solo: whether one device computes alone, inside a shard_map of ours (`on_one`).
     """
 
     mesh: Mesh | AbstractMesh
@@ -53,6 +54,7 @@ class Layout:
     spec: P
     processes: tuple[int, ...] = ()
     inside: bool = False
+    solo: bool = False
 
     @functools.cached_property
     def ranks(self) -> int:
@@ -246,6 +248,8 @@ def check_spec(routine, spec, axis_names):
 
 def manual_axes():
     """Returns the axes of the enclosing shard_map, in the mesh's order; none outside of one."""
+    if _compat.is_alone():
+        return ()
     mesh = jax.sharding.get_abstract_mesh()
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(name for name, kind in types if kind == AxisType.Manual)
@@ -270,6 +274,8 @@ def refuse_manual_axes(routine, local=None):
 
 def constrain(array, layout, spec):
     """Shards a traced ``array`` as ``spec``, on automatic or explicit axes."""
+    if layout.solo:
+        return array
     if layout.explicit:
         # An axis that shards the batch of an enclosing vmap can't shard its elements, too.
         spec = without(spec, _compat.mapped_axes())

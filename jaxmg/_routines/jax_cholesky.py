@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
+from jaxmg._call import ffi, plugins
 from jaxmg._factors import scaling
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg, shares
-from jaxmg._stacks import ways
+from jaxmg._stacks import cholesky as definite
+from jaxmg._stacks import native, ways
+from jaxmg._transform import batching, derivatives
 from jaxmg._types import AnyMatrixLike, MeshLike
+
+# On CPU devices, the order up to which a device factors a matrix as a stack of one.
+_MOST_AT_ONCE = 4096
 
 
 @_compat.api_boundary
@@ -172,12 +183,52 @@ def cho_solve(
 def _factor_stacks(platform, options, a):
     """Computes `triangular_factor` of each matrix of a stack."""
     read, upper = options
-    lower = ways.cholesky(platform, a if read == "lower" else shares.hermitian(a, read))
-    return (jnp.swapaxes(lower, -1, -2).conj() if upper else lower,)
+
+    def composition(a):
+        lower = ways.cholesky(platform, a if read == "lower" else shares.hermitian(a, read))
+        return jnp.swapaxes(lower, -1, -2).conj() if upper else lower
+
+    if platform == "cpu" and read == jax_linalg.HERMITIAN and a.shape[-1] <= _MOST_AT_ONCE:
+        plugins.load(platform)
+        return (definite.factor_hermitian(a, upper, composition),)
+    return (composition(a),)
 
 
 @jax_linalg.program(of_stacks=_factor_stacks, by="cholesky")
 def triangular_factor(call, a):
+    read, _ = call.attributes
+    layout = call.layout
+    alone = layout.ranks == 1 and layout.platform == "cpu" and not layout.explicit
+    if not alone or read != jax_linalg.HERMITIAN or not 0 < len(a) <= _MOST_AT_ONCE:
+        return (_by_engine(call, a),)
+    plugins.load(layout.platform)
+    factor = derivatives.differentiable(
+        functools.partial(batching.batchable, _AtOnce(call)),
+        derivatives.as_composed(functools.partial(_by_engine, call)),
+        a,
+    )
+    return (factor,)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AtOnce(batching.Batchable):
+    """`_by_engine` of a matrix that one CPU device has, as a stack of one."""
+
+    call: Any
+
+    def __call__(self, a):
+        layout, (_, upper) = self.call.layout, self.call.attributes
+
+        def on_device(coordinates, a):
+            return native.factor_cholesky(a[None], upper, hermitian=True)[0]
+
+        return ffi.over_ranks(layout, on_device, (layout.row_spec,), layout.row_spec)(a)
+
+    def batched(self, settled, size, marks, a):
+        return jax.vmap(functools.partial(_by_engine, self.call))(a)
+
+
+def _by_engine(call, a):
     read, upper = call.attributes
 
     def factor(a, largest):
@@ -186,7 +237,7 @@ def triangular_factor(call, a):
 
     reads = jax_linalg.reads(read)
     u = scaling.homogeneous(factor, 0.5, reads=reads, passes_largest=True)(a)
-    return (u if upper else jax_linalg.adjoint(u, call.layout),)
+    return u if upper else jax_linalg.adjoint(u, call.layout)
 
 
 @jax_linalg.program()

@@ -19,7 +19,7 @@ from jaxmg._call import blocks, checks, ffi, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._call.layouts import WHOLE
 from jaxmg._factors import scaling
-from jaxmg._routines import shares
+from jaxmg._routines import on_one, shares
 from jaxmg._transform import batching, products, whole
 
 # Products need no native code. So they also take integers, whose powers have the same dtype in JAX.
@@ -318,6 +318,8 @@ def _plan_program(arrays, name, program, results, mesh, spec, *options):
     _check(arrays, name, program, results, options)
     layout = layouts.infer(called, arrays, mesh, spec)
     specs = _specs(layout, results, arrays)
+    if not program.is_product(*options) and on_one.is_faster(layout, arrays[0].shape):
+        program = on_one.OnOne(program)
     call = programs.Call(f"linalg_{name}", program, layout, arrays[0].shape, 0, "", specs, options)
     run = programs.runner(call, arrays)
     return (lambda *arrays: run(*arrays)[0]) if len(specs) == 1 else run

@@ -68,9 +68,8 @@ class _Triangle:
 
 
 def _factor(triangle, layout, routine):
-    arguments = Arguments(
-        NAME, routine.outputs, None, layout.mesh, layout.row_spec, True, "native"
-    )  # fmt: skip
+    where = (layout, None) if layout.solo else (layout.mesh, layout.row_spec)
+    arguments = Arguments(NAME, routine.outputs, None, *where, True, "native")
     return dispatch.transform(
         routine, (triangle,), arguments, functools.partial(_rule, routine), _pack
     )

@@ -31,5 +31,21 @@ def _differentiable(triangular_solve):
     return factor
 
 
+def factor_hermitian(a, upper, composition):
+    """L, or U, of Hermitian a (count, n, n) on a CPU device, which checks and scales each matrix
+    while a core has it in its cache. ``composition`` computes the same with a derivative."""
+
+    @jax.custom_jvp
+    def factor(a):
+        return native.factor_cholesky(a, upper, hermitian=True)
+
+    @factor.defjvp
+    @_compat.default_promotion()
+    def rule(primals, tangents):
+        return jax.jvp(composition, primals, tangents)
+
+    return factor(a)
+
+
 factor_by_plugin = _differentiable(jax.lax.linalg.triangular_solve)
 factor_by_lapack = _differentiable(triangle.solve_in_turn)

@@ -131,11 +131,13 @@ def solve_small(a, b):
     return call("stacked_solve32", _like(b), a, b)
 
 
-def factor_cholesky(a, upper=False):
+def factor_cholesky(a, upper=False, hermitian=False):
     """Computes L of A = L L^H for Hermitian a (count, n, n), as potrf; reads the lower triangle.
     With ``upper`` computes U of A = U^H U and reads the upper one. The other triangle of the result
-    is 0. A matrix that isn't positive definite gives NaN."""
-    return call("stacked_cholesky", _like(a), a, aliases={0: 0}, upper=upper)
+    is 0. A matrix that isn't positive definite gives NaN. With ``hermitian``, on CPU devices, the
+    range of a is arbitrary, both triangles are read, and NaN results if they differ by more than
+    rounding."""
+    return call("stacked_cholesky", _like(a), a, aliases={0: 0}, upper=upper, hermitian=hermitian)
 
 
 def invert_triangle(a, upper=False):

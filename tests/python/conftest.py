@@ -26,6 +26,10 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from jaxmg._call import plugins  # noqa: E402
+from jaxmg._routines import on_one  # noqa: E402
+
+# Small matrices of tests are for all ranks; on_one_test.py has what one device does for all.
+on_one.MOST = 0
 
 # Examples are the same in every run, and no database stores them.
 settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)

@@ -233,6 +233,7 @@ _HANDLERS = {
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
     "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {"parts": 2}),
     "jaxmg_all_gather": ([_BLOCK], [_BLOCK], {}),
+    "jaxmg_root_exchange": ([_BLOCK, _COLUMN], [_BLOCK, _COLUMN], {"gathers": True}),
     "jaxmg_product": (
         [_BLOCK, _BLOCK],
         [_BLOCK],

@@ -225,7 +225,12 @@ ROUTINES = {
         lambda n: {"refine": "auto", "return_status": True, "return_iterations": True},
     ),
     "potri": Routine(
-        "potri", {"jaxmg_potri": "potri", "jaxmg_product": "product"}, ("a",),
+        "potri",
+        {
+            "jaxmg_potri": "potri", "jaxmg_product": "product",
+            "jaxmg_root_exchange": "root_exchange",
+        },
+        ("a",),
         ("inverse", "status"), _of_inverse, _with_status,
         backends=_ALL, precision=True, benchmark=True,
     ),

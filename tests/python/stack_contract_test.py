@@ -23,7 +23,7 @@ _PIVOTS_OF_STACK = jax.ShapeDtypeStruct((3, 4), np.int32)
 _EXPONENTS_OF_STACK = jax.ShapeDtypeStruct((3,), np.int32)
 _MATRICES = (3, 4, 4)
 _STACKED = {
-    "jaxmg_stacked_cholesky": ([_MATRICES], [_MATRICES], {"upper": False}),
+    "jaxmg_stacked_cholesky": ([_MATRICES], [_MATRICES], {"upper": False, "hermitian": False}),
     "jaxmg_stacked_inv32": ([_MATRICES], [_MATRICES], {}),
     "jaxmg_stacked_lauum": ([_MATRICES], [_MATRICES], {}),
     "jaxmg_stacked_lu": ([_MATRICES], [_MATRICES, _PIVOTS_OF_STACK], {}),

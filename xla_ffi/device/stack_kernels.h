@@ -112,6 +112,12 @@ class StackKernels {
   // and what is above it by 0; with `upper` the upper triangle by U = L^H, and what is below it by
   // 0. The triangle is NaN where A isn't positive definite. Reads only the triangle.
   virtual Status FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) = 0;
+  // The same of the Hermitian part of each matrix, of any range; NaN for one that differs from its
+  // adjoint by more than rounding, 10 n eps times its largest element. On the host.
+  virtual Status FactorHermitian(Stream, bool /*upper*/, int64_t /*count*/, int64_t /*n*/,
+                                 T* /*a*/) {
+    return Status::Fixed(Code::kUnavailable, "this device factors no Hermitian parts");
+  }
 
   // Overwrites each of `count` lower triangular matrices, n x n, or upper ones with `upper`, by its
   // inverse. The other triangle must be 0.

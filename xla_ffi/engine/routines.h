@@ -18,6 +18,7 @@
 #include "xla_ffi/engine/cholesky/potrs.h"
 #include "xla_ffi/engine/core/cyclic.h"
 #include "xla_ffi/engine/core/gather.h"
+#include "xla_ffi/engine/core/root_exchange.h"
 #include "xla_ffi/engine/eigen/eigenproblem.h"
 #include "xla_ffi/engine/eigen/sygvd.h"
 #include "xla_ffi/engine/lu/gesv.h"

@@ -44,6 +44,7 @@
   ROUTINE(hemm, JaxmgHemm)                              \
   ROUTINE(all_gather, JaxmgAllGather)                   \
   ROUTINE(product, JaxmgProduct)                        \
+  ROUTINE(root_exchange, JaxmgRootExchange)             \
   ROUTINE(stacked_cholesky, JaxmgStackedCholesky)       \
   ROUTINE(stacked_lauum, JaxmgStackedLauum)             \
   ROUTINE(stacked_lu, JaxmgStackedLu)                   \

@@ -14,6 +14,17 @@ struct StackedTriangleAttributes {
   }
 };
 
+struct StackedCholeskyAttributes {
+  bool upper;      // the triangle that is read and computed
+  bool hermitian;  // both are read, and must be the same up to rounding
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    visit("upper", attributes.upper);
+    visit("hermitian", attributes.hermitian);
+  }
+};
+
 struct StackedSolveAttributes {
   bool upper, adjoint, unit;  // as in StackedTriangle
 
@@ -65,9 +76,11 @@ CallOutcome InPlace(const char* name, Platform platform, ffi::AnyBuffer a, ffi::
 }
 
 CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> factor,
-                   StackedTriangleAttributes attributes) {
+                   StackedCholeskyAttributes attributes) {
   return InPlace(kCholesky, platform, a, *factor, [&](auto& kernels, auto... operands) {
-    return kernels.FactorCholesky(Stream::kMain, attributes.upper, operands...);
+    return attributes.hermitian
+               ? kernels.FactorHermitian(Stream::kMain, attributes.upper, operands...)
+               : kernels.FactorCholesky(Stream::kMain, attributes.upper, operands...);
   });
 }
 
@@ -119,7 +132,7 @@ CallOutcome Multiply(Platform platform, ffi::AnyBuffer x, ffi::Result<ffi::AnyBu
 }  // namespace jaxmg
 
 JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedCholesky, jaxmg::kCholesky, jaxmg::Factor,
-                           jaxmg::StackedTriangleAttributes,
+                           jaxmg::StackedCholeskyAttributes,
                            xla::ffi::Ffi::Bind()
                                .Ctx<jaxmg::Platform>()
                                .Arg<xla::ffi::AnyBuffer>()    // a, ... x n x n

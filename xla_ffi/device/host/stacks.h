@@ -235,6 +235,12 @@ class HostStacks : public StackKernels<T> {
                 [&](int64_t i, Space&) { return FactorCholeskyOf(upper, n, a + i * n * n); });
   }
 
+  Status FactorHermitian(Stream, bool upper, int64_t count, int64_t n, T* a) override {
+    return Deal(count, 1.0 / 3 * n * n * n + 8.0 * n * n, [&](int64_t i, Space&) {
+      return FactorHermitianOf(upper, n, a + i * n * n);
+    });
+  }
+
   Status InvertTriangle(Stream, bool upper, int64_t count, int64_t n, T* a) override {
     return Deal(count, 1.0 / 3 * n * n * n, [&](int64_t i, Space&) -> Status {
       if (n <= kFewRows) {
@@ -434,6 +440,71 @@ class HostStacks : public StackKernels<T> {
           x = kNan;
       }
     }
+    return Status::Ok();
+  }
+
+  // The largest parts of the elements of one triangle, NaN if one of either isn't finite, and of
+  // their differences from the adjoint of the other. In lanes, which have no wait for each other.
+  struct HermitianSizes {
+    static constexpr int kLanes = 4;
+    R largest[kLanes] = {}, apart[kLanes] = {}, poison[kLanes] = {};
+
+    void Add(int lane, T element, T difference) {
+      const R part = PartOf(element), other = PartOf(difference);
+      largest[lane] = std::max(largest[lane], part);
+      apart[lane] = std::max(apart[lane], other);
+      poison[lane] += (part + other) * 0;  // comparisons lose a NaN
+    }
+    R Largest() const {
+      return *std::max_element(largest, largest + kLanes) +
+             std::accumulate(poison, poison + kLanes, R(0));
+    }
+    R Apart() const { return *std::max_element(apart, apart + kLanes); }
+  };
+
+  static R PartOf(T x) { return std::max(std::abs(std::real(x)), std::abs(std::imag(x))); }
+
+  // Replaces one triangle by that of the Hermitian part.
+  static HermitianSizes TakeHermitianPart(bool upper, int64_t n, T* a) {
+    constexpr int64_t kBlock = 32;
+    constexpr int kLanes = HermitianSizes::kLanes;
+    HermitianSizes sizes;
+    auto visit = [&](int64_t i, int64_t j, int lane) {
+      T &low = a[i * n + j], &high = a[j * n + i];
+      const T apart = Conj(high) - low;
+      sizes.Add(lane, low, apart);
+      // A sum might overflow.
+      if (upper)
+        high -= Conj(apart) * R(0.5);
+      else
+        low += apart * R(0.5);
+    };
+    for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
+      for (int64_t i = j0; i < n; ++i) {
+        const int64_t end = std::min(j0 + kBlock, i + 1);
+        int64_t j = j0;
+        for (; j + kLanes <= end; j += kLanes) {
+          for (int lane = 0; lane < kLanes; ++lane) visit(i, j + lane, lane);
+        }
+        for (; j < end; ++j) visit(i, j, 0);
+      }
+    }
+    return sizes;
+  }
+
+  static Status FactorHermitianOf(bool upper, int64_t n, T* a) {
+    const HermitianSizes sizes = TakeHermitianPart(upper, n, a);
+    const R largest = sizes.Largest();
+    const R rounding = 10 * n * std::numeric_limits<R>::epsilon() * largest;
+    if (!(sizes.Apart() <= rounding)) a[0] = std::numeric_limits<R>::quiet_NaN();
+    // Squares must neither overflow nor underflow, and the root of the power has to be one.
+    constexpr int kModerate = std::numeric_limits<R>::max_exponent / 8;
+    const int root = std::isfinite(largest) && largest > 0 ? std::ilogb(largest) / 2 : 0;
+    const bool scales = std::abs(root) > kModerate;
+    const R down = std::ldexp(R(1), -root), up = std::ldexp(R(1), root);
+    if (scales) std::transform(a, a + n * n, a, [&](const T& x) { return x * down * down; });
+    JAXMG_RETURN_IF_ERROR(FactorCholeskyOf(upper, n, a));
+    if (scales) std::transform(a, a + n * n, a, [&](const T& x) { return x * up; });
     return Status::Ok();
   }
 

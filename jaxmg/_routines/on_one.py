@@ -1,0 +1,142 @@
+"""Programs of `jaxmg.linalg` that one of several CPU devices runs for all.
+
+    rows of all ranks  --root_exchange-->  the first rank: the program  --root_exchange-->  results
+
+The devices of a process share its memory and its cores. A small matrix is done in less time than it
+takes the ranks to meet once, and a program on all ranks has them meet several times.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import blocks, ffi, layouts, plugins
+from jaxmg._transform import batching, derivatives
+
+# The native routine.
+NATIVE = "root_exchange"
+# The matrices for which this is faster, by the square root of their elements; 0: none.
+MOST = 0
+
+
+def is_faster(layout, shape):
+    """Whether one device runs a program on a matrix of this shape for all."""
+    if layout.platform != "cpu" or layout.ranks == 1 or layout.explicit or layout.inside:
+        return False
+    if len(set(layout.processes)) > 1 or not 0 < math.prod(shape) <= MOST**2:
+        return False
+    return plugins.load("cpu").whole_svd_order() > 0  # unless all ranks are to work
+
+
+@dataclasses.dataclass(frozen=True)
+class OnOne:
+    """A `jax_linalg.Program` as one device runs it for all, with the derivatives and the batches of
+    the program on all devices."""
+
+    program: Any
+
+    def __call__(self, call, *arrays):
+        value = _Value(self.program, call)
+        return derivatives.differentiable(
+            lambda *arrays: batching.batchable(value, *arrays),
+            derivatives.as_composed(value.on_all),
+            *arrays,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value(batching.Batchable):
+    program: Any
+    call: Any
+
+    def on_all(self, *arrays):
+        return self.program(self.call, *arrays)
+
+    def batched(self, settled, size, marks, *arrays):
+        return jax.vmap(self.on_all, [0 if mark else None for mark in marks])(*arrays)
+
+    def __call__(self, a, *others):
+        layout = self.call.layout
+        # What the caller has on all devices needs no exchange.
+        gathers = layout.spec != P(None, None)
+        mapped = ffi.over_ranks(
+            layout,
+            functools.partial(self._on_rank, gathers),
+            (layout.row_spec if gathers else P(), *(P() for _ in others)),
+            self._specs(a, *others),
+        )
+        values = mapped(blocks.split_rows(a, layout) if gathers else a, *others)
+        return values
+
+    @functools.cached_property
+    def alone(self):
+        """The `programs.Call` of the device that runs the program."""
+        layout = dataclasses.replace(layouts.alone(self.call.layout.mesh), solo=True)
+        return dataclasses.replace(self.call, layout=layout)
+
+    @functools.cached_property
+    def compute(self):
+        @jax.jit
+        def compute(*arrays):
+            with _compat.alone():
+                return tuple(self.program(self.alone, *arrays))
+
+        return compute
+
+    def _shapes(self, *arrays):
+        m, n = self.call.shape
+        whole = jax.ShapeDtypeStruct((m, n), arrays[0].dtype)
+        return jax.eval_shape(self.compute, whole, *arrays[1:])
+
+    def _specs(self, *arrays):
+        """By rows where a result lies so, and else on all devices."""
+        layout, shapes = self.call.layout, self._shapes(*arrays)
+        by_rows = [
+            spec == layout.row_spec and len(x.shape) == 2 and x.shape[0] % layout.ranks == 0
+            for spec, x in zip(self.call.specs, shapes, strict=True)
+        ]
+        return tuple(layout.row_spec if rows else P() for rows in by_rows)
+
+    def _on_rank(self, gathers, coordinates, a, *others):
+        layout, (m, n) = self.call.layout, self.call.shape
+        specs = self._specs(a, *others)
+        if gathers:
+            shape = jax.ShapeDtypeStruct((m, n), a.dtype)
+            (a,) = _exchange(layout, coordinates, True, (a,), (shape,))
+        shapes = self._shapes(a, *others)
+        values = jax.lax.cond(
+            coordinates.reshape(2)[0] == 0,
+            self.compute,
+            lambda *_: tuple(jnp.zeros(x.shape, x.dtype) for x in shapes),
+            a,
+            *others,
+        )
+        parts = [
+            jax.ShapeDtypeStruct((x.shape[0] // layout.ranks, *x.shape[1:]), x.dtype)
+            if spec == layout.row_spec
+            else x
+            for x, spec in zip(shapes, specs, strict=True)
+        ]
+        moving = [i for i, x in enumerate(parts) if x.size]
+        if not moving:
+            return values
+        moved = _exchange(
+            layout, coordinates, False, [values[i] for i in moving], [parts[i] for i in moving]
+        )
+        empty = [jnp.zeros(x.shape, x.dtype) for x in parts]
+        return tuple(batching.put(empty, moving, moved))
+
+
+def _exchange(layout, coordinates, gathers, arrays, shapes):
+    """Parts of arrays to the first rank, or arrays of that to all."""
+    plugins.load(layout.platform)
+    return ffi.call(
+        f"jaxmg_{NATIVE}", layout, 0, "native", (coordinates, *arrays), tuple(shapes),
+        in_place=0, differing=len(shapes), n=1, gathers=gathers,
+    )  # fmt: skip

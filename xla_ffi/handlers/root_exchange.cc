@@ -1,0 +1,67 @@
+#include "xla_ffi/engine/core/root_exchange.h"
+
+#include <utility>
+
+#include "xla_ffi/handlers/call.h"
+
+namespace jaxmg {
+
+struct RootExchangeAttributes : SquareAttributes {
+  bool gathers;  // arrays to the first rank; otherwise arrays of that to all
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("gathers", attributes.gathers);
+  }
+};
+
+namespace {
+
+constexpr char kName[] = "root_exchange";
+
+PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                        ffi::RemainingArgs sources, ffi::RemainingRets targets,
+                        RootExchangeAttributes attributes) {
+  const int64_t ranks = attributes.ranks;
+  if (ranks < 1 || sources.size() == 0 || sources.size() != targets.size()) {
+    return Refuse(Error(Code::kInvalidArgument, kName, ": ", sources.size(), " operands and ",
+                        targets.size(), " results of ", ranks, " ranks"));
+  }
+  RootExchange exchange = {attributes.gathers, {}};
+  std::optional<ffi::AnyBuffer> first;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto source = sources.get<ffi::AnyBuffer>(i);
+    auto target = targets.get<ffi::AnyBuffer>(i);
+    if (!source.has_value() || !target.has_value()) {
+      return Refuse(Error(Code::kInvalidArgument, kName, ": array ", i, " is no array"));
+    }
+    const auto from = static_cast<int64_t>(source->size_bytes());
+    const auto to = static_cast<int64_t>((**target).size_bytes());
+    const int64_t part = exchange.gathers ? from : to, whole = exchange.gathers ? to : from;
+    if (source->element_type() != (**target).element_type() ||
+        (part != whole && (part > whole || part * ranks < whole))) {
+      return Refuse(Error(Code::kInvalidArgument, kName, ": array ", i, ": ", ranks, " parts of ",
+                          part, " bytes are no array of ", whole));
+    }
+    exchange.pieces.push_back({DataOf<void>(*source), DataOf<void>(**target), part, whole});
+    if (i == 0) first = *source;
+  }
+  auto program = [exchange](const RankContext& context) {
+    return RootExchangeRoutine(context, exchange);
+  };
+  const CallSite site = SiteOf(kName, platform, coordinates, *first, attributes, attributes.n);
+  return LaunchForAll<RootExchange>(
+      platform, site, program, true, [](const Tuning&) { return true; }, exchange,
+      &RootExchangeForAll);
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE(JaxmgRootExchange, jaxmg::kName, jaxmg::Exchange,
+                     jaxmg::RootExchangeAttributes,
+                     JAXMG_BIND()
+                         .RemainingArgs()   // parts of arrays, or whole ones
+                         .RemainingRets(),  // the others
+                     jaxmg::kNativeAlone);

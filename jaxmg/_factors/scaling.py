@@ -6,6 +6,7 @@ aren't, and scale its solution back.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -328,7 +329,7 @@ def log_det_of_scaled(function, a, passes_largest=False):
     down = jnp.where(near, jnp.ones_like(down), down)
     named = {"largest": times_scale(size, down)} if passes_largest else {}
     sign, log = function(times_scale(a, over(down, 2)), **named)
-    return sign, log - exponent_of_power(down).astype(log.dtype) * (a.shape[-1] * np.log(2))
+    return sign, log - exponent_of_power(down).astype(log.dtype) * (a.shape[-1] * math.log(2))
 
 
 def exp_times_power(log, exponent):

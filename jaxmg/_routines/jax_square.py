@@ -352,7 +352,8 @@ def _log_det_general(call, a):
 def determinant(call, a):
     function = _by_structure(call, _determinant_definite, _determinant_general)
     size = scaling.largest(jax.lax.stop_gradient(a))
-    down, up = scaling.powers_of(size)
+    # A matrix of zeros keeps its scale, by which tangents are multiplied too.
+    down, up = scaling.powers_of(jnp.where(scaling.magnitude(size) > 0, size, 1))
     exponent = len(a) * scaling.exponent_of_power(up)
     a, size = (scaling.times_scale(x, down) for x in (a, size))
     return (function(a, exponent, largest=size),)

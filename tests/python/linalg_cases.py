@@ -58,7 +58,7 @@ def _householder_product(a):
 
 
 def _qr_multiply(a):
-    return linalg.qr_multiply(a, jnp.ones(a.shape[-2]))
+    return linalg.qr_multiply(a, jnp.ones(a.shape[-2], a.dtype))
 
 
 def _rcond(a):

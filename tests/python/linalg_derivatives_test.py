@@ -277,6 +277,27 @@ def test_a_zero_determinant_has_cofactors(n, ranks, tile, k, dtype):
     np.testing.assert_allclose(gradient, expected, atol=50 * np.finfo(dtype).eps * size)
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "n, ranks, batch, dtype",
+    cases.broad(
+        itertools.product((1, 2, 3), (1, 4), (False, True), ("float32", "complex128")),
+        lambda n, ranks, batch, dtype: (n, ranks, batch) == (1, 4, False) and dtype == "float32",
+    ),
+)
+def test_determinants_of_zeros(n, ranks, batch, dtype):
+    """The derivative is that of the determinant of order 1, else 0, in both modes."""
+    det = functools.partial(linalg.det, mesh=cases.line(ranks))
+    a = np.zeros((4,) * batch + (n, n), dtype)
+    moved = cases.normal(cases.rng(1), a.shape, dtype)
+    expected = moved[..., 0, 0] if n == 1 else np.zeros(a.shape[:-2])
+    value, tangent = jax.jit(functools.partial(jax.jvp, det))((a,), (moved,))
+    np.testing.assert_array_equal(value, 0)
+    np.testing.assert_allclose(tangent, expected, rtol=1e-6, atol=1e-6)
+    (gradient,) = jax.jit(lambda a: jax.vjp(det, a)[1](jnp.ones_like(value)))(a)
+    np.testing.assert_allclose(gradient, np.full(a.shape, n == 1), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.breadth
 def test_zero_determinants():
     """Derivatives are right in batches and with several zero pivots; second derivatives at a zero

@@ -7,6 +7,7 @@ import itertools
 import cases
 import jax
 import jax.numpy as jnp
+import linalg_cases
 import numpy as np
 import pytest
 import scipy.linalg
@@ -513,6 +514,21 @@ def test_dtypes_are_promoted_as_jax_does(kind, of_a, of_b):
             found, expected = ours(a, b), theirs(a, b)
         assert found.dtype == expected.dtype
         _close(found, expected, found.dtype)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("dtype", ["float32", cases.breadth("complex64")])
+@pytest.mark.parametrize("leading", [(), cases.breadth((4,))], ids=["single", "batch"])
+def test_single_precision_stays_single(dtype, leading):
+    """With JAX's 64-bit dtypes, of every function."""
+    if leading and not _compat.TRANSFORMS:
+        pytest.skip("batches need JAX 0.10")
+    for name, case in linalg_cases.TABLE.items():
+        shape = linalg_cases.matrices(case.kind, leading).shape
+        with cases.context(cases.line(4)):
+            found = jax.eval_shape(case.call, jax.ShapeDtypeStruct(shape, dtype))
+        dtypes = {str(x.dtype) for x in jax.tree.leaves(found)}
+        assert not dtypes & {"float64", "complex128"}, (name, dtypes)
 
 
 @pytest.mark.extended

@@ -65,7 +65,7 @@ _NOT_DIFFERENTIABLE = "cond, estimated", "matrix_rank", "svd, full", "svd_lowran
 # The maximum number of operations of a program, and the larger programs. expm has five approximants
 # and chooses the number of squarings; svd_lowrank and estimated condition numbers have loops.
 _MOST = {"value": 160, "gradient": 470}
-_LARGER = {("expm", "value"): 710, ("expm", "gradient"): 1510}
+_LARGER = {("det", "value"): 170, ("expm", "value"): 710, ("expm", "gradient"): 1510}
 
 
 def _gradient(function):
@@ -106,7 +106,7 @@ _LARGER_COMPILED = {
     "cho_solve": 315,
     "cond of sums": 325,
     "cond, estimated": 375,
-    "det": 320,
+    "det": 345,
     "expm": 2110,
     "solve": 350,
     "svd of Hermitian": 305,

@@ -1,5 +1,5 @@
 // Device: the interface of the engine's algorithms to the hardware of one rank. It has streams,
-// events, memory and copies; blas.h has tile operations, matrix_solver.h operations on whole
+// events, memory and copies. blas.h has tile operations, matrix_solver.h operations on whole
 // matrices, eigen_kernels.h the stages of an eigensolver, status_kernels.h the outcome.
 //
 // Work is enqueued on a rank's streams in program order; events order it between streams, as in
@@ -47,7 +47,7 @@ class Event {
   virtual ~Event() = default;
   // Returns the SharedEvent if other processes can wait for the event, else null.
   virtual const SharedEvent* shared() const { return nullptr; }
-  // Whether the event is known to have passed, on any device.
+  // Returns whether the event is known to have passed, on any device.
   virtual bool passed() const { return false; }
 };
 
@@ -88,25 +88,27 @@ class Buffer {
 // Parameters of algorithms on a device. The values are measured.
 struct Tuning {
   // 0: one TRSM solves a panel in place. Otherwise a panel is solved out of place in pieces of this
-  // many columns: a product subtracts the earlier pieces, and SolveRight solves the piece.
+  // number of columns: a product subtracts the earlier pieces, and SolveRight solves the piece.
   int64_t panel_block = 0;
-  // Whether ranks read panels in the owner's memory. This needs memory that all ranks can access,
-  // and panels that are solved in place.
+  // Whether ranks read panels in the owner's memory. All ranks must be able to access it, and
+  // panels must be solved in place.
   bool borrow_panels = false;
-  // Whether panels pass from rank to rank piece by piece, instead of from their owner to all.
+  // Whether panels pass from rank to rank piece by piece, instead of going from their owner to all
+  // ranks.
   bool chain = false;
-  // The maximum number of contiguous columns that one product of a trailing update spans; their
-  // rows of the panel are gathered first. 0: one product per tile, without gathering.
+  // The maximum number of contiguous columns in one product of a trailing update; their rows of the
+  // panel are gathered first. 0: one product per tile, without gathering.
   int64_t group_columns = 0;
   // The total width of the panels in one update of the trailing matrix, if panels are out of place
-  // and tiles are narrower. Larger values make products deeper and take more workspace.
+  // and tiles are narrower. Larger values make products deeper and need more workspace.
   int64_t update_depth = 0;
   // The default tile width, which is reduced if a rank would get fewer tiles than least_tiles. More
   // tiles balance the work better, but each is a step of the critical path.
   int64_t usual_tile = 256;
   int64_t least_tiles = 4;
-  // The default tile width of QR, where it is narrower; 0: the usual one. Several ranks use half of
-  // it below order qr_wide_order, since they wait for a tile column, whose own products are small.
+  // The default tile width of QR, if it is less than the usual one; 0: the usual one. Several ranks
+  // use half of it below order qr_wide_order, because they wait for a tile column, whose own
+  // products are small.
   int64_t qr_tile = 0;
   int64_t qr_wide_order = 0;
   // The order from which one rank solves general systems in double precision in tiles of twice the
@@ -122,52 +124,53 @@ struct Tuning {
   int64_t whole_lu_order = 0;
   int64_t whole_lu_order_float32 = 0;
   // The orders up to which the library factors a whole general matrix faster than the device's own
-  // panels do, in single precision and in double.
+  // panels, in single and in double precision.
   int64_t library_lu_order = 0;
   int64_t library_lu_order_double = 0;
   int64_t gather_to_solve = 0;
   int64_t gather_to_invert = 0;
-  // The order up to which one rank inverts LU factors out of place, whatever tile width the caller
-  // names.
+  // The order up to which one rank inverts LU factors out of place, whatever the caller's tile
+  // width.
   int64_t whole_inverse_order = 0;
-  // The order from which kChosen means kF16x3, which is faster there than float32 products and as
-  // accurate; 0: never. Multiplied by 3/5 for complex64.
+  // The order from which kChosen means kF16x3, which is then faster than float32 products and
+  // equally accurate; 0: never. Multiplied by 3/5 for complex64.
   int64_t parts_order = 0;
   // Whether products of parts can scale their factors (kScaledF16x3).
   bool scales_products = true;
-  // The memory in which a device moves rows of the columns of L, all interchanges of a column at
+  // The memory in which a device moves rows of L's columns, with all interchanges of a column at
   // once; 0: it needs none.
   int64_t swap_bytes = 0;
   // The size of a chunk in a redistribution. On the host a chunk should stay in a cache until the
   // receiver copies it; between GPUs its transfer should take longer than the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
-  // The bytes of columns that are multiplied repeatedly from the left at a time, so that they stay
+  // The bytes of columns that are repeatedly multiplied from the left together, so that they stay
   // in a cache. 0: all columns at once.
   int64_t resident_bytes = 0;
   // The order of the diagonal blocks whose inverses are used in substitution: on a GPU products
   // take less time than a TRSV. 0: no inverses.
   int64_t inverse_order = 0;
-  // The most right-hand sides for which substitution with a triangle is one launch of our own
-  // kernel (cuda/triangular.cuh); 0: the library's TRSM and TRSV.
+  // The maximum number of right-hand sides for which substitution with a triangle is one launch of
+  // our own kernel (cuda/triangular.cuh); 0: the library's TRSM and TRSV.
   int64_t few_right_hand_sides = 0;
-  // The most right-hand sides for which a single rank solves with an LU factor of several tiles in
-  // one such launch; 0: always tile by tile.
+  // The maximum number of right-hand sides for which a single rank solves with an LU factor of
+  // several tiles in one such launch; 0: always tile by tile.
   int64_t right_hand_sides_at_once = 0;
-  // Whether one rank computes what all need alike, of few rows and columns, and sends it to the
-  // others: LAPACKs of several host devices hold each other up. Otherwise each rank does.
+  // Whether one rank computes small results that all ranks need and sends them to the others,
+  // because LAPACK calls of several host devices slow each other down. Otherwise each rank computes
+  // them.
   bool small_on_one = false;
-  // What one rank does for all by the device's solver of a whole matrix (matrix_solver.h), because
-  // it is faster than the ranks together, which share its processors: linear systems and inverses
-  // up to whole_solve_order, if all ranks are in one process; singular value decompositions
-  // up to whole_svd_order, and QR decompositions of up to whole_qr_columns columns that aren't tall
-  // or of up to whole_qr_elements elements. 0: none.
+  // Problems that one rank solves for all with the device's solver of a whole matrix
+  // (matrix_solver.h), because it is faster than the ranks together, which share its processors:
+  // linear systems and inverses up to whole_solve_order, if all ranks are in one process; singular
+  // value decompositions up to whole_svd_order; and QR decompositions that aren't tall of up to
+  // whole_qr_columns columns, or of up to whole_qr_elements elements. 0: none.
   int64_t whole_solve_order = 0;
   int64_t whole_svd_order = 0;
   int64_t whole_qr_columns = 0;
   int64_t whole_qr_elements = 0;
   // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
   // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
-  // stages_alone, and stages_alone_values without eigenvectors, are the orders from which a single
+  // stages_alone, and without eigenvectors stages_alone_values, are the orders from which a single
   // rank uses the engine's stages instead of the device's own solver.
   int64_t spread_eigen = 0;
   int64_t spread_values = 0;
@@ -178,16 +181,17 @@ struct Tuning {
     spread_eigen = spread_values = spread_complex = order;
     stages_alone = stages_alone_values = order;
   }
-  // The subdiagonals of the intermediate band matrix, and those for complex128.
+  // The number of subdiagonals of the intermediate band matrix, also for complex128.
   int64_t band_width = 32;
   int64_t band_width_complex128 = 32;
   // The columns of the blocks in which a single rank reduces its matrix to a band. Only the part
-  // below a block's diagonal is updated, which halves the operations of updates but makes two
-  // products of each product with the matrix. 0: the whole matrix at once.
+  // below a block's diagonal is updated. This halves the operations of updates, but splits each
+  // product with the matrix into two. 0: the whole matrix at once.
   int64_t triangle_columns = 0;
-  // The sweeps whose reflectors are applied at once: larger groups make products deeper, but take 1
-  // + sweep_group / band_width times the operations. And the sweeps that are chased and sent at
-  // once, enough for a device that chases many sweeps concurrently.
+  // sweep_group is the number of sweeps whose reflectors are applied at once: larger groups make
+  // products deeper, but take 1 + sweep_group / band_width times the operations. sweep_bundle is
+  // the number of sweeps that are chased and sent at once; a device that chases many sweeps
+  // concurrently needs many.
   int64_t sweep_group = 16;
   int64_t sweep_bundle = 16;
   // The approximate workspace of Syevd in multiples of the matrix, with and without eigenvectors.
@@ -215,7 +219,7 @@ struct Bytes {
 };
 
 template <typename T>
-using BlasByPrecision = std::array<Blas<T>*, kNumPrecisions>;  // none is asked for kChosen's
+using BlasByPrecision = std::array<Blas<T>*, kNumPrecisions>;  // kChosen's entry is never used
 
 class Device {
  public:
@@ -237,8 +241,8 @@ class Device {
 
   // Blocks the calling thread until the device has reached the event. Any thread may call it.
   virtual Status AwaitOnHost(const Event&) { return Status::Ok(); }
-  // Sets *passed to whether the device has reached one of its events. May change the current device
-  // of a thread that is no rank's.
+  // Sets *passed to whether the device has reached the event. May change the current device of a
+  // thread that runs no rank.
   virtual Status HasPassed(const Event&, bool* passed) {
     *passed = true;
     return Status::Ok();
@@ -255,8 +259,8 @@ class Device {
   // Copies between blocks of equal height and columns that do not overlap. The source may be on
   // another device of the same process.
   virtual Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) = 0;
-  // The same if both blocks are on this device, for large blocks while it has no other work.
-  // Pitches and heights must be multiples of 4, as they are for every dtype.
+  // As Copy, if both blocks are on this device, for large blocks while the device has no other
+  // work. Pitches and heights must be multiples of 4, as they are for every dtype.
   virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }
@@ -271,7 +275,7 @@ class Device {
     }
     return Status::Ok();
   }
-  // Copy from another device, for messages; optimized for small ones.
+  // As Copy, from another device, for messages; optimized for small ones.
   virtual Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }
@@ -280,7 +284,7 @@ class Device {
   // Creates the handles of operations, so that a failure occurs before the ranks start to work.
   virtual Status ReserveHandles() { return Status::Ok(); }
 
-  // Tile operations, with products of this precision or a higher one.
+  // Tile operations with products of at least this precision.
   template <typename T>
   Blas<T>& blas(Precision precision = Precision::kHighest);
   template <typename T>
@@ -317,13 +321,13 @@ class Device {
   }
   StatusKernels& status() { return *status_; }
 
-  // For timelines: names the work that the stream is given between the two calls. Pairs may be
-  // nested; use Range.
+  // For timelines: names the work that is enqueued on the stream between the two calls. Pairs may
+  // be nested; use Range.
   virtual void BeginRange(Stream, const char* /*name*/, int64_t /*index*/) {}
   virtual void EndRange(Stream) {}
 
-  // Between the two calls the other ranks of the call wait for this one, which may use what all
-  // of them share: processors, on the host. Use WorksAlone.
+  // Between the two calls the other ranks of the call wait for this one, so it may use the
+  // resources that they share: processors, on the host. Use WorksAlone.
   virtual void BeginAlone() {}
   virtual void EndAlone() {}
   // Waits for all ranges so far and returns them.
@@ -331,7 +335,7 @@ class Device {
 
  protected:
   // Sets the operations that the device offers. A subclass must call Offer for every dtype, with
-  // tile operations for each Precision; they may be the same object for several.
+  // tile operations for each Precision. Several precisions may use the same object.
   void Offer(StatusKernels& status) { status_ = &status; }
   template <typename T>
   void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
@@ -367,7 +371,7 @@ Blas<T>& Device::blas(Precision precision) {
   return *std::get<Operations<T>>(operations_).blas[kLower ? static_cast<int>(precision) : 0];
 }
 
-// Names the work that a stream is given during the lifetime of this object.
+// Names the work that is enqueued on a stream during the lifetime of this object.
 class Range {
  public:
   Range(Device& device, Stream stream, const char* name, int64_t index)

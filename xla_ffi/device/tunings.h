@@ -1,5 +1,5 @@
-// The tunings of all devices, without dependence on their libraries, so that every plugin can plan
-// calls for any of them.
+// The tunings of all devices, independent of their libraries, so that every plugin can plan calls
+// for any device.
 #ifndef JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 #define JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 
@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// Which ranks solve an eigenproblem: kAuto depends on the order of the matrix, kOne uses the
+// Which ranks solve an eigenproblem: kAuto decides by the order of the matrix, kOne uses the
 // device's solver on one rank, kAll the engine on all ranks. A setting of the process, for tests
 // and measurements.
 enum class Eigensolver { kAuto, kOne, kAll };
@@ -27,8 +27,8 @@ inline void ChooseEigensolver(Tuning* tuning) {
   tuning->ShareEigenproblemsFrom(chosen == Eigensolver::kAll ? 1 : 0);
 }
 
-// Whether one rank of several CPU devices does for all what LAPACK does faster alone. A setting of
-// the process, for tests and measurements.
+// Whether one rank of several CPU devices computes for all where LAPACK is faster alone. A setting
+// of the process, for tests and measurements.
 inline std::atomic<bool>& WholeMatricesSetting() {
   static std::atomic<bool> whole{true};
   return whole;

@@ -42,7 +42,7 @@ class HostMerge {
         tau_(k),
         refined_(k) {
     std::iota(order_.begin(), order_.end(), 0);
-    // Poles that are NaN are the last ones.
+    // Sorts NaN poles to the end.
     auto key = [&](int64_t i) {
       return std::make_tuple(std::isnan(high[i]), std::isnan(high[i]) ? 0 : high[i], low[i]);
     };
@@ -61,7 +61,7 @@ class HostMerge {
     const Poles poles(k_, d(), z_.data());
     for (int64_t j = 0; j < k_; ++j) {
       secular::Root<R, Poles, secular::TwoPartPole<R>> root(poles, k_, d(), z_.data(), rho_, j);
-      (void)root.Find(kMostSecularEvaluations);  // the last iterate is used, converged or not
+      (void)root.Find(kMostSecularEvaluations);  // uses the last iterate, converged or not
       origin_high_[j] = root.origin().high;
       origin_low_[j] = root.origin().low;
       tau_[j] = root.tau();
@@ -74,7 +74,7 @@ class HostMerge {
     }
   }
 
-  // The results of merge `index`.
+  // Writes the results of merge `index`.
   void Write(int64_t index, const MergedPairs<R>& pairs) const {
     const int64_t half = k_ / 2;
     R* const vectors = pairs.vectors + index * k_ * k_;
@@ -86,7 +86,7 @@ class HostMerge {
         u[order_[place]] = value;
         largest = std::max(largest, std::abs(value));
       }
-      for (R& value : u) {  // whose squares might overflow
+      for (R& value : u) {  // its squares might overflow
         value /= largest;
         sum += value * value;
       }
@@ -111,7 +111,7 @@ class HostMerge {
   std::vector<R> high_, low_, z_, origin_high_, origin_low_, tau_, refined_;
 };
 
-// A lower triangular matrix. With `upper` its transpose is what is stored.
+// A lower triangular matrix. If `upper`, its transpose is stored.
 template <typename T>
 struct HostLower {
   HostLower(T* a, int64_t n, bool upper) : n(n), a_(a), upper_(upper) {}
@@ -247,7 +247,7 @@ class HostStacks : public StackKernels<T> {
         InvertLower(HostLower<T>(a + i * n * n, n, upper));
         return Status::Ok();
       }
-      // Column-major, it is the transposed triangle.
+      // In column-major order this is the transposed triangle.
       char uplo = upper ? 'L' : 'U', diag = 'N';
       LapackInts ints(n);
       JAXMG_CHECK_LAPACK(trtri, ints);
@@ -278,7 +278,7 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
-  // To BLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, by the same op.
+  // To BLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, with the same op.
   Status Multiply(Stream stream, Op op_x, Op op_y, int64_t count, int64_t m, int64_t n, int64_t k,
                   const T* x, const T* y, T* product) override {
     return MultiplyEach(stream, count, op_y, op_x, n, m, k, 1, y, x, 0, product);
@@ -292,8 +292,8 @@ class HostStacks : public StackKernels<T> {
     });
   }
 
-  // Row-major A is A^T = W S Z^H to LAPACK: U^T = Z^H and V^H = W^T, whose rows lie as columns
-  // there.
+  // To LAPACK, row-major A is A^T = W S Z^H: U^T = Z^H and V^H = W^T, whose rows are stored as
+  // columns there.
   Status Decompose(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* u, R* s,
                    T* vh) override {
     const int64_t k = std::min(m, n);
@@ -347,7 +347,7 @@ class HostStacks : public StackKernels<T> {
   }
 
  private:
-  // C := alpha op(A) op(B) + beta C of dense column-major matrices.
+  // C := alpha op(A) op(B) + beta C for dense column-major matrices.
   Status MultiplyEach(Stream stream, int64_t count, Op op_a, Op op_b, int64_t m, int64_t n,
                       int64_t k, R alpha, const T* a, const T* b, R beta, T* c) {
     return Deal(count, 2.0 * m * n * k, [&](int64_t i, Space&) {
@@ -357,13 +357,13 @@ class HostStacks : public StackKernels<T> {
     });
   }
 
-  // What a thread computes in, one matrix after the other.
+  // A thread's workspace, reused from one matrix to the next.
   struct Space {
     std::vector<T> turned, others, work, taus;
     std::vector<int> ints;
   };
 
-  // Calls function(i, space) of each matrix, on the cores that there are.
+  // Calls function(i, space) for each matrix, on all available cores.
   template <typename Function>
   static Status Deal(int64_t count, double operations, const Function& function) {
     return DealOut(count, (kIsComplex<T> ? 4 : 1) * operations, [&](int64_t begin, int64_t end) {
@@ -373,7 +373,7 @@ class HostStacks : public StackKernels<T> {
     });
   }
 
-  // The rows up to which a loop is faster than a call of LAPACK.
+  // The number of rows up to which a loop is faster than a call of LAPACK.
   static constexpr int64_t kFewRows = 8;
 
   static bool IsFinite(int64_t count, const T* a) {
@@ -382,7 +382,7 @@ class HostStacks : public StackKernels<T> {
     });
   }
 
-  // b (n x m, column by column) := A^T, of m x n, in blocks that a cache holds.
+  // b (n x m, column-major) := A^T for A m x n, in blocks that fit into a cache.
   static void Turn(int64_t m, int64_t n, const T* a, T* b) {
     constexpr int64_t kBlock = 32;
     for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
@@ -395,7 +395,7 @@ class HostStacks : public StackKernels<T> {
   }
 
   Status FactorLuOf(int64_t n, T* a, int32_t* pivots, Space& space) {
-    // LAPACK's search for the largest of NaNs may find none, and the place of no row.
+    // LAPACK's search for the largest of NaNs may fail and return a row that doesn't exist.
     if (n <= kFewRows || !IsFinite(n * n, a)) {
       FactorOne(n, a, pivots);
       return Status::Ok();
@@ -416,7 +416,7 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
-  // Row-major lower is column-major upper, of the conjugate.
+  // A row-major lower triangle is a column-major upper one of the conjugate.
   static Status FactorCholeskyOf(bool upper, int64_t n, T* a) {
     const HostLower<T> lower(a, n, upper);
     if (n <= kFewRows) {
@@ -443,8 +443,9 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
-  // The largest parts of the elements of one triangle, NaN if one of either isn't finite, and of
-  // their differences from the adjoint of the other. In lanes, which have no wait for each other.
+  // The largest real or imaginary parts of one triangle's elements, and of their differences from
+  // the other triangle's adjoint. The former is NaN if any of these isn't finite. Lanes don't have
+  // to wait for each other.
   struct HermitianSizes {
     static constexpr int kLanes = 4;
     R largest[kLanes] = {}, apart[kLanes] = {}, poison[kLanes] = {};
@@ -453,7 +454,7 @@ class HostStacks : public StackKernels<T> {
       const R part = PartOf(element), other = PartOf(difference);
       largest[lane] = std::max(largest[lane], part);
       apart[lane] = std::max(apart[lane], other);
-      poison[lane] += (part + other) * 0;  // comparisons lose a NaN
+      poison[lane] += (part + other) * 0;  // comparisons would lose NaN
     }
     R Largest() const {
       return *std::max_element(largest, largest + kLanes) +
@@ -464,7 +465,7 @@ class HostStacks : public StackKernels<T> {
 
   static R PartOf(T x) { return std::max(std::abs(std::real(x)), std::abs(std::imag(x))); }
 
-  // Replaces one triangle by that of the Hermitian part.
+  // Replaces one triangle with the Hermitian part's. Returns the sizes.
   static HermitianSizes TakeHermitianPart(bool upper, int64_t n, T* a) {
     constexpr int64_t kBlock = 32;
     constexpr int kLanes = HermitianSizes::kLanes;
@@ -473,7 +474,7 @@ class HostStacks : public StackKernels<T> {
       T &low = a[i * n + j], &high = a[j * n + i];
       const T apart = Conj(high) - low;
       sizes.Add(lane, low, apart);
-      // A sum might overflow.
+      // Adds half of the difference, because a sum might overflow.
       if (upper)
         high -= Conj(apart) * R(0.5);
       else
@@ -497,7 +498,8 @@ class HostStacks : public StackKernels<T> {
     const R largest = sizes.Largest();
     const R rounding = 10 * n * std::numeric_limits<R>::epsilon() * largest;
     if (!(sizes.Apart() <= rounding)) a[0] = std::numeric_limits<R>::quiet_NaN();
-    // Squares must neither overflow nor underflow, and the root of the power has to be one.
+    // Squares must neither overflow nor underflow. The scale is an even power of two, so that its
+    // square root is also a power of two.
     constexpr int kModerate = std::numeric_limits<R>::max_exponent / 8;
     const int root = std::isfinite(largest) && largest > 0 ? std::ilogb(largest) / 2 : 0;
     const bool scales = std::abs(root) > kModerate;
@@ -508,14 +510,15 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
-  // T X = B: of BLAS's columns X^T T^T = B^T.
+  // Solves T X = B. To BLAS the columns are X^T T^T = B^T.
   static Status SolveTriangleOf(StackedTriangle triangle, int64_t n, int64_t nrhs, const T* a,
                                 T* b) {
     char side = 'R', uplo = triangle.upper ? 'L' : 'U', diag = triangle.unit ? 'U' : 'N';
     T one = 1;
     LapackInts ints(nrhs, n);
     JAXMG_CHECK_LAPACK(trsm, ints);
-    // X^T conj(T) = B^T of an adjoint: conj(X)^T T = conj(B)^T, T the transpose of what BLAS sees.
+    // An adjoint has X^T conj(T) = B^T, or conj(X)^T T = conj(B)^T; T is the transpose of BLAS's
+    // matrix.
     char trans = triangle.adjoint ? 'T' : 'N';
     const bool conjugates = triangle.adjoint && kIsComplex<T>;
     if (conjugates) std::transform(b, b + n * nrhs, b, [](const T& x) { return Conj(x); });
@@ -604,7 +607,7 @@ class HostStacks : public StackKernels<T> {
     }
   }
 
-  // What LAPACK takes the largest of.
+  // The magnitude by which LAPACK selects pivots.
   static R Size(T x) { return std::abs(std::real(x)) + std::abs(std::imag(x)); }
 
   Blas<T>& blas_;

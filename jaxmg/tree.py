@@ -349,10 +349,10 @@ def inverse_pth_root(
         method: Algorithm.
 
             - "eigh": eigenvalues and eigenvectors.
-            - "newton": the coupled Newton iteration (C.-H. Guo and N. J. Higham, 2006): about log(1
-              / epsilon) + 6 steps of 2 log2(p) + 2 products. Power iteration (100 steps) computes
-              w; w and the ridge are too small by a few percent if the largest eigenvalues are
-              close.
+            - "newton": the coupled Newton iteration (C.-H. Guo and N. J. Higham, 2006): about
+              (log(1 / epsilon) + 6) steps, each of (2 log2(p) + 2) products. Power iteration (100
+              steps) computes w; w and the ridge are too small by a few percent if the largest
+              eigenvalues are close.
         mesh, matrix_specs: As in `map`.
 
     Returns:

@@ -16,7 +16,7 @@ TOOLS = pathlib.Path(__file__).parents[1] / "tools"
 VERSION = "7.6.5"  # no release, so that the scripts can't know it
 GITHUB = "https://github.com"
 RELEASE = "/bazelbuild/bazelisk/releases/download/v1.28.1/bazelisk-linux-"
-# Commands that a machine may lack, or has as stand-ins.
+# Commands that a `Machine` lacks, or has stand-ins for.
 HIDDEN = {"apt-cache", "apt-get", "bazel", "bazelisk", "curl", "dpkg-deb", "python3", "uname"}
 DOWNLOADERS = ["curl", "python3"] if shutil.which("curl") else ["python3"]
 

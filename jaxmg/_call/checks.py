@@ -156,7 +156,7 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
         raise ValueError(
             f"{routine}: {name} must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
-            + (". With rows of padding in it pass pad=False" if padded else "")
+            + (". If it has rows of padding, pass pad=False" if padded else "")
             + _of_batches(value)
         )
 

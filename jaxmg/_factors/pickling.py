@@ -66,7 +66,7 @@ class Pickled(portable.Portable):
             "specs": {name: _spec(array) for name, array in arrays.items()},
             "values": {**values, **{name: np.asarray(x) for name, x in arrays.items()}},
         }
-        return self._restore, (state,)  # a class method, so that only the class is named
+        return self._restore, (state,)  # a class method, so the pickle names no private module
 
     @classmethod
     def _restore(cls, state):

@@ -85,7 +85,7 @@ def largest(x, axis=None, keepdims=False):
     """Returns the largest magnitude, for complex numbers of their parts; NaN if there is a NaN."""
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(each % x.ndim for each in axes)
-    # Fewer operations than `magnitude`, whose comparison with 0 stays one of integers on CPUs.
+    # Fewer operations than `magnitude`. CPUs would compare these bits with 0 as floats.
     parts = (x.real, x.imag) if _is_complex(x) else (x,)
     of_parts = (_Format(part.dtype).bits(jax.lax.abs(part)) for part in parts)
     bits = jax.lax.reduce_max(functools.reduce(jnp.maximum, of_parts), axes)

@@ -190,7 +190,7 @@ def _by_tiles(call, a, b, damp):
 
 
 def _damped(call, a, b, damp):
-    """Returns (A, b) of a problem without ``damp``. The first n rows of its solution are x."""
+    """Returns (A, b) of the equivalent problem without ``damp``, whose solution begins with x."""
     (m, n), layout = a.shape, call.layout
     shift = damp.astype(a.dtype) * jnp.eye(min(m, n), dtype=a.dtype)
     a, b, shift = (blocks.replicate(x, layout) for x in (a, b, shift))

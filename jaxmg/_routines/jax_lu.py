@@ -44,7 +44,7 @@ def lu_factor(
         with row piv[i], counted from 0.
 
     Cost: that of `jaxmg.lu_factor` and two transpositions, for which all devices exchange blocks.
-    Derivatives for m != n take products and a few matrices of order max(m, n), as in JAX. Memory:
+    Derivatives for m != n multiply and store a few matrices of order max(m, n), as in JAX. Memory:
     twice A's. `jaxmg.lu_factor` saves the transpositions, and its factor has an inverse and a
     determinant.
 

@@ -132,7 +132,7 @@ def qr(
     how, pivoting = _MODES[mode], bool(pivoting)
     if pivoting and how not in ("reduced", "r"):
         raise NotImplementedError(
-            f"linalg.qr: pivoting=True is there for mode 'reduced' and 'r', not for {mode!r}"
+            f"linalg.qr: pivoting=True works only with mode 'reduced' or 'r', not with {mode!r}"
         )
     m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
     program = pivoted if pivoting else decomposed

@@ -120,9 +120,9 @@ def inv(
     Returns:
         The inverse, (n, n), of a's dtype and sharding, with infinity or NaN if ``a`` is singular.
 
-    Cost: that of `jaxmg.potri` if ``a`` is Hermitian positive definite, else that of
-    `jaxmg.getri`, twice as much. An indefinite ``a`` that is Hermitian with a positive diagonal
-    also costs a failed `jaxmg.potri`.
+    Cost: that of `jaxmg.potri` if ``a`` is Hermitian positive definite, else twice as much, as
+    `jaxmg.getri`. An indefinite ``a`` that is Hermitian with a positive diagonal also costs a
+    failed `jaxmg.potri`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`.
@@ -156,9 +156,8 @@ def slogdet(
         A `SlogdetResult` (sign, logabsdet). The sign is a scalar of a's dtype and absolute value 1;
         logabsdet is a real scalar. They are 0 and -inf if ``a`` is singular.
 
-    Cost: that of `jaxmg.cho_factor` if ``a`` is Hermitian positive definite, else that of
-    `jaxmg.lu_factor`, twice as much. `jaxmg.potrs` and `jaxmg.gesv` return the determinant with a
-    solution.
+    Cost: that of `jaxmg.cho_factor` if ``a`` is Hermitian positive definite, else twice as much,
+    as `jaxmg.lu_factor`. `jaxmg.potrs` and `jaxmg.gesv` return the determinant with a solution.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.

@@ -123,16 +123,16 @@ def sygvd(
         - w, (n,), has the eigenvalues: real, ascending, replicated.
         - x, (n, n), has the eigenvectors in its columns, of a's dtype and sharding; ``x^H b x`` is
           the identity.
-        - status is an int32 scalar: 0, or LAPACK's info: up to n, that of `syevd`; n + k if the
-          leading minor of b of order k is not positive definite; another value if a matrix has NaN
-          or infinity. If it is not 0, w and x are NaN.
+        - status is an int32 scalar: 0, or LAPACK's info: at most n, as `syevd` returns it, or n + k
+          if b's leading minor of order k is not positive definite; another value if a matrix has
+          NaN or infinity. If it is not 0, w and x are NaN.
 
     The errors of w and of ``x^H b x = I`` grow with the condition of b, as LAPACK's (LAPACK Users'
     Guide).
 
     Cost: that of `syevd`, n^3 / 3 + 2 n^3 flops before it, and n^3 after it for the eigenvectors.
-    Memory: copies of ``a`` and b unless ``donate``, and at most a rank's rows more than `syevd` and
-    a factorization.
+    Memory: copies of ``a`` and b unless ``donate``, the memory of `syevd` and of a factorization,
+    and at most one more block of a rank's rows.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`. Matrices of different

@@ -307,7 +307,7 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
         if array.ndim > 2 and array.shape[:-2] != leading:
             raise ValueError(
                 f"{routine}: {name} must have the leading dimensions of {names[0]}, {leading}, or "
-                f"be one for all of its matrices; it has shape {tuple(array.shape)}"
+                f"none; it has shape {tuple(array.shape)}"
             )
         axes.append(0 if array.ndim > 2 else None)
     axes += [None] * (len(arrays) - len(axes))  # for scalars after them

@@ -82,7 +82,7 @@ TEST(FilesBelongToTheirFrames) {
   Ends ends;
   ends.far->Trust();
   std::vector<std::shared_ptr<const Fd>> files;
-  for (int i = 0; i < 40; ++i) {  // more than one call receives
+  for (int i = 0; i < 40; ++i) {  // more files than one recvmsg takes
     OutFrame frame = Frame(i % 3 == 0 ? FrameType::kPing : FrameType::kSegment, i);
     frame.body = std::string(i * 7, 'x');
     files.push_back(i % 3 == 0 ? nullptr : NewFile());

@@ -272,7 +272,7 @@ def test_pytrees_of_a_tall_operator():
 
 @pytest.mark.parametrize("kind", [jaxmg.lineax.LU, jaxmg.lineax.QR])
 def test_leaves_of_different_dtypes(kind):
-    """Each leaf of x has its own dtype, where JAX promotes none."""
+    """Each leaf of x keeps its dtype under strict promotion."""
     single, double = jnp.float32, jnp.float64
     columns = [[single(1), double(5)], [single(-2), double(-2)]]
     b = [double(3), double(4)]

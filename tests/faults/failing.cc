@@ -243,8 +243,8 @@ size_t failing_counted(uint64_t* ids, int64_t* calls, int* kinds, size_t capacit
 
 const char* failing_kind(int kind) { return kKinds[kind]; }
 
-// Makes `length` calls fail at one point (0: at all), from the `first`-th on. Prints the stack of
-// the first one to stderr, as offsets into the library.
+// Makes `length` calls fail at `point` (0: at any), from the `first`-th on. Prints the stack of the
+// first failure to stderr, as offsets into the library.
 void failing_arm(uint64_t point, int64_t first, int64_t length) {
   armed = false;
   armed_point = point;

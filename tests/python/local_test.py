@@ -298,7 +298,7 @@ def test_impossible_padding(shape, spec, message):
 
 
 def test_padding_has_to_be_announced():
-    with pytest.raises(ValueError, match="With rows of padding in it pass pad=False"):
+    with pytest.raises(ValueError, match="If it has rows of padding, pass pad=False"):
         jaxmg.potri(np.ones((8, 6)), 2, _mesh(r=2), P("r", None))
 
 

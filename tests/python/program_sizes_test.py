@@ -99,7 +99,7 @@ def test_programs_are_small(name, kind):
 # The maximum number of instructions that XLA compiles for four CPU devices, and the larger
 # programs. `solve` and `cond` choose between two routines by a check, and CPU devices also scale
 # right-hand sides. `det` scales its result; `cho_solve` checks U; estimated condition numbers have
-# loops; `svd` with all of Q changes the layout; svd_lowrank makes random numbers, with 260
+# loops; `svd` with all of U changes the layout; svd_lowrank makes random numbers, with 260
 # instructions; expm has 14 products.
 _MOST_COMPILED = 300
 _LARGER_COMPILED = {

@@ -96,7 +96,7 @@ def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
 
 @pytest.mark.extended
 def test_a_solution_is_as_exact_as_its_residuals():
-    """Only residuals need high precision. Products with A of low precision, such as sums of many
+    """Only residuals need high precision. Less accurate products with A, such as sums of many
     terms, only determine the steps."""
     n = 300
     matrix, b = (

@@ -192,7 +192,7 @@ def _svd(a):
 
 
 def _unphased(function):
-    """Returns a function of U, s, V^H whose results don't depend on signs."""
+    """Returns a function of A whose results, from U, s and V^H, don't depend on their signs."""
 
     def call(a):
         u, s, vh = function(a)

@@ -412,8 +412,8 @@ def double_is_fast(monkeypatch):
     ],
 )
 def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
-    """U is accurate to rounding, although single precision loses about six digits, whether or not
-    the caller enables JAX's 64 bits. Later computations are in single precision again."""
+    """U is accurate to rounding, whether or not the caller enables JAX's 64 bits; single precision
+    would lose about six digits. Later computations are in single precision again."""
     a = matrix("ill", 40, 40, dtype)
     exact = scipy.linalg.polar(a.astype(np.result_type(dtype, np.float64)))[0]
     mesh = cases.line(devices, kind=axes)

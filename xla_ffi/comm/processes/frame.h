@@ -34,7 +34,7 @@ enum class FrameType : uint32_t {
   // Search for processes that wait for each other (rendezvous_cycles.cc). If the frame has a
   // status, the cycle was found; value: the index of the receiver's wait in the chain.
   kAskWaits,  // from the lead, to a process that has not arrived; CallName, WaitChain, status
-  kWaits,     // to the lead: the process waits in its call first; WaitChain, status
+  kWaits,     // the answer, to the lead of a call that the process waits in; WaitChain, status
   kFailCall,  // to all: a rank of this process will not arrive; CallName, status
   // Frames of a call, identified by `call` and `lead`.
   kVote,

@@ -41,8 +41,8 @@ int64_t OrderOf(int64_t real) {
 template <typename T>
 Precision ChosenPrecision(Precision requested, int64_t n, const Tuning& tuning);
 
-// Returns the bytes of the parts into which products with a matrix of `rows` rows and the columns
-// of a rank's tiles are split, if the products are split one by one.
+// Returns the bytes of both operands' parts (parts.h) in a product of a matrix of `rows` rows with
+// the columns of a rank's tiles, if each product splits its own operands.
 template <typename T>
 int64_t SplitBytes(const Tiles& tiles, int64_t rows, Precision precision);
 

@@ -94,8 +94,8 @@ Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const Righ
   const SweepOrder order(tiles, ascends);
   const int64_t nrhs = x.count, ld = matrix.ld();
   auto mine = [&](int64_t k) { return tiles.owner(k) == matrix.rank; };
-  // Subtracts the product of tile k of X with `count` columns of R, which begin at `columns` and
-  // with this rank's slot `slot`.
+  // Subtracts tile k of X times `count` columns of R, which begin at `columns`, from x.local, from
+  // this rank's slot `slot` on.
   auto subtract = [&](Step<T>& on, int64_t k, int64_t slot, const T* columns, int64_t count) {
     on.ExactGemm(Op::kNone, Op::kNone, nrhs, count, tiles.width(k), -1, x.column(tiles.offset(k)),
                  nrhs, columns + tiles.offset(k), ld, 1, x.of_slot(tiles, slot), nrhs);

@@ -204,7 +204,7 @@ class Level {
     return Status::Ok();
   }
 
-  // Exchanges all roots and computes this rank's share of the refined z.
+  // Receives all roots and computes this rank's share of the refined z.
   Status Refine(const Merge<R>& m) {
     if (m.found.k == 0) return Status::Ok();
     const MergeTables<R> tables = Tables(m, on_device_.tables);

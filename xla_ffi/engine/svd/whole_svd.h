@@ -26,8 +26,8 @@ struct WholeSvdSpace : RoutineSpace<T> {
 // Returns whether one rank decomposes a matrix of this order.
 inline bool IsWholeSvd(int64_t n, const Tuning& tuning) { return n <= tuning.whole_svd_order; }
 
-// A routine (routines.h). With `vectors`, as GesvdVectorsRoutine; without, as GesvdRoutine, which
-// sets wanted.s in place of w.
+// A routine (routines.h). With `vectors`, as GesvdVectorsRoutine. Without, as GesvdRoutine with
+// wanted.s for its w, in ascending order.
 template <typename T>
 Status WholeSvdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                        const SingularVectors<T>& wanted);

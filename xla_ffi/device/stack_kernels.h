@@ -115,9 +115,9 @@ class StackKernels {
   // L^H, and the rest with 0; if `upper`, the upper triangle with U = L^H, and the rest with 0. The
   // triangle is NaN if A isn't positive definite. Reads only the triangle.
   virtual Status FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) = 0;
-  // As FactorCholesky, for the Hermitian part of each matrix, whose elements may have any range. The
-  // triangle is NaN for a matrix that differs from its adjoint by more than rounding, 10 n eps times
-  // its largest element. Only host devices have it.
+  // As FactorCholesky, for the Hermitian part of each matrix, whose elements may have any range.
+  // The triangle is NaN for a matrix that differs from its adjoint by more than rounding, 10 n eps
+  // times its largest element. Only host devices have it.
   virtual Status FactorHermitian(Stream, bool /*upper*/, int64_t /*count*/, int64_t /*n*/,
                                  T* /*a*/) {
     return Status::Fixed(Code::kUnavailable, "this device factors no Hermitian parts");

@@ -1,4 +1,4 @@
-// Arrays to the first rank and back, by messages and by one rank for all.
+// RootExchange moves arrays to the first rank and back, by messages and by one rank for all.
 #include "xla_ffi/engine/core/root_exchange.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ RootPiece PieceOf(const Array& source, Array& target, int64_t part, int64_t whol
   return {source.data(), target.data(), part * bytes, whole * bytes};
 }
 
-// Each rank's exchange, and what has come of it.
+// The exchanges of all ranks. `Run` makes them, by one rank for all or each rank by itself.
 struct Exchanged {
   std::vector<RootExchange> exchanges;
   void Run(bool for_all) {
@@ -53,7 +53,7 @@ struct Exchanged {
   }
 };
 
-// The parts of `whole` elements, `part` on each rank, of which the last ones may be empty.
+// `whole` in parts of `part` elements, one for each rank. Elements beyond its end are kUntouched.
 std::vector<Array> PartsOf(const Array& whole, int64_t part, int ranks) {
   std::vector<Array> parts(ranks, Array(part, kUntouched));
   for (size_t i = 0; i < whole.size(); ++i) parts[i / part][i % part] = whole[i];

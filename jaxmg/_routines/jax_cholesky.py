@@ -12,7 +12,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import ffi, plugins
+from jaxmg._call import blocks, ffi, plugins
 from jaxmg._factors import scaling
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
@@ -194,10 +194,29 @@ def _factor_stacks(platform, options, a):
     return (composition(a),)
 
 
+# The largest order that a mesh of one device factors with its library in one call. The engine would
+# also invert the factor's diagonal blocks, which only solves use.
+ALONE = {"gpu": 12288}
+
+
+def _factor_alone(call, a):
+    """Computes `triangular_factor` on a mesh of one device."""
+
+    def factor(_, a):
+        (lower_or_upper,) = _factor_stacks(call.layout.platform, call.attributes, a[None])
+        return lower_or_upper[0]
+
+    spec = call.layout.row_spec
+    run = ffi.over_ranks(call.layout, factor, (spec,), spec)
+    return blocks.join_rows(run(blocks.split_rows(a, call.layout)), call.layout, len(a))
+
+
 @jax_linalg.program(of_stacks=_factor_stacks, by="cholesky")
 def triangular_factor(call, a):
     read, _ = call.attributes
     layout = call.layout
+    if layout.mesh.size == 1 and 0 < len(a) <= ALONE.get(layout.platform, 0):
+        return (_factor_alone(call, a),)
     alone = layout.ranks == 1 and layout.platform == "cpu" and not layout.explicit
     if not alone or read != jax_linalg.HERMITIAN or not 0 < len(a) <= _MOST_AT_ONCE:
         return (_by_engine(call, a),)
@@ -230,7 +249,6 @@ class _AtOnce(batching.Batchable):
 
 def _by_engine(call, a):
     read, upper = call.attributes
-
     def factor(a, largest):
         a = jax_linalg.upper(a, call.layout, read, largest)
         return keep_factor.cho_factor(a, **call.layout.where).upper()

@@ -1,4 +1,4 @@
-"""Cholesky factorization of each matrix of a stack by the plugin: LAPACK's potrf."""
+"""Cholesky factorization of each matrix of a stack: LAPACK's potrf."""
 
 import functools
 
@@ -9,10 +9,10 @@ from jaxmg import _compat
 from jaxmg._stacks import library, native, products, triangle
 
 
-def _differentiable(triangular_solve):
+def _differentiable(cholesky, triangular_solve):
     """Returns a function that computes L of A = L L^H, (count, n, n), from A's lower triangle. L is
     NaN if A isn't positive definite."""
-    factor = jax.custom_jvp(lambda a: native.factor_cholesky(library.unless_infinite(a)))
+    factor = jax.custom_jvp(lambda a: cholesky(library.unless_infinite(a)))
 
     @factor.defjvp
     @_compat.default_promotion()
@@ -47,5 +47,9 @@ def factor_hermitian(a, upper, composition):
     return factor(a)
 
 
-factor_by_plugin = _differentiable(jax.lax.linalg.triangular_solve)
-factor_by_lapack = _differentiable(triangle.solve_in_turn)
+factor_by_jax = _differentiable(
+    functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False),
+    jax.lax.linalg.triangular_solve,
+)
+factor_by_plugin = _differentiable(native.factor_cholesky, jax.lax.linalg.triangular_solve)
+factor_by_lapack = _differentiable(native.factor_cholesky, triangle.solve_in_turn)

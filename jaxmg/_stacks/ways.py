@@ -7,8 +7,9 @@ import typing
 
 import jax
 
+from jaxmg._call import plugins
 from jaxmg._factors import scaling
-from jaxmg._stacks import choice, library, lu, polar_svd, products, qr, sections, triangle
+from jaxmg._stacks import choice, library, lu, polar_svd, products, qr, sections
 from jaxmg._stacks import cholesky as definite
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks.choice import JAX, TURNS
@@ -22,13 +23,8 @@ def _in_turn(function):
 _Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
 
 
-def _cholesky_by_jax(a):
-    function = functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False)
-    return scaling.homogeneous(function, 0.5)(triangle.whole(library.unless_infinite(a)))
-
-
 _CHOLESKY: _Ways = {
-    JAX: _cholesky_by_jax,
+    JAX: scaling.homogeneous(definite.factor_by_jax, 0.5, reads=scaling.lower),
     "plugin": scaling.homogeneous(definite.factor_by_plugin, 0.5, reads=scaling.lower),
     "lapack": scaling.homogeneous(definite.factor_by_lapack, 0.5, reads=scaling.lower),
 }
@@ -89,6 +85,7 @@ _POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
 
 def cholesky(platform, a):
     """Computes L of Hermitian matrices; reads the lower triangles."""
+    plugins.load(platform)  # the derivative multiplies with it
     return choice.function(_CHOLESKY, platform, "cholesky", a)(a)
 
 

@@ -13,7 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import linalg
+from jaxmg import _compat, linalg
+from jaxmg._routines import jax_cholesky
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
 
@@ -55,6 +56,51 @@ def test_one_rank_does_it_for_all(name, devices, tmp_path, monkeypatch):
         assert not together.exists() or step not in _ranges(together)
     for x, y in zip(jax.tree.leaves(by_one), jax.tree.leaves(by_all), strict=True):
         np.testing.assert_allclose(jnp.abs(x), jnp.abs(y), atol=1e-12)
+
+
+def _factor_by_jax(a, upper=False, lower=None):
+    """JAX's factor of what `linalg.cholesky` reads with these arguments."""
+    upper = upper if lower is None else not lower
+    if lower is not None:
+        half = jnp.triu(a, 1).conj().T if upper else jnp.tril(a, -1)
+        a = half + half.conj().T + jnp.diag(jnp.diag(a).real)
+    found = jnp.linalg.cholesky(a, symmetrize_input=lower is None)
+    return found.conj().T if upper else found
+
+
+@pytest.mark.core("complex64-automatic")
+@cases.kinds
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_a_device_that_is_alone_factors_by_its_library(dtype, kind, monkeypatch):
+    """As GPUs do: the factor of each triangle, its derivative, what isn't finite, and 2^k A."""
+    monkeypatch.setattr(jax_cholesky, "ALONE", {"cpu": 50})
+    mesh = cases.line(1, kind=kind)
+    matrix = _system(dtype, 43)[0]
+    a = jax.device_put(matrix, jax.NamedSharding(mesh, P("r", None)))
+    tolerance = 1e3 * np.finfo(dtype).eps
+    weights = jnp.arange(43.0, dtype=np.finfo(dtype).dtype)
+
+    def loss(factor, a):
+        return jnp.sum(jnp.abs(factor(a)) ** 2 * weights)
+
+    for options in ({}, {"upper": True}, {"lower": True}, {"lower": False}):
+        factor = functools.partial(linalg.cholesky, mesh=mesh, **options)
+        by_jax = functools.partial(_factor_by_jax, **options)
+        assert "jaxmg_potrf" not in jax.jit(factor).lower(a).as_text()
+        found = factor(a)
+        assert found.sharding.is_equivalent_to(a.sharding, 2)
+        np.testing.assert_allclose(found, by_jax(matrix), atol=tolerance)
+        np.testing.assert_array_equal(factor(a * 2.0**-40), found * 2.0**-20)
+        if _compat.TRANSFORMS:
+            np.testing.assert_allclose(
+                cases.on(mesh, jax.grad(functools.partial(loss, factor)))(a),
+                jax.grad(functools.partial(loss, by_jax))(matrix),
+                atol=50 * tolerance,
+            )
+        for bad in (np.nan, np.inf, -1):
+            changed = matrix.copy()
+            changed[30, 30] = bad
+            assert np.isnan(factor(jnp.asarray(changed))[40, 40])
 
 
 _SOLVES = {

@@ -191,6 +191,26 @@ TEST(WidthOfTilesOnOneRank) {
   for (int64_t n : {59, 61, 64, 77}) Check<double>(n, 1, 0, 1, 2, On(tuning));
 }
 
+TEST(WidthOfTilesOnSeveralRanks) {
+  Tuning tuning = LikeGpu();
+  tuning.usual_tile = 32;
+  tuning.quarter_lu_order = 100;
+  tuning.half_lu_order = 200;
+  for (int ranks : {2, 3}) {
+    EXPECT(WidthOfTiles<double>(99, 0, ranks, tuning) == 8);
+    EXPECT(WidthOfTiles<float>(199, 0, ranks, tuning) == 16);
+    EXPECT(WidthOfTiles<double>(200, 0, ranks, tuning) == 32);
+    EXPECT(WidthOfTiles<double>(99, 32, ranks, tuning) == 32);
+    EXPECT(WidthOfTiles<std::complex<double>>(60, 0, ranks, tuning) == 16);
+    EXPECT(WidthOfTiles<std::complex<float>>(120, 0, ranks, tuning) == 32);
+    for (int64_t n : {61, 99, 131, 200}) Check<double>(n, ranks, 0, 1, 2, On(tuning));
+  }
+  EXPECT(WidthOfTiles<double>(99, 0, 1, tuning) == 32);
+  tuning.gather_to_solve = 150;
+  EXPECT(WidthOfTiles<double>(99, 0, 2, tuning) == 32);
+  EXPECT(WidthOfTiles<double>(199, 0, 2, tuning) == 16);
+}
+
 // Returns LAPACK's info, and substitution's quotients by zero instead of NaN everywhere.
 TEST(ASingularMatrixHasAnInfoAndInfiniteSolutions) {
   for (int ranks : {1, 2, 3, 5}) {

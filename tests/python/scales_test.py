@@ -205,7 +205,8 @@ def test_lstsq_of_columns_far_apart(damp):
     """Columns of b may be far apart in size; residuals and singular values are right too."""
     a, b = _random("float32", 24, 3), _random("float32", 24, 1, seed=1)
     mesh = cases.line(4)
-    x, resid, rank, s = linalg.lstsq(a, b, damp=damp, mesh=mesh)
+    # A library may round a product with one column otherwise than one with four.
+    x, resid, rank, s = linalg.lstsq(a, np.repeat(b, 4, axis=1), damp=damp, mesh=mesh)
     assert rank == 3
     columns = np.concatenate([_times(b, k) for k in (-110, -25, 0, 40)], axis=1)
     for i in (-40, 50):
@@ -213,9 +214,9 @@ def test_lstsq_of_columns_far_apart(damp):
         results = linalg.lstsq(_times(a, i), columns, damp=scaled, mesh=mesh)
         for column, k in enumerate((-110, -25, 0, 40)):
             if -120 < k - i < 120:
-                np.testing.assert_array_equal(results[0][:, column], _times(x[:, 0], k - i))
+                np.testing.assert_array_equal(results[0][:, column], _times(x[:, column], k - i))
         np.testing.assert_array_equal(
-            results[1][1:], [_times(resid[0], 2 * k) for k in (-25, 0, 40)]
+            results[1][1:], [_times(resid[j], 2 * k) for j, k in ((1, -25), (2, 0), (3, 40))]
         )
         np.testing.assert_array_equal(results[3], _times(s, i))
 

@@ -114,6 +114,10 @@ struct Tuning {
   // The order from which one rank solves general systems in double precision in tiles of twice the
   // usual width; 0: never. Multiplied by 3/5 for complex ones.
   int64_t wide_lu_order = 0;
+  // The orders below which several ranks solve general systems in tiles of a quarter and of half
+  // the usual width, since they wait for panels; 0: never. Multiplied by 3/5 for complex ones.
+  int64_t quarter_lu_order = 0;
+  int64_t half_lu_order = 0;
   // If the caller names no tile width: the orders up to which one rank factors a matrix as a single
   // tile, and up to which several ranks gather it on one of them, to solve and to invert. These are
   // for real dtypes; the first two are multiplied by 3/5 for complex ones, which have more

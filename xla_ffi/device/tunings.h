@@ -65,6 +65,8 @@ inline Tuning CudaTuning() {
   tuning.qr_tile = 512;
   tuning.qr_wide_order = 49152;
   tuning.wide_lu_order = 49152;
+  tuning.quarter_lu_order = 20480;  // on two H200
+  tuning.half_lu_order = 28672;
   tuning.whole_order = 12288;
   tuning.whole_lu_order = 4096;
   tuning.whole_lu_order_float32 = 8192;

@@ -25,17 +25,31 @@ int64_t WholeOrder(const Tuning& tuning) {
   return kSlower ? OrderOf<T>(tuning.whole_lu_order) : tuning.whole_lu_order;
 }
 
+// Returns the tile width for a system that is solved only once, if the caller names none; 0 for the
+// default.
+template <typename T>
+int64_t WidthToSolve(const Sizes& sizes, const Ranks& ranks) {
+  const Tuning& tuning = ranks.tuning;
+  if (ranks.size > 1) {
+    if (GathersToSolve<T>(sizes, ranks)) return 0;
+    const int64_t width = DefaultTileWidth(sizes.block, ranks.size, tuning);
+    if (sizes.n < OrderOf<T>(tuning.quarter_lu_order)) {
+      return std::min(width, tuning.usual_tile / 4);
+    }
+    if (sizes.n < OrderOf<T>(tuning.half_lu_order)) return std::min(width, tuning.usual_tile / 2);
+    return 0;
+  }
+  const int64_t wide = OrderOf<T>(tuning.wide_lu_order);
+  const bool widens = wide > 0 && sizes.n >= wide && sizeof(Real<T>) == sizeof(double);
+  return widens ? 2 * tuning.usual_tile : 0;
+}
+
 // Returns the tiles of a matrix whose factor is used only once.
 template <typename T>
 Tiles TilesOfGesv(const Sizes& sizes, const Ranks& ranks) {
-  const Tuning& tuning = ranks.tuning;
-  const int64_t wide = OrderOf<T>(tuning.wide_lu_order);
   Sizes own = sizes;
-  if (sizes.tile == 0 && ranks.size == 1 && wide > 0 && sizes.n >= wide &&
-      sizeof(Real<T>) == sizeof(double)) {
-    own.tile = 2 * tuning.usual_tile;
-  }
-  return TilesToSolve<T>(own, ranks, WholeOrder<T>(tuning));
+  if (sizes.tile == 0) own.tile = WidthToSolve<T>(sizes, ranks);
+  return TilesToSolve<T>(own, ranks, WholeOrder<T>(ranks.tuning));
 }
 
 template <typename T>

@@ -249,6 +249,7 @@ class _AtOnce(batching.Batchable):
 
 def _by_engine(call, a):
     read, upper = call.attributes
+
     def factor(a, largest):
         a = jax_linalg.upper(a, call.layout, read, largest)
         return keep_factor.cho_factor(a, **call.layout.where).upper()

@@ -111,7 +111,10 @@ def test_plot():
         (lambda: jaxmg.unpad_rows(np.ones((2, 2)), 3), "padding is 3, but a has only 2 rows"),
         (lambda: jaxmg.pad_rows(np.ones((2, 2)), -1), "padding must not be negative; got -1"),
         (lambda: jaxmg.cyclic_1d(np.ones(3), 2), r"2 dimensions; it has shape \(3,\)"),
-        (lambda: jaxmg.cyclic_1d(np.ones((3, 3)), 2, pad=False), "pad=False the 3 rows of a must"),
+        (
+            lambda: jaxmg.cyclic_1d(np.ones((3, 3)), 2, pad=False),
+            "pad=False the number of rows of a, 3, must",
+        ),
     ],
 )
 def test_errors(call, message):

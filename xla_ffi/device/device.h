@@ -112,18 +112,19 @@ struct Tuning {
   int64_t qr_tile = 0;
   int64_t qr_wide_order = 0;
   // The order from which one rank solves general systems in double precision in tiles of twice the
-  // usual width; 0: never. Multiplied by 3/5 for complex ones.
+  // usual width; 0: never. Multiplied by 3/5 for complex matrices.
   int64_t wide_lu_order = 0;
   // The orders below which several ranks solve general systems in tiles of a quarter and of half
-  // the usual width, since they wait for panels; 0: never. Multiplied by 3/5 for complex ones.
+  // the usual width, because they wait for panels; 0: never. Multiplied by 3/5 for complex
+  // matrices.
   int64_t quarter_lu_order = 0;
   int64_t half_lu_order = 0;
-  // If the caller names no tile width: the orders up to which one rank factors a matrix as a single
-  // tile, and up to which several ranks gather it on one of them, to solve and to invert. These are
-  // for real dtypes; the first two are multiplied by 3/5 for complex ones, which have more
-  // operations per element. whole_lu_order is whole_order for general matrices, and is
-  // multiplied for complex128 alone; whole_lu_order_float32 takes its place in float32 if it is
-  // larger.
+  // The next limits apply if the caller gives no tile width: the orders up to which one rank
+  // factors a matrix as a single tile, and up to which several ranks gather it on one of them, to
+  // solve and to invert. They are for real dtypes; whole_order and gather_to_solve are multiplied
+  // by 3/5 for complex ones, which have more operations per element. whole_lu_order is the
+  // whole_order of general matrices, and is multiplied only for complex128. In float32,
+  // whole_lu_order_float32 replaces it if it is larger.
   int64_t whole_order = 0;
   int64_t whole_lu_order = 0;
   int64_t whole_lu_order_float32 = 0;

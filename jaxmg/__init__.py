@@ -1,12 +1,13 @@
 """Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
 
 `potrs` solves, `potri` inverts, `syevd` and `eigh` diagonalise, and `sygvd` solves generalized
-eigenproblems. `cho_factor` returns a factor for repeated use by `cho_solve` and its methods.
-`gesv`, `getri`, `lu_factor` and `lu_solve` do the same for any square matrix. `geqrf` computes the
-QR decomposition of any (m, n), and `least_squares` solves with it. Each function takes a JAX array,
-infers its sharding, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions take local
-blocks inside ``shard_map``. `plan` computes the memory of a call. `jaxmg.linalg` has the names of
-``jax.numpy.linalg`` and ``jax.scipy.linalg``, and `jaxmg.tree` takes pytrees of matrices.
+eigenproblems. `cho_factor` returns a factor for repeated use by `cho_solve` and the factor's
+methods. `gesv`, `getri`, `lu_factor` and `lu_solve` do the same for any square matrix. `geqrf`
+computes the QR decomposition of any (m, n) matrix, and `least_squares` solves with it. Each
+function takes a JAX array, infers its sharding, and runs eagerly or under ``jit``. The
+``*_shardmap_ctx`` functions take local blocks inside ``shard_map``. `plan` computes the memory of a
+call. `jaxmg.linalg` has the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``, and
+`jaxmg.tree` takes pytrees of matrices.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
 ``__version__``, because NetKet 3.22 would take it for the version of another project's package with

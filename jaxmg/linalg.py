@@ -4,9 +4,9 @@ Names, order of arguments, defaults and results are those of ``jax.numpy.linalg`
 name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`, `cond`,
 `lu_solve`, `matrix_power` and `expm` take any square matrix. `lu`, `lu_factor`, `qr`,
 `qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `norm`,
-`orth`, `null_space` and `svd_lowrank` take any (m, n). The others take Hermitian matrices, which
-some require to be positive definite. Results are sharded like A. In addition to JAX's arguments
-each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`.
+`orth`, `null_space` and `svd_lowrank` take any (m, n). The others take Hermitian matrices; some of
+these functions require them to be positive definite. Results are sharded like A. In addition to
+JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`.
 
 The functions read these parts of A:
 
@@ -14,14 +14,15 @@ The functions read these parts of A:
   ``symmetrize_input=False``), only this triangle. The upper one is read in place. For the lower one
   all devices exchange blocks, which takes a copy of A.
 - `solve`, `inv`, `det`, `slogdet` and negative powers read all of A. One pass over A checks whether
-  it is Hermitian up to rounding with a positive diagonal. If so, they try a Cholesky factorization,
-  which takes half the operations of LU. They use LU if that fails, and for all other matrices,
-  batches and derivatives. ``assume_a`` of `solve` skips the check.
+  it is Hermitian up to rounding with a positive diagonal. If so, the functions try a Cholesky
+  factorization, which takes half the operations of LU. The functions use LU if that fails, for all
+  other matrices, for batches and for derivatives. ``assume_a`` of `solve` skips the check.
 - Otherwise A has to be Hermitian. One pass checks this up to rounding; if the check fails, the
   results are NaN. ``symmetrize_input=True`` means this check: A and its adjoint aren't averaged.
 
-Matrices with leading dimensions are batches, as in JAX, and those of ``b`` broadcast against them.
-A ``b`` with one dimension is a vector for all matrices, one with two dimensions a matrix for all.
+Leading dimensions make a batch of matrices, as in JAX; b's leading dimensions broadcast against
+A's. A ``b`` with one dimension is a vector for all matrices. With two dimensions it is a matrix for
+all of them.
 
 Arrays are promoted as in JAX: float32 with float64, real with complex, integers and booleans to
 JAX's default. With ``jax_numpy_dtype_promotion="strict"`` different dtypes raise an error. Dtypes

@@ -1,6 +1,6 @@
 """Pytrees of many matrices, as in an optimizer: each matrix on one device.
 
-`jaxmg.linalg` spreads one large matrix over all devices. Hundreds of matrices of middle size are
+`jaxmg.linalg` spreads one large matrix over all devices. Hundreds of matrices of medium size are
 faster on a single device each. The functions here take any pytree of arrays (..., m, n), with
 leading dimensions as batches. They assign the matrices to devices so that all devices finish
 together. One exchange moves all leaves to these devices, and another one moves the results back.
@@ -58,8 +58,8 @@ def map(
         mesh: Mesh to run on. None: the mesh of a leaf, else the context mesh.
         matrix_specs: Sharding of the leaves under ``jit`` on automatic axes, where arrays carry
             none: a `PartitionSpec`, or a pytree of them that is a prefix of the tree. None: the
-            first dimension that the number of devices divides is sharded; a leaf without one is
-            replicated.
+            first dimension that the number of devices divides is sharded; a leaf without such a
+            dimension is replicated.
 
     Returns:
         A pytree like ``tree`` with the results of ``f`` in place of leaves, stacked in the leaf's
@@ -273,20 +273,21 @@ def orthogonalize(
 ) -> Any:
     """Replaces each matrix of a pytree by the nearest one with orthonormal rows or columns.
 
-    This is U V^H of its singular value decomposition, as Muon computes of a momentum.
+    The result is U V^H for a matrix U S V^H (its singular value decomposition); Muon computes it
+    for each momentum.
 
     Args:
         tree: Pytree of arrays (..., m, n) of float32, float64, complex64, complex128, bfloat16 or
             float16, or a single array.
         steps: Number of iterations, at least 1; each takes 2 k^2 l + k^3 flops, where k is the
             smaller and l the larger of m and n. Ignored by "exact".
-        method: Algorithm; ranges are those of singular values that begin at 0.001 or more of the
-            Frobenius norm.
+        method: Algorithm. Singular values of at least 0.001 of the Frobenius norm end in the ranges
+            below.
 
             - "newton-schulz", with Muon's coefficients (K. Jordan et al., 2024): [0.4, 1.21] after
               5 steps; more steps don't narrow the range.
             - "polar-express", the best polynomials (N. Amsel et al., "The Polar Express", 2025):
-              [0.84, 1.13] after 5 steps, 1 to 0.006 after 6, and to rounding after 8.
+              [0.84, 1.13] after 5 steps, within 0.006 of 1 after 6, and 1 to rounding after 8.
             - "exact": JAX's singular value decomposition.
         dtype: Dtype of the iteration, such as ``jnp.bfloat16``; not for "exact". None: the leaf's.
             Complex leaves use the complex dtype of this precision, at least complex64. Scaling by
@@ -360,8 +361,9 @@ def inverse_pth_root(
         isn't positive definite with its ridge, or is zero, gives NaN or infinity.
 
     The ridge has to be well above the rounding errors of A's eigenvalues, n eps w. In float32
-    relative errors were up to 4e-4 / p for "newton" and 3e-3 / p for "eigh" with epsilon 1e-4, and
-    2e-2 / p and 2e-1 / p with 1e-6 (orders up to 128). In float64 both agreed to 4e-8 with 1e-6.
+    relative errors were up to 4e-4 / p ("newton") and 3e-3 / p ("eigh") with epsilon 1e-4, and up
+    to 2e-2 / p ("newton") and 2e-1 / p ("eigh") with 1e-6, for orders up to 128. In float64 the two
+    methods agreed to 4e-8 with 1e-6.
 
     Cost and errors are those of `map`. An invalid ``method``, ``p`` or ``epsilon`` raises a
     ValueError or a TypeError.

@@ -34,11 +34,12 @@ class CholeskyFactor(pickling.Pickled):
     device one more tile column if the tile width doesn't divide the device's rows.
 
     Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
-    a ValueError. Methods and factor support derivatives and ``vmap``; the factor's tangent is that
-    of A. If A isn't positive definite, all results are NaN.
+    a ValueError. The methods and the factor itself support derivatives and ``vmap``; the factor's
+    tangent is the tangent of A. If A isn't positive definite, all results are NaN.
 
-    To save a factor, pickle it, for one process with as many devices of the same platform, or save
-    its `portable` form, for any number of devices. Its leaves fit this mesh only:
+    The factor's leaves fit only this mesh. To save a factor, pickle it: a pickle loads only in a
+    single process with at least as many devices of the same platform. Or save its `portable` form,
+    which loads on any number of devices:
 
         >>> numpy.savez(file, **factor.portable())
         >>> factor = jaxmg.from_portable(dict(numpy.load(file)), mesh=mesh)
@@ -48,9 +49,9 @@ class CholeskyFactor(pickling.Pickled):
         overflow: (P T, n), sharded by rows: for each rank one tile of T rows that doesn't fit into
             ``tiles``; None if all tiles fit.
         status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
-        made_for: int8 zeros of shape (P, T), T at most ceil(n / P), under a key with P and T: the
-            mesh size and tile width of the leaves. Methods raise a ValueError if these differ from
-            the static attributes; use `portable` to change them.
+        made_for: Dictionary of one entry. Its key has P and T, the mesh size and tile width of the
+            leaves, T at most ceil(n / P); its value is int8 zeros of shape (P, T). Methods raise a
+            ValueError if P or T differs from the static attributes; use `portable` to change them.
         layout: The mesh and the axes that shard the rows; static, as are the following attributes.
         n: Order of A.
         tile: T, the tile width.
@@ -87,16 +88,16 @@ class CholeskyFactor(pickling.Pickled):
         Args:
             u: (n, n), float32, float64, complex64 or complex128, with a real positive diagonal; a
                 JAX or NumPy array, sharded, replicated or on one device. Entries below the diagonal
-                are ignored, so u may be the result of LAPACK's potrf. A matrix with zeros above its
-                diagonal and other entries below is taken for a lower triangular factor and refused:
-                pass its adjoint.
+                are ignored, so u may be the result of LAPACK's potrf. A matrix with only zeros
+                above its diagonal and nonzero entries below is taken for a lower triangular factor
+                and refused: pass its adjoint.
             T_A, mesh, matrix_specs, pad, in_specs, donate, precision: As in `cho_factor`. The mesh
                 may have another number of devices than U's.
 
         Returns:
-            A `CholeskyFactor`. Its ``log_det`` is that of U^H U. Its ``status`` is 0; -1 if u is a
-            lower triangular factor; or the first row, from 1, with a diagonal entry that isn't
-            positive. If it is not 0, all results of the factor are NaN.
+            A `CholeskyFactor`. Its ``log_det`` is log(det(U^H U)). Its ``status`` is 0; -1 if u is
+            a lower triangular factor; or the first row, from 1, whose diagonal entry isn't
+            positive. If ``status`` is not 0, all results of the factor are NaN.
 
         Raises:
             TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
@@ -191,7 +192,7 @@ class CholeskyFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def diagonal(self) -> Array:
-        """Returns the diagonal of L and U: (n,), real, replicated."""
+        """Returns the diagonal of L, which is also U's: (n,), real, replicated."""
         factor, arrays = _parts("CholeskyFactor.diagonal", self)
         return factor.diagonal(*arrays)
 

@@ -32,12 +32,13 @@ class LUFactor(pickling.Pickled):
 
     `jaxmg.lu_factor` creates it. It is a pytree and takes as much memory as a `CholeskyFactor`.
 
-    Methods, derivatives and ``vmap`` work as those of a `CholeskyFactor`.
+    Methods, derivatives and ``vmap`` work as for a `CholeskyFactor`.
 
     If A is singular, solutions and the inverse have infinity or NaN, and the determinant is 0. If A
     has NaN or infinity, all results are NaN.
 
-    A pickled factor loads in one process with as many devices of the same platform.
+    A pickled factor loads only in a single process with at least as many devices of the same
+    platform.
 
     Attributes:
         tiles: (P ceil(n / P), n) on P ranks, sharded by rows: L and U in the engine's layout, whose
@@ -86,8 +87,8 @@ class LUFactor(pickling.Pickled):
                 may have another number of devices than lu's.
 
         Returns:
-            An `LUFactor`. Its ``status`` is 0; the first row, from 1, with a zero diagonal entry;
-            or -1 if ``lu`` has NaN or infinity. Derivatives are with respect to ``lu``.
+            An `LUFactor`. Its ``status`` is 0; the first row, counted from 1, whose diagonal entry
+            is 0; or -1 if ``lu`` has NaN or infinity. Derivatives are with respect to ``lu``.
 
         Raises:
             TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`. Pivots that aren't
@@ -147,8 +148,8 @@ class LUFactor(pickling.Pickled):
     def slogdet(self) -> tuple[Array, Array]:
         """Returns the sign of det(A) and log(abs(det(A))), as `jax.numpy.linalg.slogdet`.
 
-        Both are scalars, the sign of A's dtype, the logarithm real; (0, -inf) if A is singular. The
-        derivative computes the inverse, with the cost and memory of `inv`.
+        Both are scalars: the sign has A's dtype, the logarithm is real. They are 0 and -inf if A is
+        singular. The derivative computes the inverse, with the cost and memory of `inv`.
         """
         factor, arrays = parts("LUFactor.slogdet", self)
         return factor.slogdet(self._sign, self._log_det, *arrays)
@@ -160,11 +161,11 @@ class LUFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def det(self) -> Array:
-        """Returns det(A), a scalar of A's dtype. It overflows sooner than `slogdet`.
+        """Returns det(A), a scalar of A's dtype. It can overflow; `slogdet` can't.
 
         The derivative computes the inverse and a copy of the factor. If A is singular with up to
-        three pivots that are exactly 0 (in JAX: only the last one), it consists of A's cofactors;
-        with more it is 0. Second derivatives of a singular A are NaN.
+        three pivots that are exactly 0 (in JAX: only the last one), the derivative consists of A's
+        cofactors; with more zero pivots it is 0. Second derivatives of a singular A are NaN.
         """
         return self._det_times(jnp.int32(0))
 
@@ -177,8 +178,8 @@ class LUFactor(pickling.Pickled):
     def diagonal(self) -> Array:
         """Returns the diagonal of U: (n,), of A's dtype, replicated.
 
-        Its product is det(A) up to the sign. If an entry is far smaller than the others, A is close
-        to singular.
+        The product of its entries is det(A) up to the sign. If an entry is far smaller than the
+        others, A is close to singular.
         """
         factor, arrays = parts("LUFactor.diagonal", self)
         return factor.diagonal(*arrays)
@@ -226,7 +227,7 @@ class LUFactor(pickling.Pickled):
 
         Args:
             tol: Threshold; entries with a larger absolute value count. None: n eps times the
-                largest.
+                largest absolute value.
 
         Returns:
             Number of such entries; 0 if A has NaN or infinity.

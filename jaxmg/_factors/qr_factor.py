@@ -31,13 +31,13 @@ class QRFactor(pickling.Pickled):
 
     `jaxmg.geqrf` creates it. It is a pytree, as a `CholeskyFactor`, and takes as much memory as A.
 
-    Methods work as those of a `CholeskyFactor`, with ``vmap`` too. Q is (m, m), except in `q`, and
-    R is (k, n) with k = min(m, n). R's diagonal is real, with LAPACK's signs. The factor's tangent
-    is that of A. If A has full rank, solutions, `q`, `r` and `diagonal` have derivatives with
+    Methods work as for a `CholeskyFactor`, also under ``vmap``. Q is (m, m), except in `q`, and R
+    is (k, n) with k = min(m, n). R's diagonal is real, with LAPACK's signs. The factor's tangent is
+    the tangent of A. If A has full rank, solutions, `q`, `r` and `diagonal` have derivatives with
     respect to A; other methods have derivatives with respect to b only.
 
-    If A has NaN or infinity, all results are NaN. A pickled factor loads in one process with as
-    many devices of the same platform.
+    If A has NaN or infinity, all results are NaN. A pickled factor loads only in a single process
+    with at least as many devices of the same platform.
 
     Attributes:
         tiles: (P ceil(n / P), m) on P ranks, sharded by rows: R and the vectors in the engine's
@@ -130,8 +130,8 @@ class QRFactor(pickling.Pickled):
         """Computes Q, sharded by rows over the axes that shard A.
 
         Args:
-            mode: "reduced": the first k = min(m, n) columns, (m, k). "complete": all, (m, m); they
-                have a derivative for m <= n only.
+            mode: "reduced": the first k = min(m, n) columns, (m, k). "complete": all columns,
+                (m, m), which have a derivative only for m <= n.
 
         Cost: at most 2 m k^2 flops over all ranks, or 4 m^2 k for "complete" (complex: 4 times).
         Memory: twice the result.
@@ -200,8 +200,8 @@ class QRFactor(pickling.Pickled):
             TypeError: b isn't an array, or has another dtype than the factor.
             ValueError: Shapes don't match, ``trans`` is invalid, or the call is inside
                 ``shard_map``.
-            NotImplementedError: The factor is being differentiated, not only b: A determines the
-                first k columns of Q only. Products with `q` have a derivative.
+            NotImplementedError: The factor is being differentiated; only b may be, because A
+                determines only the first k columns of Q. Products with `q` have a derivative.
         """
         return self._apply("QRFactor.multiply", "Q", b, self._multiply, trans)
 

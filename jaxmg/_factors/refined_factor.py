@@ -37,7 +37,7 @@ class RefinedFactor(pickling.Pickled):
 
     Attributes:
         rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `cho_factor` has
-            this layout, it is that array and takes no more memory.
+            this layout, ``rows`` is that array and takes no more memory.
         tiles, overflow: The factor of S A S plus a small multiple of I, as in a `CholeskyFactor`.
         scale: (n,), the diagonal of S: powers of two.
         size: Frobenius norm of S A S.

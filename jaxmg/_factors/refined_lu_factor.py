@@ -34,12 +34,13 @@ _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "i
 class RefinedLUFactor(pickling.Pickled):
     """Holds A and its LU factor in lower precision, spread over a mesh.
 
-    `lu_factor` with ``refine`` creates it. It works as a `RefinedFactor` and takes as much memory:
-    `lu_solve` and `solve` compute x, and other operations raise an AttributeError.
+    `lu_factor` with ``refine`` creates it. It works as a `RefinedFactor`: `lu_solve` and `solve`
+    compute x, and other operations raise an AttributeError. It takes as much memory as a
+    `RefinedFactor`.
 
     Attributes:
         rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `lu_factor` has
-            this layout, it is that array and takes no more memory.
+            this layout, ``rows`` is that array and takes no more memory.
         tiles, overflow, pivots: The factor of R A C, as in an `LUFactor`.
         row_exponents, column_exponents: (n,), int32: the diagonals of R and C are 2^-row_exponents
             and 2^-column_exponents.

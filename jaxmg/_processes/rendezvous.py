@@ -40,12 +40,12 @@ def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) 
     """Registers the native routines with XLA, for programs that another process traced.
 
     Serialized programs of `jax.export` and deserialized executables call the routines by name. The
-    first call of a jaxmg function registers them too; repeated calls are safe. Call it before
-    `jax.export.deserialize`: it also registers the types of results and factors
-    (``jaxmg.linalg.QRResult``, ...) with `jax.export`.
+    first call of a jaxmg function registers them too; repeated calls are safe. Call
+    `register_handlers` before `jax.export.deserialize`: it also registers the types of results and
+    factors (``jaxmg.linalg.QRResult``, ...) with `jax.export`.
 
     Args:
-        platform: "cpu" or "gpu". None: that of the mesh, or of JAX's default backend.
+        platform: "cpu" or "gpu". None: the platform of ``mesh``, or of JAX's default backend.
         mesh: ``jax.sharding.Mesh`` of such programs if it spans processes. Each process has to make
             the call, and waits for the others.
 

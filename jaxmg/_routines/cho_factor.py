@@ -86,8 +86,8 @@ def cho_factor(
             upper triangle is read.
         T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
         precision: As in `potrs`; also applies to `CholeskyFactor.inv`.
-        refine: As in `potrs`. The factor in lower precision is kept with ``a``, as a
-            `RefinedFactor`, whose only operation is solving. ``donate`` then saves no memory.
+        refine: As in `potrs`. The result is then a `RefinedFactor`, which holds ``a`` and its
+            factor in lower precision and can only solve. ``donate`` then saves no memory.
         check: As in `potrs`.
 
     Returns:

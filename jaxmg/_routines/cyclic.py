@@ -80,9 +80,9 @@ def get_cols_cyclic(
         num_devices: Number of shards.
 
     Returns:
-        A list of N tuples (column, source, destination). Source is the device in the contiguous
-        layout, column // N_batch; destination that in the block-cyclic one, column // T_A modulo
-        num_devices.
+        A list of N tuples (column, source, destination). Source, column // N_batch, is the
+        device in the contiguous layout. Destination, column // T_A modulo num_devices, is the
+        device in the block-cyclic layout.
 
     Examples:
         >>> get_cols_cyclic(4, 2, 1, 2)

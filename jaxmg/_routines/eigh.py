@@ -167,9 +167,9 @@ def eigh(
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]:
     """Computes all or some eigenvalues and eigenvectors of ``a``, or of ``a @ x = w * b @ x``.
 
-    Solves as `syevd`, and with ``b`` as `sygvd`. If several devices share the work, k eigenvectors
-    take k / n of the operations of the last merge of divide and conquer and of the
-    back-transformation, and k / n of the result's memory.
+    Solves as `syevd`, and with ``b`` as `sygvd`. If several devices share the work, computing k of
+    n eigenvectors reduces the operations of divide and conquer's last merge and of the
+    back-transformation, and the result's memory, to k / n.
 
     Args:
         a: (n, n), Hermitian, as in `syevd`. Only the upper triangle is read.
@@ -186,8 +186,8 @@ def eigh(
 
         - w, (k,), has the eigenvalues: real, ascending, replicated.
         - v, (n, k), has the eigenvectors in its columns, as `syevd` or `sygvd`; its rows are
-          sharded over all ranks if their number divides n.
-        - status is that of `syevd` or `sygvd`.
+          sharded over all ranks if the number of ranks divides n.
+        - status is as in `syevd` or `sygvd`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `syevd` or `sygvd`. An invalid

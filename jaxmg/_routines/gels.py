@@ -106,8 +106,8 @@ def least_squares(
 ) -> Array | tuple[Array, Array]:
     """Minimizes norm(b - a x) for any matrix of full rank, as LAPACK's gels.
 
-    For a wide ``a`` x is the solution of a x = b of least norm. Uses Householder's QR of ``a``, or
-    of its transpose if ``a`` is wide. The arguments are those of JAXMg 1.4.1, except that
+    If ``a`` is wide, x is the least-norm solution of a x = b. Uses Householder's QR of ``a``, or of
+    its transpose if ``a`` is wide. The arguments are those of JAXMg 1.4.1, except that
     ``donate`` is False by default. `jaxmg.linalg.least_squares` is faster for tall matrices and has
     ``damp``; `jaxmg.linalg.lstsq` takes any rank.
 

@@ -157,9 +157,9 @@ def gesv(
         T_A, mesh, matrix_specs, return_status, pad, in_specs, donate: As in `potrs`.
         return_logdet: Whether to return the determinant's sign and logarithm too.
         backend: "auto", "native" or "cusolvermp". "cusolvermp" takes no ``precision`` and gives no
-            determinant; for a singular matrix x is NaN and the status k or -1.
+            determinant; for a singular matrix x is NaN and the status is k or -1.
         precision: Precision of the products in the factorization; see docs/precision.md.
-        refine: Lower precision to factor ``a`` in before x is refined on ``a``; see
+        refine: Lower precision for the factorization; x is then refined in a's own precision. See
             docs/precision.md.
         return_iterations: Whether to return the iterations of ``refine`` too.
 

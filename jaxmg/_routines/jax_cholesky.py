@@ -49,8 +49,8 @@ def cholesky(
             one. The other triangle isn't read. None: ``upper`` decides.
         overwrite_a, check_finite: Ignored.
         upper: True: U with ``a = U^H U``. False: L with ``a = L L^H``.
-        symmetrize_input: True: ``a`` has to be Hermitian. False: only the triangle of the factor is
-            read.
+        symmetrize_input: True: ``a`` has to be Hermitian. False: only the upper triangle is
+            read if ``upper``, else only the lower one.
         mesh, matrix_specs: As in `jaxmg.cho_factor`.
 
     Returns:
@@ -151,8 +151,8 @@ def cho_solve(
         x, of b's shape and sharding, with the broadcast leading dimensions of c and b. If ``lower``
         doesn't match c, x is NaN; `jaxmg.CholeskyFactor.from_upper` says how this is detected.
 
-    Cost: that of `jaxmg.cho_solve`, and the move of c to the solver's layout, with a transposition
-    for L. A `jaxmg.CholeskyFactor` has this layout already.
+    Cost: that of `jaxmg.cho_solve`, and a move of c to the solver's layout, which also transposes
+    L. A `jaxmg.CholeskyFactor` has this layout already.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_solve`.

@@ -63,7 +63,7 @@ def eigh(
 ) -> EighResult | Array:
     """Computes eigenvalues and eigenvectors of a Hermitian matrix, as `jax.numpy.linalg.eigh`.
 
-    With its keywords it follows `jax.scipy.linalg.eigh`. `jaxmg.eigh` has ``b`` and
+    With SciPy's keywords it follows `jax.scipy.linalg.eigh`. `jaxmg.eigh` has ``b`` and
     ``subset_by_index``.
 
     Args:
@@ -80,7 +80,7 @@ def eigh(
     Returns:
         An `EighResult` (eigenvalues, eigenvectors). The eigenvalues are (n,), real, ascending,
         replicated. The eigenvectors are the columns of an array (n, n) of a's dtype and sharding.
-        With ``eigvals_only`` the eigenvalues.
+        With ``eigvals_only`` only the eigenvalues are returned.
 
     Cost: that of `jaxmg.syevd`.
 

@@ -34,8 +34,8 @@ def funm(
 
     Args:
         A: (n, n), Hermitian.
-        func: Function that maps the eigenvalues, (n,), to those of the result. They have A's dtype:
-            pass a complex A for a complex function.
+        func: Function that maps the eigenvalues of A, (n,), to the eigenvalues of the result. Its
+            argument has A's dtype: pass a complex A for a complex function.
         disp: True.
         mesh, matrix_specs: As in `jaxmg.syevd`.
 
@@ -43,11 +43,11 @@ def funm(
         V func(w) V^H, (n, n), sharded like A. As in SciPy it is real if A and func(w) are. If A
         isn't Hermitian, it is NaN.
 
-    Cost: that of `jaxmg.syevd`, and 2 n^3 flops over all ranks. Memory: four times A's, and the
-    result, after that of `jaxmg.syevd`.
+    Cost: that of `jaxmg.syevd`, and 2 n^3 flops over all ranks. Memory: first that of
+    `jaxmg.syevd`, then four times A's and the result.
 
     Raises:
-        NotImplementedError: ``disp=False``, an estimate of the error.
+        NotImplementedError: ``disp=False``, which asks for an estimate of the error.
         TypeError, ValueError, RuntimeError: As `jaxmg.syevd`. A ``func`` that returns another shape
             raises a ValueError.
 
@@ -80,8 +80,8 @@ def sqrtm(
         mesh, matrix_specs: As in `jaxmg.syevd`.
 
     Returns:
-        The root, (n, n), of A's dtype and sharding; JAX's is always complex. If A is real and
-        indefinite, or isn't Hermitian, it is NaN. If A is singular, the derivative is infinite or
+        The root, (n, n), of A's dtype and sharding; JAX's is always complex. It is NaN if A is real
+        and indefinite, or isn't Hermitian. If A is singular, the derivative is infinite or
         NaN, except for tangents that A's null space doesn't contribute to.
 
     Cost and errors are those of `funm`.
@@ -113,17 +113,17 @@ def expm(
         mesh, matrix_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
 
     Returns:
-        The exponential, (n, n), of A's dtype and sharding. If it needs more squarings, or with
-        "her" if A isn't Hermitian, it is NaN.
+        The exponential, (n, n), of A's dtype and sharding. It is NaN if A needs more squarings,
+        or with "her" if A isn't Hermitian.
 
     For a triangular A the diagonal and the first off-diagonal are exact to rounding, and the other
     triangle is zero.
 
-    Cost: 5 products of 2 n^3 flops over all ranks (single precision: 4), and one more for each
-    squaring. It takes at most 3 more squarings than JAX counts (P. Bader, S. Blanes, F. Casas,
+    Cost: 5 products of 2 n^3 flops over all ranks (single precision: 4), and one product for each
+    squaring. `expm` takes at most 3 more squarings than JAX counts (P. Bader, S. Blanes, F. Casas,
     Mathematics 7, 2019; A. H. Al-Mohy, N. J. Higham, SIAM J. Matrix Anal. Appl. 31, 2009). A
-    gradient takes three times as many products, and computes the result again. Memory: about eight
-    times A's. With "her" as for `funm`.
+    gradient takes three times as many products as the result, and computes the result again.
+    Memory: about eight times A's. With "her" cost and memory are those of `funm`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor` or `funm`. An
@@ -171,7 +171,9 @@ def logm(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """Computes the principal logarithm of a Hermitian matrix, as `scipy.linalg.logm`. JAX has none.
+    """Computes the principal logarithm of a Hermitian matrix, as `scipy.linalg.logm`.
+
+    JAX has no ``logm``.
 
     Args:
         A: (n, n), Hermitian. A real A has to be positive definite; pass a complex A if it has
@@ -180,8 +182,8 @@ def logm(
         mesh, matrix_specs: As in `jaxmg.syevd`.
 
     Returns:
-        The logarithm, (n, n), of A's dtype and sharding. If A is real with negative eigenvalues, or
-        isn't Hermitian, it is NaN.
+        The logarithm, (n, n), of A's dtype and sharding. It is NaN if A is real with negative
+        eigenvalues, or isn't Hermitian.
 
     Cost and errors are those of `funm`.
     """

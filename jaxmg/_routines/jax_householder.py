@@ -46,7 +46,7 @@ def qr_multiply(
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        (product, R). The product has the shape of NumPy's ``@``, R is that of `qr`.
+        (product, R). The product has the shape of NumPy's ``@``. R is as in `qr`.
 
     Cost: that of `jaxmg.geqrf` and 4 m k p flops, without forming Q; for a tall ``a`` that of `qr`
     and a product. Derivatives are those of `qr`.
@@ -173,14 +173,14 @@ def householder_product(
     """Multiplies Householder reflectors, as `jax.lax.linalg.householder_product` (orgqr).
 
     Args:
-        a: (..., m, n) with m >= n, sharded by rows, whose part below the diagonal has the
-            reflectors, as `jaxmg.QRFactor.packed` returns it. Only this part is read.
+        a: (..., m, n) with m >= n, sharded by rows. Its part below the diagonal has the reflectors,
+            as `jaxmg.QRFactor.packed` returns them. Only this part is read.
         taus: (..., k), k <= n, scale factors of the reflectors.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        The first n columns of H_0 H_1 ... H_(k-1), (..., m, n), sharded like ``a``, where H_j = I -
-        taus[j] v_j v_j^H.
+        The first n columns of H_0 H_1 ... H_(k-1), (..., m, n), sharded like ``a``. Reflector j is
+        H_j = I - taus[j] v_j v_j^H.
 
     The product is computed as I - V S^-1 V^H, where S has 1 / taus on its diagonal and the entries
     of V^H V above it (C. Puglisi, SIAM J. Sci. Stat. Comput. 13, 1992). No row moves.

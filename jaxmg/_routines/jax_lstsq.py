@@ -71,12 +71,12 @@ def lstsq(
     devices. docs/howto/least_squares.md has details.
 
     Cost: m n^2 flops over all ranks for a well-conditioned ``a``, else 3 m n^2 or more, and the
-    singular values of an n x n matrix on every device. `least_squares` saves the latter. Memory: up
-    to about three times a's. With `svd` both are those of `svd`.
+    singular values of an n x n matrix on every device. `least_squares` needs no singular values.
+    Memory: up to about three times a's. If `svd` is used, cost and memory are those of `svd`.
 
     If squares or products of entries would overflow or underflow, ``a`` and b are scaled by powers
-    of two, in two more passes over ``a``. Derivatives, ill-conditioned and wide matrices take these
-    passes too.
+    of two, in two more passes over ``a``. Derivatives, ill-conditioned matrices and wide matrices
+    always need these passes.
 
     x has derivatives with respect to ``a``, b and ``damp``, valid at constant rank. s has
     derivatives, 0 for singular values that count as 0.

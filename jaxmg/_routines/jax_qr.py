@@ -86,8 +86,8 @@ def qr(
     """Computes the QR decomposition of any matrix, as `jax.numpy.linalg.qr`.
 
     Args:
-        a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n). Its rows
-            don't move, with few exceptions on CPU devices.
+        a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n). The
+            rows of a tall ``a`` don't move, with few exceptions on CPU devices.
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
         pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the longest
             remaining column. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
@@ -104,12 +104,12 @@ def qr(
         - p, (n,), int32, has ``a[:, p] = Q R``.
 
     Q is orthogonal to rounding for every ``a``. A tall ``a`` is factored by CholeskyQR2, with a
-    shift if ``a`` is ill-conditioned, or by TSQR if it is nearly singular; devices choose. Other
-    matrices are factored by Householder reflectors, as in `jaxmg.geqrf`.
+    shift if ``a`` is ill-conditioned, or by TSQR if it is nearly singular; the devices choose.
+    Other matrices are factored by Householder reflectors, as in `jaxmg.geqrf`.
     docs/howto/least_squares.md has conditions and exceptions.
 
-    Derivatives are JAX's: of Q and R if the first k columns of ``a`` have full rank; none for
-    "raw", and none for "complete" with m > n.
+    Derivatives are JAX's: Q and R have derivatives if the first k columns of ``a`` have full rank;
+    "raw" has none, nor has "complete" with m > n.
 
     Cost: 4 m n^2 flops over all ranks for CholeskyQR2, 6 m n^2 with a shift, at least 8 m n^2 for
     TSQR. Other matrices cost as much as `jaxmg.geqrf`, and as much again for Q. Memory: twice Q,

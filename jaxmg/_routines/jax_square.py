@@ -66,7 +66,7 @@ def solve(
         overwrite_a, overwrite_b, debug, check_finite: Ignored.
         assume_a: Structure of ``a``, as in SciPy.
 
-            - "gen" or "general": none; LU (`jaxmg.gesv`), half as fast as "pos".
+            - "gen" or "general": no structure; LU (`jaxmg.gesv`), half as fast as "pos".
             - "pos" or "positive definite": Hermitian positive definite; Cholesky (`jaxmg.potrs`) of
               one triangle.
             - "her" or "hermitian", "sym" or "symmetric": Hermitian, or symmetric even if complex;
@@ -181,7 +181,7 @@ def det(
     ``check_finite`` are ignored.
 
     Returns:
-        A scalar of a's dtype. If it is 0, its derivative is that of `jaxmg.LUFactor.det`.
+        A scalar of a's dtype. If it is 0, its derivative is as in `jaxmg.LUFactor.det`.
     """
     return jax_linalg.run((a,), "det", determinant, ("small",), mesh, matrix_specs)
 
@@ -197,10 +197,10 @@ def cond(
     """Computes the condition number of a matrix, as `jax.numpy.linalg.cond`.
 
     Args:
-        x: (n, n), n > 0. With None, 2 and -2 also (m, n), as in `svdvals`.
+        x: (n, n), n > 0; (m, n) is allowed with p = None, 2 or -2, as in `svdvals`.
         p: Norm.
 
-            - 1 or inf: LU estimates the norm of the inverse.
+            - 1 or inf: the norm of the inverse is estimated from an LU factorization.
             - "fro", -1 or -inf, as in NumPy: the inverse is computed.
             - None, 2, -2 or "nuc", as in NumPy: the singular values are computed.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.
@@ -211,9 +211,9 @@ def cond(
         estimate (gecon), a lower bound that is rarely less than a third of JAX's result and has no
         derivative.
 
-    Cost: that of `jaxmg.lu_factor` and at most ten solves with one or two right-hand sides (1,
-    inf), of `inv` ("fro", -1, -inf), or of `svdvals`. `jaxmg.LUFactor.rcond` estimates it from a
-    factor.
+    Cost: with 1 and inf that of `jaxmg.lu_factor` and at most ten solves with one or two right-hand
+    sides; with "fro", -1 and -inf that of `inv`; else that of `svdvals`. `jaxmg.LUFactor.rcond`
+    estimates the reciprocal from a factor.
 
     Raises:
         NotImplementedError: x is being differentiated with 1 or inf.
@@ -255,8 +255,8 @@ def matrix_power(
     Returns:
         The power, (k, k), of a's dtype and sharding.
 
-    Cost: at most 2 log2(abs(n)) products of 2 k^3 flops over all ranks; n < 0 adds that of `inv`.
-    Memory: four times a's, and the result.
+    Cost: at most 2 log2(abs(n)) products of 2 k^3 flops over all ranks; n < 0 adds the cost of
+    `inv`. Memory: four times a's, and the result.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`. An n that isn't

@@ -87,8 +87,8 @@ def svd(
 
     Cost for n x n: that of `polar` and `jaxmg.syevd`, and 3 n^3 flops over all ranks for vectors.
     Other matrices are reduced to square ones by `qr` first. One rank solves matrices with n <= 256
-    (CPU devices of one process: 4096). Memory: six matrices like ``a`` over all devices, seven on
-    several, and that of `syevd`.
+    (CPU devices of one process: 4096). Memory over all devices: six matrices like ``a`` on one
+    device, seven on several, and the memory of `syevd`.
 
     Source: Higham and Papadimitriou, Parallel Comput. 20, 1994; Nakatsukasa and Higham, SIAM J.
     Sci. Comput. 35, 2013.
@@ -226,10 +226,10 @@ def polar(
     Both factors are backward stable. They have derivatives if ``a`` has full rank, even with equal
     singular values; otherwise the derivatives are infinite or NaN.
 
-    Cost for n x n: 3 to 7 steps of 3 n^3 to 5 n^3 flops over all ranks, and 2 n^3 for P. The first
-    step takes up to 10 n^3 if the condition of ``a`` is above about 100; in double precision, so
-    do the first two above about 1e8 and the first three above about 1e13. Memory: about eight
-    matrices like ``a`` over all devices.
+    Cost for n x n: 3 to 7 steps of 3 n^3 to 5 n^3 flops over all ranks, and 2 n^3 for P. If ``a``
+    is ill-conditioned, the first steps take up to 10 n^3 each: the first step if the condition is
+    above about 100; in double precision two above about 1e8 and three above about 1e13. Memory:
+    about eight matrices like ``a`` over all devices.
 
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 
@@ -318,7 +318,7 @@ def norm(
         The norm, real; replicated if it is the norm of all of x.
 
     For 2, -2 and "nuc" of matrices, cost, errors and derivative are those of `svdvals`. JAX
-    computes other norms on x's devices, scaled in one more pass so that sums of powers neither
+    computes other norms on x's devices; one more pass scales x so that sums of powers neither
     overflow nor underflow.
 
     Raises:

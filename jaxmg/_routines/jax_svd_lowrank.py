@@ -60,9 +60,10 @@ def svd_lowrank(
         - error estimates the 2-norm of ``a - (U * S) @ Vh``. The norm exceeds it with a probability
           of 1e-6, and is usually at least a tenth of it.
 
-    Errors of S are at most the norm that error estimates, which is at least singular value k + 1.
-    The error of a singular vector is of the order of (t / s)^(2 ``iterations`` + 1), where s is its
-    singular value and t the first one beyond the subspace. The results have no derivative.
+    Errors of S are at most the 2-norm of ``a - (U * S) @ Vh``. This norm is at least the (k + 1)-th
+    singular value of ``a``. The error of a singular vector is of the order of
+    (t / s)^(2 ``iterations`` + 1), where s is its singular value and t the first one beyond the
+    subspace. The results have no derivative.
 
     Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) flops over all ranks, each a pass
     over ``a``, and after each a QR decomposition of k + oversample columns. Memory: on each device

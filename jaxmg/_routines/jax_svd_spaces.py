@@ -127,8 +127,8 @@ def pinv(
     Args:
         a: (m, n), as in `svd`.
         rtol: Cutoff; singular values up to rtol times the largest count as 0. A number, or an array
-            with one entry for each matrix of a batch, which may be traced. Each number is compiled
-            separately, arrays once. None: 10 max(m, n) eps.
+            with one entry for each matrix of a batch, which may be traced. A different number
+            triggers a recompilation; a different array doesn't. None: 10 max(m, n) eps.
         hermitian: True raises an error unless ``a`` is square, and has no other effect.
         rcond: Alias of ``rtol``.
         mesh, matrix_specs: As in `jaxmg.lu_factor`.

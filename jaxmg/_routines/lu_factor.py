@@ -73,11 +73,11 @@ def lu_factor(
         a: (n, n); dtypes and sharding are as in `potrs`.
         T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
         precision: As in `gesv`; also applies to `LUFactor.inv`.
-        refine: As in `gesv`. The factor in lower precision is kept with ``a``, as a
-            `RefinedLUFactor`, whose only operation is solving. ``donate`` then saves no memory.
+        refine: As in `gesv`. The result is then a `RefinedLUFactor`, which holds ``a`` and its
+            factor in lower precision and can only solve. ``donate`` then saves no memory.
 
     Returns:
-        An `LUFactor`, or with ``refine`` a `RefinedLUFactor`. Its ``status`` is that of `gesv`.
+        An `LUFactor`, or with ``refine`` a `RefinedLUFactor`. Its ``status`` is as in `gesv`.
 
     Cost: 2 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large
     as ``a``, and a few panels of n x T_A per rank.

@@ -78,7 +78,7 @@ def lu_solve(
     Returns:
         x, of b's shape, dtype and sharding; with ``return_status`` (x, status), as in `gesv`.
 
-    Cost: 2 n^2 nrhs flops over all ranks (complex: 4 times). A matrix also costs as much as
+    Cost: 2 n^2 nrhs flops over all ranks (complex: 4 times). With a matrix, add the cost of
     `lu_factor`.
 
     Raises:

@@ -34,11 +34,11 @@ class Plan:
         backend: Solver of the call.
         tile: Tile width.
         gathered: Whether one device does all the work, as is best for small matrices.
-        bytes: Peak memory of each device, in order: its rows of A (for "cho_solve" of the factor,
-            for "sygvd" of B too), their copy unless donated, right-hand sides, results and
-            workspace. Empty if the backend needs the matrix to tell (cuSOLVERMg).
-        memory: Bytes that JAX may use on one device, including those of other arrays. None if the
-            device doesn't report it, as on CPU devices, and `plan` wasn't told.
+        bytes: Peak bytes of memory, one number for each device: rows of A (for "cho_solve" rows of
+            the factor; for "sygvd" also rows of B), their copy unless donated, right-hand sides,
+            results and workspace. Empty if the backend can't tell without the matrix (cuSOLVERMg).
+        memory: Bytes that JAX may use on one device, including those of other arrays. None if
+            `plan` got no ``memory`` and the device doesn't report it (CPU devices don't).
         devices: Number of devices.
         refine: Precision of the factorization, by its name in `potrs`; None without ``refine``.
     """
@@ -106,10 +106,10 @@ def plan(
         donate: Whether A (and the B of "sygvd") is donated, which saves its copy.
         return_eigenvectors: As in the call, for "syevd" and "sygvd".
         refine: As in the call, for "potrs", "gesv", "cho_factor" and "lu_factor"; for "cho_solve"
-            as in `cho_factor`. The tile is that of the factor in lower precision; the bytes include
-            a fallback.
-        precision: As in the call. Products of parts take memory for the parts.
-        memory: Bytes that JAX may use on one device, such as 80e9. None: those of this device.
+            as in `cho_factor`. The tile width is for the factor in lower precision; the bytes
+            include a fallback.
+        precision: As in the call. Precisions that split operands into parts take memory for them.
+        memory: Bytes that JAX may use on one device, such as 80e9. None: as the device reports.
 
     Returns:
         A `Plan`. It assumes that A is sharded by rows; any other A needs one more copy.

@@ -85,10 +85,10 @@ def potri(
 ) -> Array | tuple[Array, Array]:
     """Inverts a Hermitian positive definite matrix spread over several devices.
 
-    Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it by
-    its conjugate transpose, in place (LAPACK's potrf, trtri and lauum; method 2 of J. J. Du Croz
-    and N. J. Higham, IMA J. Numer. Anal. 12, 1992). To solve a system, `potrs` is faster and more
-    accurate.
+    Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies this
+    inverse by its conjugate transpose, in place (LAPACK's potrf, trtri and lauum; method 2 of J. J.
+    Du Croz and N. J. Higham, IMA J. Numer. Anal. 12, 1992). To solve a system, `potrs` is faster
+    and more accurate.
 
     Args:
         a: (n, n), Hermitian positive definite; dtypes and sharding are as in `potrs`. Only the
@@ -102,7 +102,7 @@ def potri(
     Returns:
         a_inv | (a_inv, status). The inverse is (n, n), full and Hermitian, of a's dtype and
         sharding. The status is an int32 scalar: 0, or LAPACK's info, the order of the leading minor
-        that is not positive definite. Then the inverse is NaN.
+        that is not positive definite. If the status is not 0, the inverse is NaN.
 
     Cost: n^3 flops over all ranks (complex: 4 times). Memory: a copy of ``a`` unless ``donate``,
     and a few panels of n x T_A per rank.

@@ -160,15 +160,15 @@ def potrs(
             ``P('r', 'c')`` or ``P(('r', 'c'), None)``. None: a's own, else all mesh axes along the
             rows.
         return_status: Whether to return the status too.
-        pad: False raises an error unless the number of ranks divides n, and allows rows of padding;
-            see docs/api.md.
+        pad: False adds no padding, so the number of ranks must divide the number of a's rows; these
+            may include rows of padding, see docs/api.md.
         in_specs: Alias of ``matrix_specs``.
         return_logdet: Whether to return log(det(a)) too.
         donate: Whether to compute in a's buffer and delete ``a``. Under ``jit`` use
             ``donate_argnums``.
         backend: "auto", "native", "cusolvermg" or "cusolvermp"; see docs/api.md.
         precision: Precision of the products in the factorization; see docs/precision.md.
-        refine: Lower precision to factor ``a`` in before x is refined on ``a``; see
+        refine: Lower precision for the factorization; x is then refined in a's own precision. See
             docs/precision.md.
         return_iterations: Whether to return the iterations of ``refine`` too.
         check: Whether to check that ``a`` is Hermitian up to rounding. If it isn't, eager calls
@@ -193,8 +193,8 @@ def potrs(
     Raises:
         TypeError: A type or dtype is unsupported, or the dtypes differ.
         ValueError: An argument is invalid, the backend isn't available, the call is inside
-            ``shard_map``, ``jax_enable_x64`` is off for a 64-bit dtype, or b shares a donated a's
-            memory.
+            ``shard_map``, ``jax_enable_x64`` is off for a 64-bit dtype, or b shares the memory
+            of a donated ``a``.
         NotImplementedError: Derivatives and batches with JAX before 0.10.
         RuntimeError: No plugin is installed, an array was deleted, or the mesh spans processes
             without ``jax.distributed``.
@@ -241,8 +241,8 @@ def potrs_shardmap_ctx(
     Args:
         a: (rows, n), the rank's rows of the matrix, rows = ceil(n / P) on P ranks. If P doesn't
             divide n, the last rows of the global array are padding and not read. With
-            ``matrix_specs=P(row_axis, column_axis)`` it is the rank's block, (n / Pr, n / Pc), and
-            Pr * Pc must divide n.
+            ``matrix_specs=P(row_axis, column_axis)`` ``a`` is the rank's block, (n / Pr, n / Pc),
+            and Pr * Pc must divide n.
         b: (n,) or (n, nrhs), the same on all ranks.
         T_A, in_specs, backend, precision: As in `potrs`.
         mesh: Ignored. True or False is taken as ``pad``, the fourth argument in older code.
@@ -259,8 +259,8 @@ def potrs_shardmap_ctx(
         ``check_vma=False`` the status is -2 (argument 2 is illegal), and x and logdet are NaN.
 
     Derivatives work inside the ``shard_map`` and around it. Inside, with ``check_vma=False``, they
-    are those of the sum of all ranks' results, as for ``psum``. Under ``jax.vmap`` right-hand sides
-    of one matrix become columns of one solve, and all ranks solve one matrix after the other.
+    are derivatives of the sum of all ranks' results, as for ``psum``. Under ``jax.vmap`` right-hand
+    sides of one matrix become columns of one solve, and all ranks solve one matrix after the other.
 
     Errors, cost and source are those of `potrs`.
     """

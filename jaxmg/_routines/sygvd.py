@@ -130,7 +130,7 @@ def sygvd(
     The errors of w and of ``x^H b x = I`` grow with the condition of b, as LAPACK's (LAPACK Users'
     Guide).
 
-    Cost: that of `syevd`, n^3 / 3 + 2 n^3 flops before it, and n^3 after it for the eigenvectors.
+    Cost: n^3 / 3 + 2 n^3 flops, then the cost of `syevd`, then n^3 flops for the eigenvectors.
     Memory: copies of ``a`` and b unless ``donate``, the memory of `syevd` and of a factorization,
     and at most one more block of a rank's rows.
 

@@ -149,7 +149,7 @@ def gesv(
     Uses a distributed LU decomposition with partial pivoting (LAPACK's getrf and getrs; J. Choi et
     al., LAPACK Working Note 80, 1994), with LAPACK's backward error. The transpose of ``a`` is
     factored, so pivots are the largest entries in rows. For a Hermitian positive definite matrix
-    `potrs` takes half the operations. Inside ``shard_map`` use `gesv_shardmap_ctx`.
+    `potrs` takes half as many operations as `gesv`. Inside ``shard_map`` use `gesv_shardmap_ctx`.
 
     Args:
         a: (n, n); dtypes, sharding, batches and padding are as in `potrs`.
@@ -220,8 +220,9 @@ def gesv_shardmap_ctx(
 ) -> tuple[Array, ...]:
     """Solves ``A @ x = b`` as `gesv`, for the local block of A inside ``shard_map``.
 
-    Arguments are those of `potrs_shardmap_ctx`, for any square matrix. Outside of ``shard_map`` it
-    takes global arrays, and returns the work array before x, as `potrs_jit_ctx` does.
+    Arguments are those of `potrs_shardmap_ctx`, for any square matrix. Outside of ``shard_map``
+    `gesv_shardmap_ctx` takes global arrays, and returns the work array before x, as `potrs_jit_ctx`
+    does.
 
     Returns:
         (x, status) | (x, sign, logdet, status), the same on all ranks. x has b's shape, the others

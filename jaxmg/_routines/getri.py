@@ -72,7 +72,7 @@ def getri(
     """Inverts any square matrix spread over several devices.
 
     Factors ``a`` as `gesv` and inverts the factors (LAPACK's getrf and getri). To solve, use
-    `gesv`: it takes a third of the operations and has a smaller error. Inside ``shard_map`` use
+    `gesv`: it takes a third of getri's operations and has a smaller error. Inside ``shard_map`` use
     `getri_shardmap_ctx`.
 
     Args:
@@ -83,8 +83,8 @@ def getri(
 
     Returns:
         a_inv | (a_inv, status). The inverse is (n, n), of a's dtype and sharding, with rows of
-        padding if ``a`` has them. If ``a`` is singular, it has infinity or NaN. The status is that
-        of `gesv`.
+        padding if ``a`` has them. If ``a`` is singular, the inverse has infinity or NaN. The
+        status is as in `gesv`.
 
     Cost: 2 n^3 flops over all ranks (complex: 4 times). Memory: a copy of ``a`` unless ``donate``,
     and a few panels of n x T_A per rank.
@@ -117,8 +117,8 @@ def getri_shardmap_ctx(
 ) -> tuple[Array, Array]:
     """Inverts A as `getri`, for the local block of A inside ``shard_map``.
 
-    Arguments are those of `potri_shardmap_ctx`, for any square matrix. Outside of ``shard_map`` it
-    takes global arrays.
+    Arguments are those of `potri_shardmap_ctx`, for any square matrix. Outside of ``shard_map``
+    `getri_shardmap_ctx` takes global arrays.
 
     Returns:
         (a_inv, status). ``a_inv`` is the rank's part of the inverse, of a's shape, with zeros in

@@ -55,7 +55,7 @@ def cholesky(
 
     Returns:
         L or U, (n, n), of a's dtype and sharding, with zeros in the other triangle. If ``a`` isn't
-        positive definite, it is NaN.
+        positive definite, the result is NaN.
 
     Cost: that of `jaxmg.cho_factor` and two changes of layout. L takes longer than U: all devices
     exchange blocks to transpose it. To solve with the factor, use `jaxmg.cho_factor`.

@@ -41,7 +41,7 @@ def funm(
 
     Returns:
         V func(w) V^H, (n, n), sharded like A. As in SciPy it is real if A and func(w) are. If A
-        isn't Hermitian, it is NaN.
+        isn't Hermitian, the result is NaN.
 
     Cost: that of `jaxmg.syevd`, and 2 n^3 flops over all ranks. Memory: first that of
     `jaxmg.syevd`, then four times A's and the result.
@@ -113,8 +113,8 @@ def expm(
         mesh, matrix_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
 
     Returns:
-        The exponential, (n, n), of A's dtype and sharding. It is NaN if A needs more squarings,
-        or with "her" if A isn't Hermitian.
+        The exponential, (n, n), of A's dtype and sharding. It is NaN if A needs more squarings
+        than ``max_squarings``, or with "her" if A isn't Hermitian.
 
     For a triangular A the diagonal and the first off-diagonal are exact to rounding, and the other
     triangle is zero.

@@ -76,7 +76,7 @@ def lstsq(
 
     If squares or products of entries would overflow or underflow, ``a`` and b are scaled by powers
     of two, in two more passes over ``a``. Derivatives, ill-conditioned matrices and wide matrices
-    always need these passes.
+    always take these passes.
 
     x has derivatives with respect to ``a``, b and ``damp``, valid at constant rank. s has
     derivatives, 0 for singular values that count as 0.

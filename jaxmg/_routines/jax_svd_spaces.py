@@ -76,7 +76,7 @@ def null_space(
         If A has NaN or infinity, the result is NaN of shape (n, n). The rows of a tall A don't
         move, because the basis is computed from R.
 
-    Cost: that of `svd` of R for m >= n, else of `svd` with ``full_matrices``. Derivatives and
+    Cost: that of `svd` of R for m >= n, else that of `svd` with ``full_matrices``. Derivatives and
     errors are those of `orth`.
     """
     v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)

@@ -60,7 +60,7 @@ def qr(
 
     Returns:
         (Q, R) | (Q, R, status). Q is (m, k), k = min(m, n), and R is (k, n), both sharded like
-        ``a``, with LAPACK's signs. The status is that of `geqrf`.
+        ``a``, with LAPACK's signs. The status is as in `geqrf`.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `geqrf`.

@@ -65,9 +65,9 @@ def _of_scaled(a, layout):
 
 def _packed(a, layout):
     columns = products.transposed(a, layout)
-    where = (layout, None) if layout.solo else (layout.mesh, layout.row_spec)
+    mesh, spec = (layout, None) if layout.solo else (layout.mesh, layout.row_spec)
     arguments = Arguments(
-        PACKED.name, PACKED.outputs, None, *where, True, "native",
+        PACKED.name, PACKED.outputs, None, mesh, spec, True, "native",
         options=(("precision", None),),
     )  # fmt: skip
     lu, pivots = dispatch.batch(PACKED, (columns,), arguments)

@@ -68,8 +68,8 @@ class _Triangle:
 
 
 def _factor(triangle, layout, routine):
-    where = (layout, None) if layout.solo else (layout.mesh, layout.row_spec)
-    arguments = Arguments(NAME, routine.outputs, None, *where, True, "native")
+    mesh, spec = (layout, None) if layout.solo else (layout.mesh, layout.row_spec)
+    arguments = Arguments(NAME, routine.outputs, None, mesh, spec, True, "native")
     return dispatch.transform(
         routine, (triangle,), arguments, functools.partial(_rule, routine), _pack
     )

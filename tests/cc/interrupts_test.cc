@@ -154,8 +154,7 @@ TEST(ASignalEndsTheCallsThatBeganBeforeIt) {
   EXPECT(group->Failure().code() == Code::kCancelled);
   EXPECT(call.Interruption().code() == Code::kCancelled && next.Interruption().ok());
   EXPECT(group->Failure().message() == kText) << group->Failure().message();
-  InterruptCalls(signals +
-                 1);  // repeated, in case the watcher hasn't finished the list
+  InterruptCalls(signals + 1);  // repeated, in case the watcher hasn't finished the list
   EXPECT(!later->failed());
   raise(SIGINT);
   EXPECT(Soon([&] { return later->failed(); }));

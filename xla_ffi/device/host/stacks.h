@@ -236,9 +236,8 @@ class HostStacks : public StackKernels<T> {
   }
 
   Status FactorHermitian(Stream, bool upper, int64_t count, int64_t n, T* a) override {
-    return Deal(count, 1.0 / 3 * n * n * n + 8.0 * n * n, [&](int64_t i, Space&) {
-      return FactorHermitianOf(upper, n, a + i * n * n);
-    });
+    return Deal(count, 1.0 / 3 * n * n * n + 8.0 * n * n,
+                [&](int64_t i, Space&) { return FactorHermitianOf(upper, n, a + i * n * n); });
   }
 
   Status InvertTriangle(Stream, bool upper, int64_t count, int64_t n, T* a) override {

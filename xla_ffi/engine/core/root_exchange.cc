@@ -38,12 +38,12 @@ Status Gather(const RankContext& context, const RootPiece& piece) {
     if (bytes == 0) return Status::Ok();
     return context.comm.Send(kMain, kRoot, At(piece.source, 0, bytes));
   }
-  return ForAllParts(
-      piece, context.comm.size(), [&](int rank, int64_t begin, int64_t bytes) -> Status {
-        const Bytes2D place = At(piece.target, begin, bytes);
-        if (rank != kRoot) return context.comm.Recv(kMain, rank, place);
-        return context.device.Copy(kMain, place, At(piece.source, 0, bytes));
-      });
+  return ForAllParts(piece, context.comm.size(),
+                     [&](int rank, int64_t begin, int64_t bytes) -> Status {
+                       const Bytes2D place = At(piece.target, begin, bytes);
+                       if (rank != kRoot) return context.comm.Recv(kMain, rank, place);
+                       return context.device.Copy(kMain, place, At(piece.source, 0, bytes));
+                     });
 }
 
 Status Scatter(const RankContext& context, const RootPiece& piece) {
@@ -53,12 +53,12 @@ Status Scatter(const RankContext& context, const RootPiece& piece) {
     if (bytes == 0) return Status::Ok();
     return context.comm.Recv(kMain, kRoot, At(piece.target, 0, bytes));
   }
-  return ForAllParts(
-      piece, context.comm.size(), [&](int rank, int64_t begin, int64_t bytes) -> Status {
-        const Bytes2D place = At(piece.source, begin, bytes);
-        if (rank != kRoot) return context.comm.Send(kMain, rank, place);
-        return context.device.Copy(kMain, At(piece.target, 0, bytes), place);
-      });
+  return ForAllParts(piece, context.comm.size(),
+                     [&](int rank, int64_t begin, int64_t bytes) -> Status {
+                       const Bytes2D place = At(piece.source, begin, bytes);
+                       if (rank != kRoot) return context.comm.Send(kMain, rank, place);
+                       return context.device.Copy(kMain, At(piece.target, 0, bytes), place);
+                     });
 }
 
 }  // namespace
@@ -80,11 +80,10 @@ Status RootExchangeForAll(const RankContext& alone, const std::vector<RootExchan
     JAXMG_RETURN_IF_ERROR(ForAllParts(
         whole, static_cast<int>(exchanges.size()), [&](int rank, int64_t begin, int64_t bytes) {
           const RootPiece& part = exchanges[rank].pieces[i];
-          return root.gathers
-                     ? alone.device.Copy(kMain, At(whole.target, begin, bytes),
-                                         At(part.source, 0, bytes))
-                     : alone.device.Copy(kMain, At(part.target, 0, bytes),
-                                         At(whole.source, begin, bytes));
+          return root.gathers ? alone.device.Copy(kMain, At(whole.target, begin, bytes),
+                                                  At(part.source, 0, bytes))
+                              : alone.device.Copy(kMain, At(part.target, 0, bytes),
+                                                  At(whole.source, begin, bytes));
         }));
   }
   return Status::Ok();

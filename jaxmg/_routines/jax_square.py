@@ -13,7 +13,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import checks, exporting
+from jaxmg._call import checks, exporting, layouts
 from jaxmg._factors import condition, scaling
 from jaxmg._routines import (
     cho_factor,
@@ -461,7 +461,10 @@ def _whole_stack(a, read, symmetric):
 def _whole(call, a, read, symmetric):
     """Returns the Hermitian, or symmetric, matrix that the triangle ``read`` of ``a`` defines."""
     half = jnp.tril(a, -1) if read == jax_linalg.LOWER else jnp.triu(a, 1)
-    return _with_other_triangle(a, half, products.transposed(half, call.layout), symmetric)
+    other = products.transposed(half, call.layout)
+    if call.layout.explicit:  # on which A may lie by columns
+        a, half = (layouts.constrain_like(x, other) for x in (a, half))
+    return _with_other_triangle(a, half, other, symmetric)
 
 
 def _with_other_triangle(a, half, other, symmetric):

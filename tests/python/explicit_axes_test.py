@@ -151,10 +151,14 @@ _TAKEN_APART = {
     "null_space of square": (lambda a: linalg.null_space(a, rank=7) ** 2, "general"),
     "orth": (lambda a: linalg.orth(a, rank=3) ** 2, "tall"),
     "qr": (lambda a: linalg.qr(a, pivoting=True), "wide"),
+    "solve": (
+        lambda a: linalg.solve(a, np.ones(8), lower=True, assume_a="her"),
+        "definite",
+    ),
     "svd of tall": (lambda a: linalg.svd(a)[1:], "tall"),
     "svd of wide": (lambda a: linalg.svd(a)[:2], "wide"),
 }
-_WITH_DERIVATIVES = ("null_space", "orth", "qr")
+_WITH_DERIVATIVES = ("null_space", "orth", "qr", "solve")
 
 
 @pytest.mark.extended

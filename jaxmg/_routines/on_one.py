@@ -22,14 +22,15 @@ from jaxmg._transform import batching, derivatives
 # The native routine.
 NATIVE = "root_exchange"
 # The matrices for which this is faster, by the square root of their elements; 0: none.
-MOST = 0
+MOST = 512
 
 
 def is_faster(layout, shape):
     """Whether one device runs a program on a matrix of this shape for all."""
     if layout.platform != "cpu" or layout.ranks == 1 or layout.explicit or layout.inside:
         return False
-    if len(set(layout.processes)) > 1 or not 0 < math.prod(shape) <= MOST**2:
+    # A single row would be as large as the whole matrix.
+    if len(set(layout.processes)) > 1 or shape[0] < 2 or not 0 < math.prod(shape) <= MOST**2:
         return False
     return plugins.load("cpu").whole_svd_order() > 0  # unless all ranks are to work
 

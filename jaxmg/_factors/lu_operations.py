@@ -249,11 +249,16 @@ def _reduced(layout, lu, pivots, a_dot):
 
 def divided(layout, b, u):
     """Returns B U^-1 for an upper triangular U with a unit diagonal, both by rows."""
+    n = u.shape[1]
     factor = cholesky_factor.CholeskyFactor.from_upper(
-        hermitian.with_padding(layout, u, u.shape[1]),
+        hermitian.with_padding(layout, u, n),
         **layout.by_rows.where,
     )
-    return factor._divide_rows(b)
+    if factor.layout.ranks == layout.ranks:
+        return factor._divide_rows(b)
+    # In a batch each device may have whole factors, whose rows have no padding.
+    x = factor._divide_rows(hermitian.with_padding(layout, b, n))
+    return hermitian.rows(layout, x)
 
 
 @dataclasses.dataclass(frozen=True)

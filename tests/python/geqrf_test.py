@@ -511,6 +511,33 @@ def test_gradients_where_padding_does_not_divide(shape, ranks):
 
 @cases.needs_transformations
 @pytest.mark.parametrize(
+    "shape, kind", cases.broad(itertools.product(((7, 3), (3, 7), (6, 6)), KINDS),
+                               core=lambda shape, kind: (shape, kind) == ((7, 3), KINDS[0]))
+)  # fmt: skip
+def test_gradients_of_batches_where_padding_does_not_divide(shape, kind):
+    """A batch is divided by whole factors, without the padding of two ranks."""
+    mesh, a = cases.line(2, kind=kind), cases.normal(cases.rng(1), (2, *shape), "float64")
+
+    def total(q, r, diagonal):
+        return sum(jnp.sum(jnp.sin(x)) for x in (q, r, diagonal))
+
+    def ours(a):
+        factor = jaxmg.geqrf(a, mesh=mesh)
+        return total(factor.q(), factor.r, factor.diagonal())
+
+    def by_jax(a):
+        q, r = jnp.linalg.qr(a)
+        return total(q, r, jnp.diagonal(r))
+
+    found = cases.on(mesh, jax.jit(jax.vmap(jax.grad(ours))))(a)
+    expected = jnp.stack([jax.grad(by_jax)(jnp.asarray(one)) for one in a])
+    _close(found, expected, "float64", 1e5)
+    found = cases.on(mesh, jax.jit(jax.grad(lambda a: jnp.sum(jax.vmap(ours)(a)))))(a)
+    _close(found, expected, "float64", 1e5)
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(
     "shape, ranks", cases.broad([((6, 4), 3), ((5, 5), 2), ((4, 6), 2)], core=lambda *case: False)
 )
 def test_batches(shape, ranks):

@@ -140,15 +140,15 @@ exits() {
 }
 
 # Most consecutive steps build for the same Python.
-default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 py313 processes types
+default=(tests quickstart attacks examples exits benchmarks lint docs cuda13 py313 processes types
   py311)
 # GitHub also runs these steps; `ci/cpu.sh` runs them by name.
-also=(asan tsan faults fuzz scales strict cuda netket322 netket323 lineax types311 types312 workspace commands
+also=(cc asan tsan faults fuzz scales strict cuda netket322 netket323 lineax types311 types312 workspace commands
   topologies aarch64 wheels release py312 py314)
-# CI's own run has half an hour. It leaves to GitHub's jobs the tests marked `breadth` or `slow`,
-# most tests that `processes` repeats, and second runs of examples, and it ends fewer processes.
-# Tests marked `extended`, which `tests` leaves out, run only in `py313`; tests marked `repeated`
-# run only in `tests`.
+# CI's own run has half an hour. It leaves to GitHub's jobs the slow C++ tests (`cc`; `asan` and
+# `tsan` run all of them), the tests marked `breadth` or `slow`, most tests that `processes`
+# repeats, and second runs of examples, and it ends fewer processes. Tests marked `extended`, which
+# `tests` leaves out, run only in `py313`; tests marked `repeated` run only in `tests`.
 declare -A chosen
 case ${1:-} in
   '')

@@ -151,8 +151,8 @@ def _refuse_block(routine, mesh, block):
     sizes = {axis: mesh.shape[axis] for axis in manual_axes()}
     raise ValueError(
         f"{routine}: the local block of an (n, n) matrix on P ranks has shape (ceil(n / P), n);"
-        f" {tuple(block.shape)} fits no P of the mesh {sizes}. With rows of padding below it pass "
-        "pad=False, and with columns sharded too in_specs=P(row axis, column axis)"
+        f" {tuple(block.shape)} fits no P of the mesh {sizes}. If it has rows of padding below, "
+        "pass pad=False; if columns are sharded too, in_specs=P(row axis, column axis)"
     )
 
 

@@ -45,7 +45,7 @@ class Layout:
         processes: the process of each rank of each group of replicas, one group after the other;
             empty if every group has its ranks in one process.
         inside: whether the layout describes blocks inside the caller's shard_map.
-        solo: whether one device computes alone, inside a shard_map of ours (`on_one`).
+        solo: whether one device computes for all, inside a shard_map of this package (`on_one`).
     """
 
     mesh: Mesh | AbstractMesh

@@ -231,7 +231,7 @@ def triangular_factor(call, a):
 
 @dataclasses.dataclass(frozen=True)
 class _AtOnce(batching.Batchable):
-    """`_by_engine` of a matrix that one CPU device has, as a stack of one."""
+    """Computes `_by_engine` on one CPU device, where the matrix is a stack of one."""
 
     call: Any
 

@@ -1,9 +1,9 @@
-"""Programs of `jaxmg.linalg` that one of several CPU devices runs for all.
+"""Runs programs of `jaxmg.linalg` on one of several CPU devices, for all of them.
 
     rows of all ranks  --root_exchange-->  the first rank: the program  --root_exchange-->  results
 
-The devices of a process share its memory and its cores. A small matrix is done in less time than it
-takes the ranks to meet once, and a program on all ranks has them meet several times.
+The devices of a process share its memory and its cores. One device computes with a small matrix in
+less time than one rendezvous of all ranks takes, and a program on all ranks has several of these.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jaxmg._transform import batching, derivatives
 
 # The native routine.
 NATIVE = "root_exchange"
-# The matrices for which this is faster, by the square root of their elements; 0: none.
+# This is faster for matrices with at most MOST^2 elements. 0: never.
 MOST = 512
 
 
@@ -29,7 +29,7 @@ def is_faster(layout, shape):
     """Whether one device runs a program on a matrix of this shape for all."""
     if layout.platform != "cpu" or layout.ranks == 1 or layout.explicit or layout.inside:
         return False
-    # A single row would be as large as the whole matrix.
+    # A rank's part with a single row would be as large as the whole matrix.
     if len(set(layout.processes)) > 1 or shape[0] < 2 or not 0 < math.prod(shape) <= MOST**2:
         return False
     return plugins.load("cpu").whole_svd_order() > 0  # unless all ranks are to work
@@ -37,7 +37,7 @@ def is_faster(layout, shape):
 
 @dataclasses.dataclass(frozen=True)
 class OnOne:
-    """A `jax_linalg.Program` as one device runs it for all, with the derivatives and the batches of
+    """A `jax_linalg.Program` that one device runs for all. Its derivatives and batches are those of
     the program on all devices."""
 
     program: Any

@@ -32,8 +32,8 @@ def _differentiable(cholesky, triangular_solve):
 
 
 def factor_hermitian(a, upper, composition):
-    """L, or U, of Hermitian a (count, n, n) on a CPU device, which checks and scales each matrix
-    while a core has it in its cache. ``composition`` computes the same with a derivative."""
+    """Computes L, or U, of Hermitian a (count, n, n) on a CPU device, which checks and scales each
+    matrix while it is in a core's cache. ``composition`` computes the same and has a derivative."""
 
     @jax.custom_jvp
     def factor(a):

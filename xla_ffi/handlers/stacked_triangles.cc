@@ -15,8 +15,8 @@ struct StackedTriangleAttributes {
 };
 
 struct StackedCholeskyAttributes {
-  bool upper;      // the triangle that is read and computed
-  bool hermitian;  // both are read, and must be the same up to rounding
+  bool upper;      // whether the upper triangle is computed
+  bool hermitian;  // whether both triangles are read, and must agree up to rounding
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {

@@ -1,5 +1,5 @@
-// Arrays to the first rank of a call, and arrays of that to all: what is around a computation that
-// one rank does for all.
+// Gathers arrays on the first rank of a call, and scatters the first rank's arrays to all ranks. A
+// computation that one rank does for all starts with the one and ends with the other.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_ROOT_EXCHANGE_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_ROOT_EXCHANGE_H_
 
@@ -11,8 +11,8 @@
 
 namespace jaxmg {
 
-// An array of `whole` bytes of which each rank has `part` bytes, one rank's behind another's. The
-// last parts may be shorter, or empty. If both are equal, each rank has the whole array.
+// An array of `whole` bytes. Each rank has `part` bytes of it, in rank order; the last parts may be
+// shorter, or empty. If `part` equals `whole`, each rank has the whole array.
 struct RootPiece {
   const void* source;
   void* target;
@@ -21,7 +21,7 @@ struct RootPiece {
 
 // A rank's pieces, in the same order on all ranks. With `gathers` the sources are parts, and the
 // first rank's target becomes the whole array. Otherwise the first rank's source is the whole
-// array, and the targets become parts. What of a target is beyond the array stays as it is.
+// array, and the targets become parts. Bytes of a target beyond the end of the array don't change.
 struct RootExchange {
   bool gathers;
   std::vector<RootPiece> pieces;
@@ -30,7 +30,7 @@ struct RootExchange {
 // All ranks must call it with the same sizes, and all return the same Status (routines.h).
 Status RootExchangeRoutine(const RankContext& context, const RootExchange& exchange);
 
-// The same by one rank of a process for all, whose memory it shares.
+// As RootExchangeRoutine, by one rank for all ranks of its process, which share its memory.
 Status RootExchangeForAll(const RankContext& alone, const std::vector<RootExchange>& exchanges);
 
 }  // namespace jaxmg

@@ -29,8 +29,18 @@ _PLATFORMS = {
 # who install with --no-deps, or install JAX afterwards.
 _OLDEST_JAX = {"cpu": (0, 6, 2), "cuda12": (0, 6, 2), "cuda13": (0, 7, 2)}
 
+# The FFI targets that the package calls, from `require`.
+_required: tuple[str, ...] = ()
+
 _lock = threading.Lock()
 _loaded: dict[str, types.ModuleType] = {}
+
+
+def require(targets):
+    """Sets the FFI targets that a plugin must have. One that lacks a target belongs to another
+    version."""
+    global _required
+    _required = targets
 
 
 def entry_points():
@@ -149,9 +159,7 @@ def _check_version(point):
 
 
 def _check_handlers(point, targets):
-    from jaxmg._routines import table  # its modules import this one
-
-    missing = [name for name in table.HANDLERS if name not in targets]
+    missing = [name for name in _required if name not in targets]
     if missing:
         version = _package_version()
         raise RuntimeError(

@@ -3,6 +3,7 @@
 A new routine is a module in this folder with its record and its public functions, and a row here.
 """
 
+from jaxmg._call import plugins
 from jaxmg._factors import (
     cholesky_operations,
     lu_operations,
@@ -64,11 +65,12 @@ _OTHERS = (
     *native.HANDLERS,
 )
 
-# The FFI targets that the package calls. A plugin that lacks one belongs to another version.
+# The FFI targets that the package calls.
 HANDLERS = tuple(
     f"jaxmg_{native}"
     for native in (*(routine.native for routine in ROUTINES if routine.outputs), *_OTHERS)
 )
+plugins.require(HANDLERS)
 # The routines that `jaxmg.plan` accepts.
 PLANS = {routine.name: routine for routine in ROUTINES if routine.plans}
 # JAXMg 1.4 has these under this name too.

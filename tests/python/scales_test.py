@@ -280,8 +280,8 @@ def test_det_of_a_batch_of_large_matrices():
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("table", "way", "degree"),
-    [("_INV", "small", -1), ("_INV", "plugin", -1), ("_SOLVE", "small", -1),
-     ("_SOLVE", "plugin", -1), ("_CHOLESKY", "plugin", 0.5)],
+    [(ways._INV, "small", -1), (ways._INV, "plugin", -1), (ways._SOLVE, "small", -1),
+     (ways._SOLVE, "plugin", -1), (ways._CHOLESKY, "plugin", 0.5)],
 )  # fmt: skip
 def test_stacks_by_the_plugin(table, way, degree):
     """Stacks scale exactly, although partial sums of results near the least normal number are
@@ -289,8 +289,8 @@ def test_stacks_by_the_plugin(table, way, degree):
     a = _random("float32", 40, 6, 6)
     if degree == 0.5:
         a = a @ a.swapaxes(1, 2) + np.eye(6, dtype="float32")
-    others = (_random("float32", 40, 6, 2, seed=1),) * (table == "_SOLVE")
-    run = jax.jit(getattr(ways, table)[way])
+    others = (_random("float32", 40, 6, 2, seed=1),) * (table is ways._SOLVE)
+    run = jax.jit(table[way])
     value = np.asarray(run(a, *others))
     info = np.finfo("float32")
     for k in (-118, -60, 60, 124):

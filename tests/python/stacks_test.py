@@ -322,10 +322,17 @@ def test_the_first_row_that_fits_is_the_way(monkeypatch):
 
 def test_every_row_names_a_way():
     known = {
-        "qr": ways._QR, "inv": ways._INV, "solve": ways._SOLVE, "svd": ways._SVD,
-        "eigh": ways._EIGH, "polar": ways._POLAR, "cholesky": ways._CHOLESKY,
-        "potri": at_once._INVERSE, "trsm": at_once._SOLVE, "lu": at_once._LU,
-    }  # fmt: skip
+        "qr": ways._QR,
+        "inv": ways._INV,
+        "solve": ways._SOLVE,
+        "svd": ways._SVD,
+        "eigh": ways._EIGH,
+        "polar": ways._POLAR,
+        "cholesky": ways._CHOLESKY,
+        "potri": at_once._INVERSE,
+        "trsm": at_once._SOLVE,
+        "lu": at_once._LU,
+    }
     of_the_same = {"cholesky": at_once._CHOLESKY, "inv": at_once._LU_INVERSE}
     for row in choice.TABLE:
         assert row.way in known[row.function] and row.way in of_the_same.get(row.function, row.way)

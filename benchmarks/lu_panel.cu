@@ -1,5 +1,5 @@
 // How long a panel of an LU factorization takes on one GPU, by the engine's kernels
-// (xla_ffi/device/cuda/lu_panel.cuh, lu.cuh) and by cuSOLVER, and whether it is right.
+// (xla_ffi/device/cuda/lu/lu_panel.cuh, lu.cuh) and by cuSOLVER, and whether it is right.
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -I. -o lu_panel benchmarks/lu_panel.cu -lcublas -lcusolver
 //   ./lu_panel            or: ./lu_panel apart (no clusters), ./lu_panel few (a few panels alone,
@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "xla_ffi/device/cuda/lu.cuh"
-#include "xla_ffi/device/cuda/lu_panel.cuh"
+#include "xla_ffi/device/cuda/lu/lu.cuh"
+#include "xla_ffi/device/cuda/lu/lu_panel.cuh"
 
 namespace jaxmg::kernels {
 
@@ -97,7 +97,7 @@ BLAS(cuDoubleComplex, std::complex<double>, Z)
 
 enum Part { kLeaves = 1, kSteps = 2, kProducts = 4, kAll = 7 };
 
-// As CudaLu (xla_ffi/device/cuda/lu.cc).
+// As CudaLu (xla_ffi/device/cuda/lu/lu.cc).
 template <typename T>
 class Panels {
  public:

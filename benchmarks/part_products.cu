@@ -1,5 +1,5 @@
 // Products of float32 matrices that are made of three products of float16 parts, by the kernel of
-// xla_ffi/device/cuda/part_products.cuh and by cuBLAS: errors and times.
+// xla_ffi/device/cuda/products/part_products.cuh and by cuBLAS: errors and times.
 //
 //   nvcc -O2 -std=c++17 -I. -gencode arch=compute_90a,code=sm_90a -o part_products \
 //     benchmarks/part_products.cu -lcublas -lcuda && ./part_products
@@ -17,7 +17,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "xla_ffi/device/cuda/part_products.cuh"
+#include "xla_ffi/device/cuda/products/part_products.cuh"
 
 using namespace jaxmg;
 using namespace jaxmg::kernels;

@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "xla_ffi/device/cuda/panel.cuh"
-#include "xla_ffi/device/cuda/register_panel.cuh"
+#include "xla_ffi/device/cuda/qr/panel.cuh"
+#include "xla_ffi/device/cuda/qr/register_panel.cuh"
 
 namespace jaxmg::kernels {
 

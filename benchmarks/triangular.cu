@@ -1,5 +1,6 @@
 // How long substitution with a triangle takes on one GPU for few right-hand sides, by the engine's
-// kernel (xla_ffi/device/cuda/triangular.cuh) and by cuBLAS's TRSM, and whether it is right.
+// kernel (xla_ffi/device/cuda/cholesky/triangular.cuh) and by cuBLAS's TRSM, and whether it is
+// right.
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -I. -o triangular benchmarks/triangular.cu -lcublas
 //   ./triangular          or: ./triangular few (small orders alone, for compute-sanitizer)
@@ -17,7 +18,7 @@
 #include <cstring>
 #include <vector>
 
-#include "xla_ffi/device/cuda/triangular.cuh"
+#include "xla_ffi/device/cuda/cholesky/triangular.cuh"
 
 namespace jaxmg::kernels {
 

@@ -15,8 +15,8 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/chase.cuh"
-#include "xla_ffi/device/cuda/groups.cuh"
+#include "xla_ffi/device/cuda/eigen/chase.cuh"
+#include "xla_ffi/device/cuda/eigen/groups.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

@@ -17,7 +17,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/column_solver.cuh"
+#include "xla_ffi/device/cuda/lu/column_solver.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

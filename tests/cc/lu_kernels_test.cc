@@ -19,8 +19,8 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/lu.cuh"
-#include "xla_ffi/device/cuda/lu_panel.cuh"
+#include "xla_ffi/device/cuda/lu/lu.cuh"
+#include "xla_ffi/device/cuda/lu/lu_panel.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

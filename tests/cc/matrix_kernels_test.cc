@@ -18,7 +18,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/matrix.cuh"
+#include "xla_ffi/device/cuda/products/matrix.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

@@ -27,8 +27,8 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/panel.cuh"
-#include "xla_ffi/device/cuda/register_panel.cuh"
+#include "xla_ffi/device/cuda/qr/panel.cuh"
+#include "xla_ffi/device/cuda/qr/register_panel.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {
@@ -288,7 +288,7 @@ void CheckRegisters() {
   check({2 * most - 5, 3, 3});
   for (const Kind kind :
        {Kind::kZeroColumns, Kind::kSameColumns, Kind::kSmallRest, Kind::kRealDiagonal}) {
-    // The kernel for complex128 fails this case, so it isn't used (device/cuda/panel.cc).
+    // The kernel for complex128 fails this case, so it isn't used (device/cuda/qr/panel.cc).
     if (kind == Kind::kSmallRest && sizeof(T) == 2 * sizeof(double)) continue;
     check({50, 6, 3, kind});
     check({3, 6, 1, kind});

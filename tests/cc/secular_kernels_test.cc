@@ -9,7 +9,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/secular.cuh"
+#include "xla_ffi/device/cuda/eigen/secular.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {

@@ -19,7 +19,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/element_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/element_stacks.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {

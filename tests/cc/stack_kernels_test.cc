@@ -14,9 +14,9 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/lu_stacks.cuh"
-#include "xla_ffi/device/cuda/secular_stacks.cuh"
-#include "xla_ffi/device/cuda/tridiagonal_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/lu_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/secular_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/tridiagonal_stacks.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {

@@ -16,9 +16,9 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/small_stacks.cuh"
-#include "xla_ffi/device/cuda/substitution_stacks.cuh"
-#include "xla_ffi/device/cuda/triangle_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/small_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/substitution_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/triangle_stacks.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {

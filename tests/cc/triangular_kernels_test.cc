@@ -19,7 +19,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/triangular.cuh"
+#include "xla_ffi/device/cuda/cholesky/triangular.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

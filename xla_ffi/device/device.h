@@ -155,7 +155,7 @@ struct Tuning {
   // take less time than a TRSV. 0: no inverses.
   int64_t inverse_order = 0;
   // The maximum number of right-hand sides for which substitution with a triangle is one launch of
-  // our own kernel (cuda/triangular.cuh); 0: the library's TRSM and TRSV.
+  // our own kernel (cuda/cholesky/triangular.cuh); 0: the library's TRSM and TRSV.
   int64_t few_right_hand_sides = 0;
   // The maximum number of right-hand sides for which a single rank solves with an LU factor of
   // several tiles in one such launch; 0: always tile by tile.

@@ -17,7 +17,7 @@
 namespace jaxmg {
 
 // Returns the exponent that StackElements::Scale uses if the largest magnitude has exponent
-// `exponent`. NVRTC compiles a copy (cuda/element_stacks.cuh).
+// `exponent`. NVRTC compiles a copy (cuda/stacks/element_stacks.cuh).
 template <typename R>
 int ScaleExponent(int exponent, int step) {
   const int bounded = std::max(exponent, std::numeric_limits<R>::min_exponent - 1);

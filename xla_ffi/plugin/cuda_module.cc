@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "xla_ffi/device/cuda/resources.h"
+#include "xla_ffi/device/cuda/runtime/resources.h"
 #include "xla_ffi/plugin/bindings.h"
 
 namespace jaxmg {

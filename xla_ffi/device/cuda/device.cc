@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "xla_ffi/device/cuda/memory.h"
+#include "xla_ffi/device/cuda/runtime/memory.h"
 
 namespace jaxmg {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "xla_ffi/device/cuda/library.h"
-#include "xla_ffi/device/cuda/resources.h"
+#include "xla_ffi/device/cuda/runtime/library.h"
+#include "xla_ffi/device/cuda/runtime/resources.h"
 #include "xla_ffi/device/matrix_solver.h"
 
 namespace jaxmg {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "xla_ffi/base/status.h"
-#include "xla_ffi/device/cuda/library.h"
+#include "xla_ffi/device/cuda/runtime/library.h"
 
 namespace jaxmg::mg {
 

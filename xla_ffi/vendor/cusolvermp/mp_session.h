@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "xla_ffi/device/cuda/device.h"
-#include "xla_ffi/device/cuda/library.h"
+#include "xla_ffi/device/cuda/runtime/library.h"
 #include "xla_ffi/vendor/cusolvermp/mp_layout.h"
 
 namespace jaxmg::mp {

@@ -162,7 +162,7 @@ Status CudaBlas<T>::PartScales(Stream stream, bool turned, int64_t m, int64_t n,
   if constexpr (!std::is_same_v<R, float>) {
     return Blas<T>::PartScales(stream, turned, m, n, a, lda, scales);
   } else {
-    return device_.LaunchTiles(Kernel::kPartScales, CudaType<T>::kLetter, stream, turned ? n : m, 1,
+    return device_.LaunchTiles(Kernel::part_scales, CudaType<T>::kLetter, stream, turned ? n : m, 1,
                                static_cast<int>(turned), m, n, a, lda, scales);
   }
 }
@@ -173,7 +173,7 @@ Status CudaBlas<T>::DoSplit(Stream stream, Side side, bool turned, int64_t m, in
   const PartsShape shape = this->parts();
   const int left = side == Side::kLeft, products = static_cast<int>(shape.products);
   const int halves = shape.format == PartFormat::kFloat16;
-  return device_.LaunchTiles(Kernel::kSplit, CudaType<T>::kLetter, stream, m, n, left,
+  return device_.LaunchTiles(Kernel::split, CudaType<T>::kLetter, stream, m, n, left,
                              static_cast<int>(turned), halves, products, m, n, a, lda, scales,
                              parts, ld);
 }
@@ -207,9 +207,9 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
                                   const ProductScales<float>& scales, float beta, float* c,
                                   int64_t ldc) {
   const bool halves = parts().format == PartFormat::kFloat16, scaled = scales.left != nullptr;
-  const Kernel kernel = scaled   ? Kernel::kMultiplyScaledHalves
-                        : halves ? Kernel::kMultiplyHalves
-                                 : Kernel::kMultiplyBfloats;
+  const Kernel kernel = scaled   ? Kernel::multiply_scaled_halves
+                        : halves ? Kernel::multiply_halves
+                                 : Kernel::multiply_bfloats;
   const PartProductScales of_rows = {scales.left, scales.right, kIsComplex<T> ? 1 : 0};
   PartFactors factors;
   int first_a = 0, first_b = 0;
@@ -262,7 +262,7 @@ Status CudaBlas<T>::Scale(Stream stream, bool lower, bool divide, int64_t m, int
   if constexpr (!std::is_same_v<R, float>) {
     return Blas<T>::Scale(stream, lower, divide, m, n, left, right, a, lda);
   } else {
-    return device_.LaunchTiles(Kernel::kScale, CudaType<T>::kLetter, stream, m, n,
+    return device_.LaunchTiles(Kernel::scale, CudaType<T>::kLetter, stream, m, n,
                                static_cast<int>(lower), static_cast<int>(divide), m, n, left, right,
                                a, lda);
   }
@@ -274,7 +274,7 @@ Status CudaBlas<T>::RowLargest(Stream stream, int64_t m, int64_t n, const T* a, 
   if constexpr (!std::is_same_v<R, float>) {
     return Blas<T>::RowLargest(stream, m, n, a, lda, largest);
   } else {
-    return device_.LaunchElements(Kernel::kRowLargest, CudaType<T>::kLetter, stream,
+    return device_.LaunchElements(Kernel::row_largest, CudaType<T>::kLetter, stream,
                                   m * ((n + kLargestColumns - 1) / kLargestColumns), m, n, a, lda,
                                   largest);
   }
@@ -285,7 +285,7 @@ Status CudaBlas<T>::PowersOfTwo(Stream stream, bool root, int64_t n, R* x) {
   if constexpr (!std::is_same_v<R, float>) {
     return Blas<T>::PowersOfTwo(stream, root, n, x);
   } else {
-    return device_.LaunchElements(Kernel::kPowersOfTwo, 's', stream, n, static_cast<int>(root), n,
+    return device_.LaunchElements(Kernel::powers_of_two, 's', stream, n, static_cast<int>(root), n,
                                   x);
   }
 }
@@ -325,7 +325,7 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
     const int backward = op == Op::kNone;
     const bool teams = sizeof(T) == 16 && m <= kMostTeams;
     const int rows = teams ? kTeamRows / 2 : kSolveRows;
-    return device_.LaunchRows(teams ? Kernel::kSolveRowsInTeams : Kernel::kSolveRowsAlone,
+    return device_.LaunchRows(teams ? Kernel::solve_rows_in_teams : Kernel::solve_rows,
                               CudaType<T>::kLetter, stream, m, rows, teams ? kTeam : 1, m, n,
                               backward, l, ldl, b, ldb, x, ldx);
   }
@@ -371,7 +371,7 @@ Status CudaBlas<T>::SolveTriangle(Stream stream, const TriangularSystem& of, con
   const uint32_t tag = exchange.tag++, ticket = exchange.ticket;
   exchange.ticket += static_cast<uint32_t>(blocks);
   char* words = static_cast<char*>(exchange.words->data());
-  return device_.LaunchBlocks(of.nrhs == 1 ? Kernel::kSolveTriangle1 : Kernel::kSolveTriangle4,
+  return device_.LaunchBlocks(of.nrhs == 1 ? Kernel::solve_triangle_1 : Kernel::solve_triangle_4,
                               CudaType<T>::kLetter, stream, blocks, kTriangleEdge * kTriangleEdge,
                               of.order, static_cast<int>(of.nrhs), static_cast<int>(of.conjugated),
                               static_cast<int>(of.unit), a + of.a.begin, of.a.row, of.a.column,
@@ -384,7 +384,7 @@ Status CudaBlas<T>::SolveUnitLower(Stream stream, int64_t m, int64_t n, const T*
                                    T* b, int64_t ldb) {
   constexpr int64_t kOrder = kColumnSolverOrder<sizeof(T)>;
   if (m <= kOrder) {
-    return device_.LaunchBlocks(Kernel::kSolveColumns, CudaType<T>::kLetter, stream,
+    return device_.LaunchBlocks(Kernel::solve_columns, CudaType<T>::kLetter, stream,
                                 (n + kColumnSolverThreads - 1) / kColumnSolverThreads,
                                 kColumnSolverThreads, static_cast<int>(m), n, l, ldl, b, ldb);
   }
@@ -486,32 +486,32 @@ Status CudaBlas<T>::DoTrtri(Stream stream, Triangle triangle, int64_t n, const T
 template <typename T>
 Status CudaBlas<T>::ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                                   T* b, int64_t ldb) {
-  return device_.LaunchTiles(Kernel::kConjTranspose, CudaType<T>::kLetter, stream, m, n, m, n, a,
+  return device_.LaunchTiles(Kernel::conj_transpose, CudaType<T>::kLetter, stream, m, n, m, n, a,
                              lda, b, ldb);
 }
 
 template <typename T>
 Status CudaBlas<T>::MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) {
-  return device_.LaunchTiles(Kernel::kMirrorLower, CudaType<T>::kLetter, stream, n, n, n, a, lda);
+  return device_.LaunchTiles(Kernel::mirror_lower, CudaType<T>::kLetter, stream, n, n, n, a, lda);
 }
 
 template <typename T>
 Status CudaBlas<T>::Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) {
   if constexpr (!kIsComplex<T>) return Status::Ok();
-  return device_.LaunchElements(Kernel::kConjugate, CudaType<T>::kLetter, stream, m * n, m, n, a,
+  return device_.LaunchElements(Kernel::conjugate, CudaType<T>::kLetter, stream, m * n, m, n, a,
                                 lda);
 }
 
 template <typename T>
 Status CudaBlas<T>::Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                         int64_t ldb) {
-  return device_.LaunchElements(Kernel::kAdd, CudaType<T>::kLetter, stream, m * n, m, n, a, lda, b,
+  return device_.LaunchElements(Kernel::add, CudaType<T>::kLetter, stream, m * n, m, n, a, lda, b,
                                 ldb);
 }
 
 template <typename T>
 Status CudaBlas<T>::SetIdentity(Stream stream, int64_t n, T* a, int64_t lda) {
-  return device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream, n * n, n, a, lda);
+  return device_.LaunchElements(Kernel::identity, CudaType<T>::kLetter, stream, n * n, n, a, lda);
 }
 
 template <typename T>
@@ -526,21 +526,21 @@ Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t l
 template <typename T>
 Status CudaBlas<T>::StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
                                  int64_t lda) {
-  return device_.LaunchTiles(Kernel::kStoreInverse, CudaType<T>::kLetter, stream, n, n, n, inverse,
+  return device_.LaunchTiles(Kernel::store_inverse, CudaType<T>::kLetter, stream, n, n, n, inverse,
                              ld, a, lda);
 }
 
 template <typename T>
 Status CudaBlas<T>::LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda,
                                 T* l, T* inverse) {
-  return device_.LaunchTiles(Kernel::kLoadInverse, CudaType<T>::kLetter, stream, n, n, n,
+  return device_.LaunchTiles(Kernel::load_inverse, CudaType<T>::kLetter, stream, n, n, n,
                              static_cast<int>(transposed), a, lda, l, inverse);
 }
 
 template <typename T>
 Status CudaBlas<T>::AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) {
   if (n == 0) return Status::Ok();
-  return device_.LaunchOne(Kernel::kAddLogDet, CudaType<T>::kLetter, stream, n, l, ldl, sum);
+  return device_.LaunchOne(Kernel::add_log_det, CudaType<T>::kLetter, stream, n, l, ldl, sum);
 }
 
 #define JAXMG_INSTANTIATE(T) template class CudaBlas<T>;

@@ -189,7 +189,7 @@ Status CudaDevice::CopyWithin(Stream stream, const Bytes2D& target, const Bytes2
   const void* from = source.data;
   int64_t to_pitch = target.pitch, from_pitch = source.pitch, height = source.height;
   void* pointers[] = {&to, &to_pitch, &from, &from_pitch, &height};
-  return resources_->Launch(Kernel::kCopyColumns, 's', stream, blocks, kThreads, 1, pointers);
+  return resources_->Launch(Kernel::copy_columns, 's', stream, blocks, kThreads, 1, pointers);
 }
 
 Status CudaDevice::CopyToParts(Stream stream, const std::vector<Bytes>& parts, const void* source) {
@@ -204,7 +204,7 @@ Status CudaDevice::CopyToParts(Stream stream, const std::vector<Bytes>& parts, c
       largest = std::max(largest, parts[first + i].size);
     }
     const auto segments = static_cast<int64_t>((largest + kCopySegment - 1) / kCopySegment);
-    JAXMG_RETURN_IF_ERROR(LaunchBlocks(Kernel::kCopyToParts, 's', stream,
+    JAXMG_RETURN_IF_ERROR(LaunchBlocks(Kernel::copy_to_parts, 's', stream,
                                        static_cast<int64_t>(count) * segments, kThreads, some,
                                        segments, from));
     from += some.starts[count];
@@ -231,7 +231,7 @@ Status CudaDevice::CopyFromHost(Stream stream, void* target, const void* source,
 }
 
 Status CudaDevice::FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) {
-  return LaunchElements(Kernel::kFillInt32, 's', stream, count, data, count, value);
+  return LaunchElements(Kernel::fill_int32, 's', stream, count, data, count, value);
 }
 
 Status CudaDevice::ReserveHandles() {

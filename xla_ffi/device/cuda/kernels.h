@@ -1,224 +1,128 @@
-// The kernels of kernels.cu. Their names in the fatbin have the prefix jaxmg_ and, if they depend
-// on the dtype, its letter as a suffix: jaxmg_mirror_lower_d.
+// The kernels of kernels.cu, each with its name and the letters of its dtypes ("": it has none).
+// The symbols in the fatbin have the prefix jaxmg_ and, if they depend on the dtype, its letter as
+// a suffix: jaxmg_mirror_lower_d.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_KERNELS_H_
 
+#define JAXMG_FOR_EACH_KERNEL(F)       \
+  F(add, "sdcz")                       \
+  F(add_determinant, "sdcz")           \
+  F(add_log_det, "sdcz")               \
+  F(add_noise, "sdcz")                 \
+  F(add_stack_parts, "")               \
+  F(add_to_diagonal, "sdcz")           \
+  F(apply_groups, "dz")                \
+  F(arrange_columns, "sd")             \
+  F(ascend, "sdcz")                    \
+  F(chase, "sdcz")                     \
+  F(check_all_finite, "sdcz")          \
+  F(check_factor, "sdcz")              \
+  F(check_finite, "sdcz")              \
+  F(check_lu_factor, "sdcz")           \
+  F(clear_if, "sdcz")                  \
+  F(clear_triangle, "sdcz")            \
+  F(combine, "sdcz")                   \
+  F(combine_stack, "sdcz")             \
+  F(compose_moves, "")                 \
+  F(conclude, "sdcz")                  \
+  F(conj_transpose, "sdcz")            \
+  F(conjugate, "sdcz")                 \
+  F(convert, "sdcz")                   \
+  F(copy_columns, "")                  \
+  F(copy_to_parts, "")                 \
+  F(count_up, "")                      \
+  F(digest, "")                        \
+  F(divide_by_root, "sdcz")            \
+  F(divide_stack, "sdcz")              \
+  F(expand_reflectors, "sdcz")         \
+  F(factor_lu_panel_16, "sdcz")        \
+  F(factor_lu_panel_32, "sdcz")        \
+  F(factor_lu_panel_4, "sdcz")         \
+  F(factor_lu_panel_8, "sdcz")         \
+  F(factor_panel, "sdcz")              \
+  F(factor_panel_in_registers, "sdcz") \
+  F(factor_stacked_diagonal, "sdcz")   \
+  F(factor_stacked_panel, "sdcz")      \
+  F(factor_stacked_qr_panel, "sdcz")   \
+  F(fill_int32, "")                    \
+  F(from_real, "sdcz")                 \
+  F(identity, "sdcz")                  \
+  F(init_info, "")                     \
+  F(invert_small, "sdcz")              \
+  F(invert_stacked_diagonal, "sdcz")   \
+  F(keep_negative, "")                 \
+  F(largest_of_rows, "sdcz")           \
+  F(largest_of_stack, "sdcz")          \
+  F(load_inverse, "sdcz")              \
+  F(make_hermitian, "sdcz")            \
+  F(make_stack_hermitian, "sdcz")      \
+  F(map_moves, "")                     \
+  F(mirror_lower, "sdcz")              \
+  F(move_rows, "sdcz")                 \
+  F(move_stacked_rows, "sdcz")         \
+  F(multiply, "sdcz")                  \
+  F(multiply_bfloats, "")              \
+  F(multiply_halves, "")               \
+  F(multiply_scaled_halves, "")        \
+  F(pack_band, "sdcz")                 \
+  F(part_scales, "sc")                 \
+  F(plan_swaps, "")                    \
+  F(poison_if, "sdcz")                 \
+  F(powers_of_two, "")                 \
+  F(reduce_info, "")                   \
+  F(reduce_stack, "sd")                \
+  F(refine_stacked_z, "sd")            \
+  F(refine_z, "sd")                    \
+  F(roots_of_diagonal, "sdcz")         \
+  F(rotate_columns, "sd")              \
+  F(row_largest, "sc")                 \
+  F(scale, "sc")                       \
+  F(scale_rows_and_columns, "sdcz")    \
+  F(scale_stack, "sdcz")               \
+  F(secular_roots, "sd")               \
+  F(secular_vectors, "sd")             \
+  F(set_syevd_info, "")                \
+  F(signs_of_diagonal, "sdcz")         \
+  F(solve_columns, "sdcz")             \
+  F(solve_rows, "sdcz")                \
+  F(solve_rows_in_teams, "sdcz")       \
+  F(solve_small, "sdcz")               \
+  F(solve_stacked_rows, "sdcz")        \
+  F(solve_stacked_triangle, "sdcz")    \
+  F(solve_triangle_1, "sdcz")          \
+  F(solve_triangle_4, "sdcz")          \
+  F(solve_tridiagonal, "sd")           \
+  F(sort_poles, "sd")                  \
+  F(split, "sc")                       \
+  F(square_sums, "sdcz")               \
+  F(stacked_roots, "sd")               \
+  F(stacked_vectors, "sd")             \
+  F(step_lu_panel, "sdcz")             \
+  F(store_inverse, "sdcz")             \
+  F(sum_reals, "sdcz")                 \
+  F(sum_stack, "sdcz")                 \
+  F(take_rows, "sdcz")                 \
+  F(take_scaled_rows, "sdcz")          \
+  F(take_tridiagonal, "sdcz")          \
+  F(times_factors, "sdcz")             \
+  F(unpack_reflectors, "sdcz")
+
 namespace jaxmg {
 
-enum class Kernel {
-  kAdd,
-  kAddDeterminant,
-  kAddLogDet,
-  kAddNoise,
-  kAddStackParts,
-  kAddToDiagonal,
-  kApplyGroups,
-  kArrangeColumns,
-  kAscend,
-  kChase,
-  kCheckAllFinite,
-  kCheckFactor,
-  kCheckFinite,
-  kCheckLuFactor,
-  kClearIf,
-  kClearTriangle,
-  kCombine,
-  kCombineStack,
-  kComposeMoves,
-  kConclude,
-  kConjTranspose,
-  kConjugate,
-  kConvert,
-  kCopyColumns,
-  kCopyToParts,
-  kCountUp,
-  kDigest,
-  kDivideByRoot,
-  kDivideStack,
-  kExpandReflectors,
-  kFactorLuPanel16,
-  kFactorLuPanel32,
-  kFactorLuPanel4,
-  kFactorLuPanel8,
-  kFactorPanel,
-  kFactorPanelInRegisters,
-  kFactorStackedDiagonal,
-  kFactorStackedPanel,
-  kFactorStackedQrPanel,
-  kFillInt32,
-  kFromReal,
-  kIdentity,
-  kInitInfo,
-  kInvertSmall,
-  kInvertStackedDiagonal,
-  kKeepNegative,
-  kLargestOfRows,
-  kLargestOfStack,
-  kLoadInverse,
-  kMakeHermitian,
-  kMakeStackHermitian,
-  kMapMoves,
-  kMirrorLower,
-  kMoveRows,
-  kMoveStackedRows,
-  kMultiply,
-  kMultiplyBfloats,
-  kMultiplyHalves,
-  kMultiplyScaledHalves,
-  kPackBand,
-  kPartScales,
-  kPlanSwaps,
-  kPoisonIf,
-  kPowersOfTwo,
-  kReduceInfo,
-  kReduceStack,
-  kRefineStackedZ,
-  kRefineZ,
-  kRootsOfDiagonal,
-  kRotateColumns,
-  kRowLargest,
-  kScale,
-  kScaleRowsAndColumns,
-  kScaleStack,
-  kSecularRoots,
-  kSecularVectors,
-  kSetSyevdInfo,
-  kSignsOfDiagonal,
-  kSolveColumns,
-  kSolveRowsAlone,
-  kSolveRowsInTeams,
-  kSolveSmall,
-  kSolveStackedRows,
-  kSolveStackedTriangle,
-  kSolveTriangle1,
-  kSolveTriangle4,
-  kSolveTridiagonal,
-  kSortPoles,
-  kSplit,
-  kSquareSums,
-  kStackedRoots,
-  kStackedVectors,
-  kStepLuPanel,
-  kStoreInverse,
-  kSumReals,
-  kSumStack,
-  kTakeRows,
-  kTakeScaledRows,
-  kTakeTridiagonal,
-  kTimesFactors,
-  kUnpackReflectors,
-  kLast = kUnpackReflectors,
-};
+// Enumerators have the kernels' names, so that a search for a name finds its definition, its row
+// above and its launches.
+#define JAXMG_ENUMERATOR(name, letters) name,
+enum class Kernel { JAXMG_FOR_EACH_KERNEL(JAXMG_ENUMERATOR) };
+#undef JAXMG_ENUMERATOR
 
-// The names, in the order of Kernel. `letters` has the dtypes of a kernel.
+// The kernels' rows, in the order of Kernel.
 struct KernelName {
   const char *name, *letters;
 };
-inline constexpr KernelName kKernels[] = {
-    {"add", "sdcz"},
-    {"add_determinant", "sdcz"},
-    {"add_log_det", "sdcz"},
-    {"add_noise", "sdcz"},
-    {"add_stack_parts", ""},
-    {"add_to_diagonal", "sdcz"},
-    {"apply_groups", "dz"},
-    {"arrange_columns", "sd"},
-    {"ascend", "sdcz"},
-    {"chase", "sdcz"},
-    {"check_all_finite", "sdcz"},
-    {"check_factor", "sdcz"},
-    {"check_finite", "sdcz"},
-    {"check_lu_factor", "sdcz"},
-    {"clear_if", "sdcz"},
-    {"clear_triangle", "sdcz"},
-    {"combine", "sdcz"},
-    {"combine_stack", "sdcz"},
-    {"compose_moves", ""},
-    {"conclude", "sdcz"},
-    {"conj_transpose", "sdcz"},
-    {"conjugate", "sdcz"},
-    {"convert", "sdcz"},
-    {"copy_columns", ""},
-    {"copy_to_parts", ""},
-    {"count_up", ""},
-    {"digest", ""},
-    {"divide_by_root", "sdcz"},
-    {"divide_stack", "sdcz"},
-    {"expand_reflectors", "sdcz"},
-    {"factor_lu_panel_16", "sdcz"},
-    {"factor_lu_panel_32", "sdcz"},
-    {"factor_lu_panel_4", "sdcz"},
-    {"factor_lu_panel_8", "sdcz"},
-    {"factor_panel", "sdcz"},
-    {"factor_panel_in_registers", "sdcz"},
-    {"factor_stacked_diagonal", "sdcz"},
-    {"factor_stacked_panel", "sdcz"},
-    {"factor_stacked_qr_panel", "sdcz"},
-    {"fill_int32", ""},
-    {"from_real", "sdcz"},
-    {"identity", "sdcz"},
-    {"init_info", ""},
-    {"invert_small", "sdcz"},
-    {"invert_stacked_diagonal", "sdcz"},
-    {"keep_negative", ""},
-    {"largest_of_rows", "sdcz"},
-    {"largest_of_stack", "sdcz"},
-    {"load_inverse", "sdcz"},
-    {"make_hermitian", "sdcz"},
-    {"make_stack_hermitian", "sdcz"},
-    {"map_moves", ""},
-    {"mirror_lower", "sdcz"},
-    {"move_rows", "sdcz"},
-    {"move_stacked_rows", "sdcz"},
-    {"multiply", "sdcz"},
-    {"multiply_bfloats", ""},
-    {"multiply_halves", ""},
-    {"multiply_scaled_halves", ""},
-    {"pack_band", "sdcz"},
-    {"part_scales", "sc"},
-    {"plan_swaps", ""},
-    {"poison_if", "sdcz"},
-    {"powers_of_two", ""},
-    {"reduce_info", ""},
-    {"reduce_stack", "sd"},
-    {"refine_stacked_z", "sd"},
-    {"refine_z", "sd"},
-    {"roots_of_diagonal", "sdcz"},
-    {"rotate_columns", "sd"},
-    {"row_largest", "sc"},
-    {"scale", "sc"},
-    {"scale_rows_and_columns", "sdcz"},
-    {"scale_stack", "sdcz"},
-    {"secular_roots", "sd"},
-    {"secular_vectors", "sd"},
-    {"set_syevd_info", ""},
-    {"signs_of_diagonal", "sdcz"},
-    {"solve_columns", "sdcz"},
-    {"solve_rows", "sdcz"},
-    {"solve_rows_in_teams", "sdcz"},
-    {"solve_small", "sdcz"},
-    {"solve_stacked_rows", "sdcz"},
-    {"solve_stacked_triangle", "sdcz"},
-    {"solve_triangle_1", "sdcz"},
-    {"solve_triangle_4", "sdcz"},
-    {"solve_tridiagonal", "sd"},
-    {"sort_poles", "sd"},
-    {"split", "sc"},
-    {"square_sums", "sdcz"},
-    {"stacked_roots", "sd"},
-    {"stacked_vectors", "sd"},
-    {"step_lu_panel", "sdcz"},
-    {"store_inverse", "sdcz"},
-    {"sum_reals", "sdcz"},
-    {"sum_stack", "sdcz"},
-    {"take_rows", "sdcz"},
-    {"take_scaled_rows", "sdcz"},
-    {"take_tridiagonal", "sdcz"},
-    {"times_factors", "sdcz"},
-    {"unpack_reflectors", "sdcz"},
-};
+#define JAXMG_ROW(name, letters) {#name, letters},
+inline constexpr KernelName kKernels[] = {JAXMG_FOR_EACH_KERNEL(JAXMG_ROW)};
+#undef JAXMG_ROW
 inline constexpr int kNumKernels = static_cast<int>(sizeof(kKernels) / sizeof(kKernels[0]));
-static_assert(kNumKernels == static_cast<int>(Kernel::kLast) + 1, "each kernel has one name");
 
 }  // namespace jaxmg
 

@@ -70,7 +70,7 @@ Status CudaSolver<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_
   int32_t* first = space.info + 1;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, first, 1, kNoInfo));
   JAXMG_RETURN_IF_ERROR(device_.cuda_status().CheckFinite(stream, n, n, a, lda, 0, first));
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream,
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::clear_if, CudaType<T>::kLetter, stream,
                                                n * n, first, n, a, lda));
   JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXsyevd(
                        space.handle, space.params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n,
@@ -78,8 +78,8 @@ Status CudaSolver<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_
                        space.host, space.host_bytes, space.info),
                    "syevd: matrix of order ", n);
   // cuSOLVER may return eigenvalues that are equal up to rounding out of order.
-  JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kAscend, CudaType<R>::kLetter, stream, n, w));
-  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, space.info, info);
+  JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::ascend, CudaType<R>::kLetter, stream, n, w));
+  return device_.LaunchOne(Kernel::set_syevd_info, 's', stream, first, space.info, info);
 }
 
 #define JAXMG_INSTANTIATE(T) template class CudaSolver<T>;

@@ -27,7 +27,7 @@ Status CudaChase<T>::Chase(Stream stream, int64_t n, int64_t b, T* band, int64_t
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(progress), sweeps + 1, 0));
   // The maximum number of concurrent sweeps, because each is two steps behind the previous one.
   const int64_t blocks = std::min(sweeps, Steps(n, b, first) / 2 + 1);
-  return device_.LaunchBlocks(Kernel::kChase, CudaType<T>::kLetter, stream, blocks,
+  return device_.LaunchBlocks(Kernel::chase, CudaType<T>::kLetter, stream, blocks,
                               static_cast<int>(kMost) * kChaseGroups, n, b, band, ldb, first,
                               sweeps, v, ldv, tau, ldtau, progress);
 }
@@ -35,7 +35,7 @@ Status CudaChase<T>::Chase(Stream stream, int64_t n, int64_t b, T* band, int64_t
 template <typename T>
 Status CudaChase<T>::TakeTridiagonal(Stream stream, int64_t n, const T* band, int64_t ldb, R* d,
                                      R* e) {
-  return device_.LaunchElements(Kernel::kTakeTridiagonal, CudaType<T>::kLetter, stream, n, n, band,
+  return device_.LaunchElements(Kernel::take_tridiagonal, CudaType<T>::kLetter, stream, n, n, band,
                                 ldb, d, e);
 }
 
@@ -46,7 +46,7 @@ Status CudaChase<T>::ExpandReflectors(Stream stream, int64_t n, int64_t b, int64
   if (sweeps > kGroupSweeps) {
     return Error(Code::kInternal, "a group of ", sweeps, " sweeps; at most ", kGroupSweeps);
   }
-  return device_.LaunchBlocks(Kernel::kExpandReflectors, CudaType<T>::kLetter, stream,
+  return device_.LaunchBlocks(Kernel::expand_reflectors, CudaType<T>::kLetter, stream,
                               Steps(n, b, first), kExpandThreads, n, b, first,
                               static_cast<int>(sweeps), v, ldv, tau, ldtau, blocks, weighted);
 }
@@ -68,7 +68,7 @@ Status CudaChase<T>::ApplyByTensorCores(Stream stream, const SweepGroups& groups
   void* progress = nullptr;
   JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (1 + pieces) * sizeof(int32_t), &progress));
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(progress), 1 + pieces, 0));
-  return device_.LaunchShared(Kernel::kApplyGroups, CudaType<T>::kLetter, stream,
+  return device_.LaunchShared(Kernel::apply_groups, CudaType<T>::kLetter, stream,
                               std::min<int64_t>(pieces, multiprocessors), Shape::kThreads, shared,
                               groups, columns, blocks, weighted, z, ldz, progress);
 }

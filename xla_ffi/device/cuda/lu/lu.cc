@@ -27,10 +27,10 @@ constexpr int64_t BlockRows(int64_t columns) {
 }
 
 constexpr Kernel LeafKernel(int64_t columns) {
-  return columns == 32   ? Kernel::kFactorLuPanel32
-         : columns == 16 ? Kernel::kFactorLuPanel16
-         : columns == 8  ? Kernel::kFactorLuPanel8
-                         : Kernel::kFactorLuPanel4;
+  return columns == 32   ? Kernel::factor_lu_panel_32
+         : columns == 16 ? Kernel::factor_lu_panel_16
+         : columns == 8  ? Kernel::factor_lu_panel_8
+                         : Kernel::factor_lu_panel_4;
 }
 
 }  // namespace
@@ -110,7 +110,7 @@ Status CudaLu<T>::Step(const Panel& panel, int64_t first, int64_t last, int64_t 
       static_cast<const int32_t*>(exchanges_[static_cast<int>(panel.stream)].moves->data());
   auto launch = [&](int64_t column, int64_t columns) {
     return device_.LaunchBlocks(
-        Kernel::kStepLuPanel, CudaType<T>::kLetter, panel.stream,
+        Kernel::step_lu_panel, CudaType<T>::kLetter, panel.stream,
         (columns + kLuStepColumns - 1) / kLuStepColumns, kThreads, static_cast<int>(panel.n),
         panel.a, panel.lda, static_cast<int>(panel.width), static_cast<int>(first),
         static_cast<int>(last), static_cast<int>(column), static_cast<int>(right), moves);
@@ -211,7 +211,7 @@ Status CudaLu<T>::Swap(Stream stream, Order order, int64_t n, T* a, int64_t line
     const int64_t end = std::min<int64_t>(begin + kLuSwaps, count);
     JAXMG_RETURN_IF_ERROR(PlanMoves(stream, order, begin, end, offset, pivots, from, to));
     JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
-        Kernel::kMoveRows, CudaType<T>::kLetter, stream, std::min<int64_t>(n, 4096), kThreads, n,
+        Kernel::move_rows, CudaType<T>::kLetter, stream, std::min<int64_t>(n, 4096), kThreads, n,
         static_cast<int>(end - begin), from, to, a + begin * line, line, element));
   }
   return Status::Ok();
@@ -220,7 +220,7 @@ Status CudaLu<T>::Swap(Stream stream, Order order, int64_t n, T* a, int64_t line
 template <typename T>
 Status CudaLu<T>::PlanMoves(Stream stream, Order order, int64_t begin, int64_t end, int64_t offset,
                             const int32_t* pivots, int32_t* from, int32_t* to) {
-  return device_.LaunchOne(Kernel::kPlanSwaps, 's', stream,
+  return device_.LaunchOne(Kernel::plan_swaps, 's', stream,
                            static_cast<int>(order == Order::kBackward),
                            static_cast<int>(end - begin), offset + begin, pivots + begin, from, to);
 }
@@ -238,7 +238,7 @@ Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>&
   auto* from = static_cast<int32_t*>(scratch);
   int32_t *to = from + 2 * kLuSwaps, *moves = to + 2 * kLuSwaps, *sources = moves + rows;
   for (int32_t* each : {moves, sources}) {
-    JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCountUp, 's', stream, rows, rows, each));
+    JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::count_up, 's', stream, rows, rows, each));
   }
   int64_t done = count;  // `sources` includes the interchanges from here on
   for (const MovedColumns<T>& columns : all) {
@@ -247,13 +247,13 @@ Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>&
       const int piece = static_cast<int>(done - begin);
       JAXMG_RETURN_IF_ERROR(PlanMoves(stream, Order::kForward, begin, done, 0, pivots, from, to));
       const auto map = [&](bool back) {
-        return device_.LaunchElements(Kernel::kMapMoves, 's', stream, 2 * piece,
+        return device_.LaunchElements(Kernel::map_moves, 's', stream, 2 * piece,
                                       static_cast<int>(back), 2 * piece, static_cast<int>(begin),
                                       from, to, moves);
       };
       JAXMG_RETURN_IF_ERROR(map(false));
       JAXMG_RETURN_IF_ERROR(
-          device_.LaunchElements(Kernel::kComposeMoves, 's', stream, rows, rows, moves, sources));
+          device_.LaunchElements(Kernel::compose_moves, 's', stream, rows, rows, moves, sources));
       JAXMG_RETURN_IF_ERROR(map(true));
       done = begin;
     }
@@ -264,7 +264,7 @@ Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>&
       JAXMG_RETURN_IF_ERROR(
           device_.Copy(stream, Block(buffer, height, height, n), Block(target, lda, height, n)));
       JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
-          Kernel::kTakeRows, CudaType<T>::kLetter, stream,
+          Kernel::take_rows, CudaType<T>::kLetter, stream,
           n * ((height + kTakenRows - 1) / kTakenRows), kThreads, height, columns.first,
           sources + columns.first, static_cast<const T*>(buffer), target, lda));
     }
@@ -288,7 +288,7 @@ template <typename T>
 Status CudaLu<T>::AddDeterminant(Stream stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
                                  const int32_t* pivots, R* log_abs, T* sign) {
   if (n == 0) return Status::Ok();
-  return device_.LaunchOne(Kernel::kAddDeterminant, CudaType<T>::kLetter, stream, n, u, ldu, offset,
+  return device_.LaunchOne(Kernel::add_determinant, CudaType<T>::kLetter, stream, n, u, ldu, offset,
                            pivots, log_abs, sign);
 }
 

@@ -35,7 +35,7 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   auto* arrivals = static_cast<int32_t*>(scratch);
   char* sums = static_cast<char*>(scratch) + kHead;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, arrivals, 1, 0));
-  return device_.LaunchCooperative(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
+  return device_.LaunchCooperative(Kernel::factor_panel, CudaType<T>::kLetter, stream, blocks,
                                    kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt,
                                    arrivals, sums, sums + sums_bytes);
 }
@@ -57,7 +57,7 @@ Status CudaPanel<T>::InRegisters(Stream stream, int64_t m, int64_t n, T* a, int6
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(numbers),
                                           count * sizeof(T) / sizeof(int32_t), -1));
   const int warps = static_cast<int>((n + kWarpColumns - 1) / kWarpColumns);
-  return device_.LaunchCooperative(Kernel::kFactorPanelInRegisters, CudaType<T>::kLetter, stream,
+  return device_.LaunchCooperative(Kernel::factor_panel_in_registers, CudaType<T>::kLetter, stream,
                                    blocks, 32 * warps, 0, m, static_cast<int>(n), a, lda, t, ldt,
                                    numbers);
 }
@@ -65,14 +65,14 @@ Status CudaPanel<T>::InRegisters(Stream stream, int64_t m, int64_t n, T* a, int6
 template <typename T>
 Status CudaPanel<T>::UnpackReflectors(Stream stream, int64_t m, int64_t k, const T* a, int64_t lda,
                                       T* v, int64_t ldv) {
-  return device_.LaunchElements(Kernel::kUnpackReflectors, CudaType<T>::kLetter, stream, m * k, m,
+  return device_.LaunchElements(Kernel::unpack_reflectors, CudaType<T>::kLetter, stream, m * k, m,
                                 k, a, lda, v, ldv);
 }
 
 template <typename T>
 Status CudaPanel<T>::PackBand(Stream stream, int64_t m, int64_t n, int64_t k, const T* a,
                               int64_t lda, T* band, int64_t ldb) {
-  return device_.LaunchElements(Kernel::kPackBand, CudaType<T>::kLetter, stream, ldb * n, m, n, k,
+  return device_.LaunchElements(Kernel::pack_band, CudaType<T>::kLetter, stream, ldb * n, m, n, k,
                                 a, lda, band, ldb);
 }
 
@@ -85,7 +85,7 @@ Status CudaPanel<T>::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a
 template <typename T>
 Status CudaPanel<T>::FromReal(Stream stream, int64_t m, int64_t n, const R* a, int64_t lda, T* b,
                               int64_t ldb) {
-  return device_.LaunchElements(Kernel::kFromReal, CudaType<T>::kLetter, stream, m * n, m, n, a,
+  return device_.LaunchElements(Kernel::from_real, CudaType<T>::kLetter, stream, m * n, m, n, a,
                                 lda, b, ldb);
 }
 

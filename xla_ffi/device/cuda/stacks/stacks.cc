@@ -20,7 +20,7 @@ template <typename T>
 Status CudaStacks<T>::SolveTridiagonal(Stream stream, int64_t count, int64_t n, const R* d,
                                        const R* e, R* w, R* v) {
   const int64_t blocks = (count * kMostQl + kStackThreads - 1) / kStackThreads;
-  return device_.LaunchBlocks(Kernel::kSolveTridiagonal, CudaType<R>::kLetter, stream, blocks,
+  return device_.LaunchBlocks(Kernel::solve_tridiagonal, CudaType<R>::kLetter, stream, blocks,
                               kStackThreads, count, static_cast<int>(n), d, e, w, v);
 }
 
@@ -37,7 +37,7 @@ Status CudaStacks<T>::ReduceToTridiagonal(Stream stream, int64_t count, int64_t 
     return Error(Code::kInvalidArgument, "tridiagonal form of a stack: order ", n,
                  " doesn't fit the shared memory of GPU ", device_.ordinal());
   }
-  return device_.LaunchShared(Kernel::kReduceStack, CudaType<R>::kLetter, stream, count, threads,
+  return device_.LaunchShared(Kernel::reduce_stack, CudaType<R>::kLetter, stream, count, threads,
                               static_cast<int>(bytes(threads)), static_cast<int>(n), a, d, e, tau);
 }
 
@@ -54,16 +54,16 @@ Status CudaStacks<T>::Merge(Stream stream, const StackedMerges<R>& merges,
   R *const origin_high = z + poles, *const origin_low = origin_high + poles;
   R *const tau = origin_low + poles, *const refined = tau + poles;
   auto* const places = reinterpret_cast<int32_t*>(refined + poles);
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kSortPoles, kLetter, stream, poles,
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::sort_poles, kLetter, stream, poles,
                                                merges.count, k, merges.gap, merges.high, merges.low,
                                                merges.z, places, high, low, z));
-  JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(Kernel::kStackedRoots, kLetter, stream, poles,
+  JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(Kernel::stacked_roots, kLetter, stream, poles,
                                              kStackThreads, k, high, low, z, merges.rho,
                                              origin_high, origin_low, tau));
-  JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(Kernel::kRefineStackedZ, kLetter, stream, poles,
+  JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(Kernel::refine_stacked_z, kLetter, stream, poles,
                                              kStackThreads, k, high, low, z, merges.rho,
                                              origin_high, origin_low, tau, refined));
-  return device_.LaunchBlocks(Kernel::kStackedVectors, kLetter, stream, poles, kStackThreads, k,
+  return device_.LaunchBlocks(Kernel::stacked_vectors, kLetter, stream, poles, kStackThreads, k,
                               places, high, low, refined, origin_high, origin_low, tau, pairs.high,
                               pairs.low, pairs.vectors);
 }
@@ -90,12 +90,12 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
   for (int first = 0; first < order; first += width) {
     const int columns = std::min(width, order - first), others = order - columns;
     const int rest = order - first - columns;
-    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kFactorStackedPanel, kLetter, stream, count,
+    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::factor_stacked_panel, kLetter, stream, count,
                                                threads, static_cast<int>(bytes(width)), order,
                                                first, columns, a, pivots,
                                                static_cast<int32_t*>(moves)));
     JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
-        Kernel::kMoveStackedRows, kLetter, stream,
+        Kernel::move_stacked_rows, kLetter, stream,
         count * ((others + kStackMoveThreads - 1) / kStackMoveThreads), kStackMoveThreads, order,
         first, columns, a, static_cast<const int32_t*>(moves)));
     if (rest == 0) break;
@@ -136,7 +136,7 @@ Status CudaStacks<T>::InvertSmall(Stream stream, int64_t count, int64_t n, const
   int most = 0;
   JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
   const int warps = WarpsIn<T>(most);
-  return device_.LaunchShared(Kernel::kInvertSmall, CudaType<T>::kLetter, stream,
+  return device_.LaunchShared(Kernel::invert_small, CudaType<T>::kLetter, stream,
                               (count + warps - 1) / warps, warps * 32, warps * kWarpBytes<T>, count,
                               static_cast<int>(n), a, inverse);
 }
@@ -147,7 +147,7 @@ Status CudaStacks<T>::SolveSmall(Stream stream, int64_t count, int64_t n, int64_
   int most = 0;
   JAXMG_RETURN_IF_ERROR(SharedBytes(&most));
   const int warps = WarpsIn<T>(most);
-  return device_.LaunchShared(Kernel::kSolveSmall, CudaType<T>::kLetter, stream,
+  return device_.LaunchShared(Kernel::solve_small, CudaType<T>::kLetter, stream,
                               (count + warps - 1) / warps, warps * 32, warps * kWarpBytes<T>, count,
                               static_cast<int>(n), static_cast<int>(nrhs), a, b, x);
 }
@@ -175,14 +175,14 @@ Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, i
                                               n * n, 1, corner, n, n * n, count));
     }
     const int threads = width > kStackTriangle ? kStackDiagonalThreads : kStackTriangle;
-    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kFactorStackedDiagonal, kLetter, stream,
+    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::factor_stacked_diagonal, kLetter, stream,
                                                count, threads, BytesOf<T>(width, 0), order, first,
                                                width, static_cast<int>(upper), a));
     if (rest == 0) break;
     int rows = std::min(kStackRows, (rest + 31) / 32 * 32);
     while (rows > 32 && BytesOf<T>(width, rows) > most) rows -= 32;
     JAXMG_RETURN_IF_ERROR(device_.LaunchShared(
-        Kernel::kSolveStackedRows, kLetter, stream, count * ((rest + rows - 1) / rows), rows,
+        Kernel::solve_stacked_rows, kLetter, stream, count * ((rest + rows - 1) / rows), rows,
         BytesOf<T>(width, rows), order, first, width, static_cast<int>(upper), a));
   }
   return Status::Ok();
@@ -199,7 +199,7 @@ Status CudaStacks<T>::InvertTriangle(Stream stream, bool upper, int64_t count, i
   if (BytesOf<T>(block, block) > most) block = kStackTriangle;
   const auto order = static_cast<int>(n);
   const int width = std::min(order, block);
-  JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kInvertStackedDiagonal, CudaType<T>::kLetter,
+  JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::invert_stacked_diagonal, CudaType<T>::kLetter,
                                              stream, count * ((order + width - 1) / width),
                                              OrderOf(width), BytesOf<T>(width, OrderOf(width)),
                                              order, width, static_cast<int>(upper), a));
@@ -238,7 +238,7 @@ Status CudaStacks<T>::SolveTriangle(Stream stream, StackedTriangle triangle, int
   }
   const auto order = static_cast<int>(n);
   const int threads = std::min(kStackSubstitutionThreads, OrderOf(order));
-  return device_.LaunchShared(Kernel::kSolveStackedTriangle, CudaType<T>::kLetter, stream,
+  return device_.LaunchShared(Kernel::solve_stacked_triangle, CudaType<T>::kLetter, stream,
                               count * nrhs, threads, order * static_cast<int>(sizeof(T)), order,
                               static_cast<int>(nrhs), static_cast<int>(triangle.upper),
                               static_cast<int>(triangle.adjoint), static_cast<int>(triangle.unit),
@@ -290,8 +290,8 @@ Status CudaStacks<T>::FactorQr(Stream stream, int64_t count, int64_t m, int64_t 
     const int threads = 32 * (warps + 1), own = program.SharedBytes(threads);
     const int64_t whole = own + rows * kStackQrColumns * static_cast<int64_t>(sizeof(T));
     const int in_shared = whole <= most;
-    return device_.LaunchShared(Kernel::kFactorStackedQrPanel, CudaType<T>::kLetter, stream, count,
-                                threads, in_shared ? static_cast<int>(whole) : own,
+    return device_.LaunchShared(Kernel::factor_stacked_qr_panel, CudaType<T>::kLetter, stream,
+                                count, threads, in_shared ? static_cast<int>(whole) : own,
                                 static_cast<int>(m), static_cast<int>(n), static_cast<int>(first),
                                 static_cast<int>(width), in_shared, a, v, t, q);
   };

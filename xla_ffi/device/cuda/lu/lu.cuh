@@ -352,6 +352,27 @@ __device__ void AddDeterminant(Index n, const T* u, Index ldu, Index offset, con
   *sign = Times(*sign, phases[0]);
 }
 
+// Uses one block. Converts the pivots of a library's factor, which count from 1, to the form of
+// lu_kernels.h. Updates *info with the first diagonal element of U that is zero or not finite.
+template <typename T>
+__device__ void CheckLuFactor(Index n, const T* a, Index lda, Index offset, const Index* from_one,
+                              int* pivots, int* info) {
+  __shared__ int first;
+  if (threadIdx.x == 0) first = *info;
+  __syncthreads();
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) {
+    const T pivot = a[j * lda + j];
+    pivots[j] = static_cast<int>(offset + from_one[j] - 1);
+    if (!Finite(pivot)) {
+      atomicMin(&first, kNotFinite);
+    } else if (IsZero(pivot)) {
+      atomicMin(&first, static_cast<int>(offset + j + 1));
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) *info = first;
+}
+
 }  // namespace jaxmg::kernels
 
 #endif  // JAXMG_XLA_FFI_DEVICE_CUDA_LU_LU_CUH_

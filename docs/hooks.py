@@ -6,12 +6,15 @@ leads to that file's page. A link to a file without a page becomes the file's na
 """
 
 import fnmatch
+import json
 import logging
 import os
 import pathlib
 import re
 
 import notebooks
+import search_words
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
 # Places on the site of the repository's files, except those of docs/, which keep their places.
@@ -38,6 +41,7 @@ BOOSTS = {
     "install.md": 2,
     "measurements.md": 0.01,
     "changelog.md": 0.1,
+    "contributing.md": 1,
     "glossary.md": 0.5,
 }
 
@@ -112,6 +116,20 @@ def on_page_markdown(markdown, page, config, files):
         return f"[{link}]({relative})" if text.startswith("!") else link
 
     return _CODE_OR_LINK.sub(on_site, markdown)
+
+
+@event_priority(-50)  # after the search has written its index, before it is made to work offline
+def on_post_build(config):
+    """Adds the words of search_words.py to the index, as tags, which results don't show."""
+    path = pathlib.Path(config.site_dir, "search/search_index.json")
+    index = json.loads(path.read_text())
+    places = {entry["location"]: entry for entry in index["docs"]}
+    for place, words in search_words.WORDS.items():
+        if place in places:
+            places[place]["tags"] = [" ".join(word.split()) for word in words.split(",")]
+        else:
+            _log.warning(f"search_words.py has {place}, which is no section of the site")
+    path.write_text(json.dumps(index, separators=(",", ":")))
 
 
 def _root(config):

@@ -21,7 +21,9 @@ _waiting: list = []  # functions of the module jax.export that register one type
 
 
 def named_tuple(kind):
-    """Decorates a named tuple that public functions return: `register` registers it."""
+    """Decorates a named tuple of `jaxmg.linalg`: `register` registers it, and a pickle names no
+    private module."""
+    kind.__module__ = "jaxmg.linalg"
     name = f"jaxmg.{kind.__name__}"
     _waiting.append(
         lambda export: export.register_namedtuple_serialization(kind, serialized_name=name)

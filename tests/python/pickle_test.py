@@ -155,3 +155,12 @@ def test_copies(refine):
 @pytest.mark.parametrize("refine", [None, "float32"])
 def test_a_pickle_names_no_private_module(refine):
     assert b"jaxmg._" not in pickle.dumps(_factor(cases.line(1), refine))
+
+
+def test_pickles_of_named_results_name_no_private_module():
+    kinds = [getattr(jaxmg.linalg, name) for name in jaxmg.linalg.__all__ if name[0].isupper()]
+    for kind in kinds:
+        value = kind(*range(len(kind._fields)))
+        text = pickle.dumps(value)
+        assert pickle.loads(text) == value and type(pickle.loads(text)) is kind
+        assert b"jaxmg._" not in text

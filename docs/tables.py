@@ -16,13 +16,14 @@ docs/measurements.md, which this program writes too, has the files of its record
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import pathlib
 import re
 import sys
 
-from figures import Figure, Part, Table, find
+from figures import Figure, Part, Table, find, records
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/**/*.md")
@@ -46,10 +47,28 @@ def jax(routine, n, dtype="float64", **more):
     return dense("gpu", routine, n, 1, "jax", dtype, **more)
 
 
-def eigen(n, ranks=4, vectors=True, dtype="float64", solver="all", **more):
-    return dense(
-        "eigen_gpu", "syevd", n, ranks, dtype=dtype, vectors=vectors, eigensolver=solver, **more
+def newest(*figures):
+    """Returns the newest of the figures that have a record; each is made by a function."""
+    found = []
+    for figure in figures:
+        with contextlib.suppress(LookupError):
+            found.append(figure())
+    return max(found, key=lambda figure: figure.record["date"])
+
+
+def today(routine, n, ranks=4, dtype="float64", **more):
+    """Returns the newest figure of gpu.jsonl and four_gpus.jsonl."""
+    files = ("gpu", "four_gpus")
+    return newest(
+        *(lambda f=file: dense(f, routine, n, ranks, dtype=dtype, **more) for file in files)
     )
+
+
+def eigen(n, ranks=4, vectors=True, dtype="float64"):
+    def one(file, solver):
+        return dense(file, "syevd", n, ranks, dtype=dtype, vectors=vectors, eigensolver=solver)
+
+    return newest(lambda: one("eigen_gpu", "all"), lambda: one("four_gpus", "auto"))
 
 
 H200 = {ranks: f"{ranks} x NVIDIA H200" for ranks in (1, 2, 4, 8)}
@@ -63,7 +82,7 @@ def readme():
     return Table(
         ["", *(f"n = {ORDERS[0]}" if n == ORDERS[0] else str(n) for n in ORDERS)],
         [
-            line("`potrs`", *(dense("gpu", "potrs", n) for n in ORDERS)),
+            line("`potrs`", *(today("potrs", n) for n in ORDERS)),
             line("JAX on one GPU", *(jax("potrs", n) for n in ORDERS[:3]), OUT),
             line("`syevd`, with eigenvectors", *(eigen(n) for n in ORDERS[:3]), ""),
             line("JAX on one GPU", *(jax("syevd", n, vectors=True) for n in ORDERS[:2]), OUT, OUT),
@@ -74,7 +93,7 @@ def readme():
 def beside(routine, n, dtype="float64", form="{0} ({2})"):
     """Returns four GPUs' time, and how many times longer JAX takes on one."""
     other = jax(routine, n, dtype).record
-    return dataclasses.replace(dense("gpu", routine, n, dtype=dtype, other=other), form=form)
+    return dataclasses.replace(today(routine, n, dtype=dtype, other=other), form=form)
 
 
 def four_gpus():
@@ -88,7 +107,7 @@ def four_gpus():
             if n > last and n != 32768:
                 cells.append("")
             elif n == 131072:
-                cells.append(dense("gpu", routine, n, dtype=dtype))
+                cells.append(today(routine, n, dtype=dtype))
             else:
                 cells.append(beside(routine, n, dtype))
         rows.append([f"`{routine}` {dtype}", *cells])
@@ -165,10 +184,10 @@ def scaling():
             if ranks == 1 and n in (8192, 131072):
                 cells.append(OUT if n == 131072 else jitted("potrs", n, machine=H200[1]))
             else:
-                cells.append(dense("gpu", "potrs", n, ranks))
+                cells.append(today("potrs", n, ranks))
         rows.append([f"`potrs`, {ranks} GPU{'s' * (ranks > 1)}", *cells])
     rows.append(["`potri`, 1 GPU", "", *(dense("gpu", "potri", n, 1) for n in ORDERS[:2]), "", ""])
-    rows.append(["`potri`, 4 GPUs", *(dense("gpu", "potri", n) for n in orders[:4]), ""])
+    rows.append(["`potri`, 4 GPUs", *(today("potri", n) for n in orders[:4]), ""])
     rows.append(
         ["`potri`, 8 GPUs", "", "", *(dense("gpu", "potri", n, 8) for n in ORDERS[1:3]), ""]
     )
@@ -397,21 +416,112 @@ def cuda12():
     return Table(["", "n", "CUDA 12.1", "12.9", "13.0, another machine"], rows)
 
 
+# Kinds of routines -> the names that records have.
+FAMILIES = {
+    "Cholesky": ("potrs", "potri", "cho_factor", "cho_solve"),
+    "LU": ("gesv", "getri", "lu_factor", "lu_solve"),
+    "QR": ("r", "qr", "geqrf", "least_squares", "lstsq"),
+    "eigen- values": ("syevd", "eigh", "eigvalsh"),
+    "SVD, polar": ("svd", "svdvals", "polar"),
+    "pytrees": ("tree",),
+}
+# Files whose records are of jaxmg's functions, and kinds of records that are of others'.
+RUNS = """
+    gpu four_gpus two_gpus eigen_gpu general decompositions kept processes small precision refine
+    cuda12 orders tiles""".split()
+OTHERS = ("jax", "scipy", "peer", "getrs", "gesvd", "gesvdp", "Xpolar", "cusolvermg", "cusolvermp")
+# The steps py311 to py314 of ci/cpu.sh.
+CI = {"3.11": "0.6.2", "3.12": "0.11.2", "3.13, 3.14": "the newest"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Day:
+    """The day of a record, with the number of tests that passed."""
+
+    record: dict
+
+    @property
+    def records(self):
+        return [self.record]
+
+    def text(self, scale=1):
+        day = self.record["date"][5:10]
+        return f"{day}: {self.record['passed']}" if "passed" in self.record else day
+
+
+def ran():
+    """Returns where each kind of routine ran last."""
+    runs = [{"file": file, **record} for file in RUNS for record in records(file)]
+    runs = [
+        run
+        for run in runs
+        if "versions" in run
+        and not {str(run.get(key)) for key in ("kind", "by", "backend")} & {*OTHERS}
+    ]
+    checks = [{"file": "checks", **record} for record in records("checks")]
+    checks = [
+        check
+        for check in checks
+        if check["result"] == "passed" and re.match("python|tests", check["step"])
+    ]
+
+    def last(found, machine):
+        there = [record for record in found if record["machine"] == machine]
+        return Day(max(there, key=lambda record: record["date"])) if there else ""
+
+    rows = []
+    for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
+        for ranks in (1, 2, 4, 8):
+            machine = f"{ranks} x {gpu}"
+            there = [run for run in runs if run["machine"] == machine]
+            if not there:
+                continue
+            found = [
+                [run for run in there if {run.get("routine"), run.get("kind")} & {*names}]
+                for names in FAMILIES.values()
+            ]
+            jaxs = sorted({run["versions"]["jax"] for run in there if run["versions"].get("jax")})
+            about = f"{', '.join(jaxs)}; {', '.join(cudas(there))}"
+            cells = [last(family, machine) for family in found]
+            title = f"{ranks} {gpu.split()[1]}"
+            rows.append([title, about, *cells, last(checks, machine)])
+    for python, jax_version in CI.items():
+        cells = ["CI"] * len(FAMILIES)
+        if jax_version == "0.6.2":
+            cells[-1] = ""  # jaxmg.tree needs 0.10
+        rows.append([f"CPU, Python {python}", jax_version, *cells, "all, in CI"])
+    return Table(["devices", "JAX; CUDA", *FAMILIES, "tests passed"], rows)
+
+
+def cudas(runs):
+    """Returns the versions of CUDA of these records, as far as they say them."""
+    found = set()
+    for run in runs:
+        versions = run["versions"]
+        names = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+        full = next((versions[name] for name in names if name in versions), "")
+        found.add(".".join(full.split(".")[:2]) or "13" * ("jax-cuda13-plugin" in versions))
+    found = sorted(found - {""})
+    return [cuda for cuda in found if not any(other.startswith(cuda + ".") for other in found)]
+
+
 TABLES = {
     function.__name__: function
     for function in (
         readme, four_gpus, scaling, small, general, decompositions, single_precision, refined, kept,
-        gradients, end_to_end, small_several, processes, cuda12, two_gpus,
+        gradients, end_to_end, small_several, processes, cuda12, two_gpus, ran,
     )
 }  # fmt: skip
 FIGURES = {
-    **{f"potrs_{n}": functools.partial(dense, "gpu", "potrs", n) for n in ORDERS},
+    **{f"potrs_{n}": functools.partial(today, "potrs", n) for n in ORDERS},
     "potrs_one_gpu_65536": functools.partial(dense, "gpu", "potrs", 65536, 1),
     "gradient_32768": lambda: Part(
         find("gradient", routine="log_likelihood", n=32768, ranks=2), "value and gradient"
     ),
-    **{f"potri_{n}": functools.partial(dense, "gpu", "potri", n) for n in ORDERS[:3]},
+    **{f"potri_{n}": functools.partial(today, "potri", n) for n in ORDERS[:3]},
     **{f"syevd_{n}": functools.partial(eigen, n) for n in (8192, *ORDERS[:3])},
+    "soap_by_jaxmg": lambda: Figure(find("four_gpus", kind="tree", step="soap", by="jaxmg")),
+    "soap_by_jax": lambda: Figure(find("four_gpus", kind="tree", step="soap", by="jax")),
 }
 
 

@@ -7,6 +7,8 @@ return all results of a `Routine` with a leading batch dimension. Like the nativ
 only the upper triangle of a Hermitian matrix.
 """
 
+from __future__ import annotations
+
 import collections.abc
 import dataclasses
 import functools
@@ -33,21 +35,28 @@ class AtOnce:
             (count,) of the matrices that the native code must compute again, or None.
         orders: (platform, order) pairs: the largest order for which this is faster than one matrix
             after the other (docs/laboratory.md).
-        orders_of_values: the same for eigenvalues without eigenvectors; None: the same orders.
+        least: (order, count) pairs: on GPUs, the least number of matrices on a device for which
+            this is faster, for matrices up to each order.
+        values: the `AtOnce` for eigenvalues without eigenvectors; None: this one.
     """
 
     function: collections.abc.Callable
     orders: tuple
-    orders_of_values: tuple | None = None
+    least: tuple = ()
+    values: AtOnce | None = None
 
-    def is_faster(self, layout, n, vectors=True):
-        """Whether this is faster for matrices of order n on the devices of ``layout``. False for
-        several CPU devices: JAX's LAPACK kernels wait in a thread of XLA's pool for other threads
-        of it, and several devices at a time can lock up (seen with jaxlib 0.10.2)."""
+    def is_faster(self, layout, n, count=math.inf):
+        """Whether this is faster for ``count`` matrices of order n, which the devices of ``layout``
+        share. False for several CPU devices: JAX's LAPACK kernels wait in a thread of XLA's pool
+        for other threads of it, and several devices at a time can lock up (seen with jaxlib
+        0.10.2)."""
         if layout.platform == "cpu" and layout.mesh.size > 1:
             return False
-        orders = self.orders if vectors or self.orders_of_values is None else self.orders_of_values
-        return n <= dict(orders).get(layout.platform, 0)
+        if layout.platform == "gpu":
+            least = next((least for order, least in self.least if n <= order), 1)
+            if -(-count // layout.mesh.size) < least:
+                return False
+        return n <= dict(self.orders).get(layout.platform, 0)
 
 
 def has_plain_products(options):

@@ -55,7 +55,7 @@ class Execution(batching.Batchable):
         if layout.is_whole or faster:
             layout = batching.alone(layout)
             one = _OnDevice(routine, arguments, self.pack, layout)
-            function = _all_at_once(one, n) or one
+            function = _all_at_once(one, n, size) or one
             return functools.partial(
                 batching.spread, layout, function, size, marks, placement=placement
             )
@@ -170,16 +170,17 @@ class _OnDevice:
         return self.pack(call, select(values))
 
 
-def _all_at_once(one, n):
-    """Returns the `_AtOnce` for matrices of order n; None if one after the other is faster, or if
-    the caller requested another backend or precision."""
+def _all_at_once(one, n, count):
+    """Returns the `_AtOnce` for ``count`` matrices of order n; None if one after the other is
+    faster, or if the caller requested another backend or precision."""
     faster, options = one.routine.at_once, dict(one.arguments.options)
     if faster is None or one.arguments.backend not in _OPEN_BACKENDS:
         return None
     if not at_once.has_plain_products(options):
         return None
-    vectors = options.get("return_eigenvectors", True)
-    if not faster.is_faster(one.layout, n, vectors):
+    if faster.values is not None and not options.get("return_eigenvectors", True):
+        faster = faster.values
+    if not faster.is_faster(one.layout, n, count):
         return None
     return _AtOnce(one, faster.function)
 

@@ -1,5 +1,7 @@
 """jaxmg._stacks: functions of a stack of matrices on one device."""
 
+import types
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import stack_cases
 
 import jaxmg
 from jaxmg._call import plugins
-from jaxmg._routines import norms, svd_spaces
+from jaxmg._routines import norms, svd_spaces, syevd
 from jaxmg._stacks import (
     choice,
     cholesky,
@@ -318,6 +320,25 @@ def test_the_first_row_that_fits_is_the_way(monkeypatch):
     few = [way(count, 64, 64, function="eigh") for count in (2, 3, 5, 6)]
     assert few == [choice.JAX, "turns", "turns", choice.JAX]
     assert way(1, 512, 512) == choice.JAX and way(2, 4097, 4097) == choice.JAX
+
+
+@pytest.mark.parametrize(
+    "gpus, count, n, at_once",
+    [
+        (1, 24, 392, True),
+        (1, 7, 392, False),
+        (2, 14, 392, False),  # 7 on each
+        (2, 15, 392, True),
+        (1, 2, 60, True),
+        (1, 4, 200, False),
+        (1, 5, 200, True),
+        (1, 99, 5000, False),
+    ],
+)
+def test_few_matrices_of_a_gpu_get_their_eigenvalues_one_after_the_other(gpus, count, n, at_once):
+    layout = types.SimpleNamespace(platform="gpu", mesh=types.SimpleNamespace(size=gpus))
+    assert syevd.SYEVD.at_once.values.is_faster(layout, n, count) == at_once
+    assert syevd.SYEVD.at_once.is_faster(layout, n, count) == (n <= 4096)
 
 
 def test_every_row_names_a_way():

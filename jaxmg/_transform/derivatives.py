@@ -79,9 +79,46 @@ ad.deflinear2(_front, lambda cotangent, x: [_front.bind(cotangent)])
 def _placed_like(tangent, result):
     """Shards a tangent like its result on explicit axes. There the sharding is part of the type,
     and a result and its tangent have the same type."""
-    if _is_still(tangent) or layouts.explicit_spec(result) == layouts.explicit_spec(tangent):
+    if _is_still(tangent) or layouts.explicit_spec(result) is None:
         return tangent
-    return layouts.constrain_like(tangent, result)
+    return _alike.bind(tangent, result)
+
+
+# A primitive with two operands, because a batch of a jitted function sees the types of its elements
+# alone: its results and their tangents may be sharded in different ways once they have a batch.
+_alike = Primitive("jaxmg_alike")
+_alike.def_impl(layouts.constrain_like)
+_alike.def_abstract_eval(lambda tangent, result: tangent.update(sharding=result.sharding))
+mlir.register_lowering(_alike, mlir.lower_fun(layouts.constrain_like, multiple_results=False))
+
+
+def _alike_jvp(primals, tangents):
+    tangent, result = primals
+    value, moved = _alike.bind(tangent, result), tangents[0]
+    return value, moved if isinstance(moved, ad.Zero) else _alike.bind(moved, result)
+
+
+def _alike_transpose(cotangent, tangent, result):
+    if isinstance(cotangent, ad.Zero):
+        return None, None
+    return layouts.constrain_like(cotangent, tangent.aval), None
+
+
+def _alike_batch(arrays, dimensions):
+    size, marks, (tangent, result) = batching.in_front(arrays, dimensions)
+    if not marks[0]:
+        tangent = batching.repeated(tangent, size)
+    if not marks[1]:  # as JAX does, repeats the result over the axes that shard the batch
+        axes = layouts.leading_axes(tangent)
+        mesh, spec = layouts.explicit_spec(result)
+        placement = batching.Placement(mesh, axes, (spec,))
+        result = placement.put(batching.repeated(result, size))
+    return _alike.bind(tangent, result), 0
+
+
+jax_batching.primitive_batchers[_alike] = _alike_batch
+ad.primitive_jvps[_alike] = _alike_jvp
+ad.primitive_transposes[_alike] = _alike_transpose
 
 
 def _is_still(tangent):
@@ -94,9 +131,9 @@ def still(results):
 
 
 def sum_of(*values):
-    """Returns the sum of the values that aren't None, or None if all are."""
+    """Returns the sum of the values that aren't None, sharded like the first; None if all are."""
     there = [value for value in values if value is not None]
-    return functools.reduce(jnp.add, there) if there else None
+    return functools.reduce(lambda x, y: x + _placed_like(y, x), there) if there else None
 
 
 def as_composed(function):
@@ -202,7 +239,8 @@ mlir.register_lowering(
 @_compat.compiled
 @_compat.default_promotion()
 def _linear_jvp(primals, tangents, *, of, jaxpr):
-    return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
+    result, moved = of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
+    return result, _placed_like(moved, result)
 
 
 @_compat.compiled
@@ -279,8 +317,6 @@ class Spread(Mapped):
         )
 
     def batched(self, size, marks, *arrays):
-        if not self.layout.is_whole:
-            return super().batched(size, marks, *arrays)
         both = tuple(a or b for a, b in zip(self.marks, marks, strict=True))
         larger = dataclasses.replace(self, marks=both, size=size * self.size)
         return batching.merged(larger, (size, self.size), (marks, self.marks), *arrays)

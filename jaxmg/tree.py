@@ -360,6 +360,8 @@ def inverse_pth_root(
         A pytree like ``tree``, of its dtypes, sharded like it, of Hermitian matrices. A matrix that
         isn't positive definite with its ridge, or is zero, gives NaN or infinity.
 
+    Derivatives of both methods take the eigenvectors, and are right where eigenvalues are equal.
+
     The ridge has to be well above the rounding errors of A's eigenvalues, n eps w. In float32
     relative errors were up to 4e-4 / p ("newton") and 3e-3 / p ("eigh") with epsilon 1e-4, and up
     to 2e-2 / p ("newton") and 2e-1 / p ("eigh") with 1e-6, for orders up to 128. In float64 the two

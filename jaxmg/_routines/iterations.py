@@ -118,25 +118,42 @@ def _(p, epsilon, multiply, primals, tangents):
     equal eigenvalues. That of x^-q at x_i = (1 + t) x_j is x_j^(-q-1) ((1 + t)^-q - 1) / t."""
     (a, bad), (a_dot, _) = primals, tangents
     w, v = library.eigh_of_scaled(a, bad)
-    inner = multiply(v.T.conj(), multiply(a_dot / 2 + a_dot.T.conj() / 2, v))
-    x, power = w + epsilon * w[-1:], -1 / p
+    inner = _inner(multiply, v, a_dot)
+    moved = inner + epsilon * inner[-1, -1].real.astype(a.dtype) * jnp.eye(len(w), dtype=a.dtype)
+    root_dot = _moved_root(p, multiply, w + epsilon * w[-1:], v, moved)
+    return _root_of(p, epsilon, multiply, w, v), root_dot
+
+
+def _inner(multiply, v, a_dot):
+    """Returns V^H dA V of the Hermitian part of dA."""
+    return multiply(v.T.conj(), multiply(a_dot / 2 + a_dot.T.conj() / 2, v))
+
+
+def _moved_root(p, multiply, x, v, inner):
+    """Returns the tangent of (V X V^H)^(-1/p) where V^H d(V X V^H) V is ``inner``."""
+    power = -1 / p
     t = (x[:, None] - x) / x
     quotient = jnp.expm1(power * jnp.log1p(t)) / jnp.where(t == 0, 1, t)
     quotient = jnp.where(t == 0, power, quotient) * x ** (power - 1)
-    moved = inner + epsilon * inner[-1, -1].real.astype(a.dtype) * jnp.eye(len(w), dtype=a.dtype)
-    root_dot = multiply(multiply(v, quotient.astype(a.dtype) * moved), v.T.conj())
-    return _root_of(p, epsilon, multiply, w, v), (root_dot + root_dot.T.conj()) / 2
+    root_dot = multiply(multiply(v, quotient.astype(inner.dtype) * inner), v.T.conj())
+    return (root_dot + root_dot.T.conj()) / 2
 
 
-def root_by_newton(a, p, epsilon, multiply, _):
-    """Computes `inverse_root` by the coupled Newton iteration of H and M = H^p A: equation (1.2) of
-    C.-H. Guo, N. J. Higham, "A Schur-Newton method for the matrix pth root and its inverse", 2006.
-    """
+def root_by_newton(a, p, epsilon, multiply, bad):
+    """Computes `inverse_root` by Newton's iteration. ``bad``: whether A isn't finite."""
     if not a.size:
         return a
+    ridge = (epsilon * _largest(a, multiply)).astype(a.dtype)
+    return _newton(p, multiply, a + ridge * jnp.eye(a.shape[-1], dtype=a.dtype), bad)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _newton(p, multiply, a, bad):
+    """Computes A^(-1/p) by the coupled Newton iteration of H and M = H^p A: equation (1.2) of
+    C.-H. Guo, N. J. Higham, "A Schur-Newton method for the matrix pth root and its inverse", 2006.
+    """
     n, real = a.shape[-1], jnp.finfo(a.dtype).dtype
     eye = jnp.eye(n, dtype=a.dtype)
-    a = a + (epsilon * _largest(a, multiply)).astype(a.dtype) * eye
     scale = (1 + p) / (2 * jnp.linalg.norm(a))  # eigenvalues of M are below p + 1
     enough = 10 * jnp.finfo(a.dtype).eps
 
@@ -158,6 +175,17 @@ def root_by_newton(a, p, epsilon, multiply, _):
     _, h, error, _, _ = jax.lax.while_loop(far, step, first)
     h = (h + h.T.conj()) / 2
     return library.with_nan(h, ~(error <= 0.3))
+
+
+@_newton.defjvp
+@_compat.default_promotion()
+def _(p, multiply, primals, tangents):
+    """JVP rule by divided differences, because JAX can't transpose a loop of unknown length."""
+    (a, bad), (a_dot, _) = primals, tangents
+    root = _newton(p, multiply, a, bad)
+    w, v = library.eigh_of_scaled(a, bad)
+    root_dot = _moved_root(p, multiply, w, v, _inner(multiply, v, a_dot))
+    return root, library.with_nan(root_dot, jnp.isnan(root).any())
 
 
 def _largest(a, multiply):

@@ -470,8 +470,9 @@ def test_a_root_of_an_indefinite_matrix_is_nan(method):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("method", ["eigh", "newton"])
 @pytest.mark.parametrize("dtype", ["float64", cases.breadth("complex128")])
-def test_derivative_of_a_root_where_eigenvalues_are_equal(dtype):
+def test_derivative_of_a_root_where_eigenvalues_are_equal(dtype, method):
     q = np.linalg.qr(cases.normal(cases.rng(1), (6, 6), dtype))[0]
     w = np.array([3.0, 3, 2, 2, 1, 1])
     a, moved = (q * w) @ q.conj().T, cases.hermitian(6, dtype)
@@ -484,7 +485,7 @@ def test_derivative_of_a_root_where_eigenvalues_are_equal(dtype):
     )
 
     def root(a):
-        return jaxmg.tree.inverse_pth_root([a], 4, 0.0)[0]
+        return jaxmg.tree.inverse_pth_root([a], 4, 0.0, method)[0]
 
     found = jax.jvp(root, (jnp.asarray(a),), (jnp.asarray(moved),))[1]
     np.testing.assert_allclose(found, q @ (factors * inner) @ q.conj().T, atol=1e-12)
@@ -625,13 +626,17 @@ def test_only_what_has_nan_is_nan(name, dtype):
 
 @pytest.mark.breadth
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("name", ["newton-schulz", "exact", "root"])
+@pytest.mark.parametrize("name", ["newton-schulz", "exact", "root", "newton"])
 def test_derivatives_of_what_optimizers_compute(name, dtype):
-    """Derivatives agree with differences."""
+    """Derivatives agree with differences, and both modes with each other."""
     a = _matrix((2, 4, 4), dtype)
     moved = _matrix((2, 4, 4), dtype, 3)
     step = 1e-6
-    tangent = jax.jvp(_ON_MESHES[name], (a,), (moved,))[1]
+    tangent, pull = jax.jvp(_ON_MESHES[name], (a,), (moved,))[1], jax.vjp(_ON_MESHES[name], a)[1]
+    cotangent = _matrix((2, 4, 4), dtype, 4)
+    np.testing.assert_allclose(
+        jnp.sum(pull(cotangent)[0] * moved).real, jnp.sum(tangent * cotangent).real, rtol=1e-9
+    )
     later, before = (np.asarray(_ON_MESHES[name](a + s * moved)) for s in (step, -step))
     np.testing.assert_allclose(tangent, (later - before) / (2 * step), rtol=0, atol=1e-7)
 

@@ -82,7 +82,8 @@ def eigh(
         replicated. The eigenvectors are the columns of an array (n, n) of a's dtype and sharding.
         With ``eigvals_only`` only the eigenvalues are returned.
 
-    Cost: that of `jaxmg.syevd`.
+    Cost: that of `jaxmg.syevd`. Derivatives of eigenvectors are infinite or NaN if eigenvalues are
+    equal up to rounding; docs/api.md names alternatives.
 
     Raises:
         NotImplementedError: ``b``, ``eigvals`` or another ``type``.

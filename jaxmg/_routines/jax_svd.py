@@ -82,8 +82,8 @@ def svd(
 
     The error of S is about eps times the largest singular value, as in LAPACK's gesdd. U and Vh are
     orthonormal to rounding. S always has a derivative. U and Vh have JAX's derivative if singular
-    values are distinct, else infinity or NaN; docs/api.md names alternatives. As in JAX,
-    ``full_matrices`` with m != n has no derivative.
+    values differ by more than rounding, else infinity or NaN; docs/api.md names alternatives. As in
+    JAX, ``full_matrices`` with m != n has no derivative.
 
     Cost for n x n: that of `polar` and `jaxmg.syevd`, and 3 n^3 flops over all ranks for vectors.
     Other matrices are reduced to square ones by `qr` first. One rank solves matrices with n <= 256

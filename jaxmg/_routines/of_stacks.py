@@ -17,7 +17,7 @@ from jaxmg import _compat
 from jaxmg._call import checks
 from jaxmg._factors import scaling
 from jaxmg._routines import iterations
-from jaxmg._stacks import choice, library, native, products, sections, ways
+from jaxmg._stacks import choice, library, native, polar_svd, products, sections, ways
 from jaxmg._transform import homes
 
 
@@ -29,7 +29,11 @@ class Function:
     options: tuple
 
     def __call__(self, a):
-        return getattr(library, self.name)(a, **dict(self.options))
+        options = dict(self.options)
+        if self.name == "svd" and options["compute_uv"]:
+            if a.shape[-2] == a.shape[-1] or not options["full_matrices"]:
+                return self._named(a, polar_svd.decompose_by_jax(a))
+        return getattr(library, self.name)(a, **options)
 
     def result(self, matrix):
         of_jax = functools.partial(getattr(jnp.linalg, self.name), **dict(self.options))
@@ -59,7 +63,7 @@ class Function:
 
     def _named(self, stack, values):
         """Returns the values as the named tuple that JAX's function returns."""
-        return type(self.result(jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype)))(*values)
+        return type(self.result(jax.ShapeDtypeStruct(stack.shape[-2:], stack.dtype)))(*values)
 
     def _cholesky(self, platform, stack, upper, symmetrize_input):
         if choice.choose(platform, "cholesky", stack) == choice.JAX:

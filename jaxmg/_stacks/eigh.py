@@ -41,12 +41,5 @@ def decompose_lower(a):
 @decompose.defjvp
 @_compat.default_promotion()
 def _jvp(primals, tangents):
-    """The rule of `jaxmg._transform.eigen_rules` (J. R. Magnus, Econometric Theory 1, 1985)."""
-    (a,), (a_dot,) = primals, tangents
-    w, v = decompose(a)
-    multiply = products.multiply
-    inner = multiply(v, multiply(a_dot, v), products.ADJOINT)
-    gap = w[:, None, :] - w[:, :, None]
-    eye = jnp.eye(a.shape[-1], dtype=bool)
-    turn = rotations.divide(jnp.where(eye, 0, inner), jnp.where(eye, 1, gap))
-    return (w, v), (jnp.diagonal(inner, axis1=-2, axis2=-1), multiply(v, turn))
+    w, v = decompose(*primals)
+    return (w, v), rotations.of_eigenpairs(w, v, *tangents, products.multiply)

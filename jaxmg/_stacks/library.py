@@ -29,12 +29,13 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._factors import scaling
+from jaxmg._transform import rotations
 
 
 def eigh_of_scaled(a, bad):
     """Returns (w, V) of the Hermitian parts of matrices (..., n, n) with entries near 1. Matrices
     that aren't finite, as ``bad`` (...) says, give NaN."""
-    return jax.tree.map(lambda x: _spoiled(x, bad), _call_jax("eigh")(_replaced(a, bad)))
+    return jax.tree.map(lambda x: _spoiled(x, bad), _eigh(None, True, _replaced(a, bad)))
 
 
 def guarded(function, reads=None):
@@ -120,15 +121,37 @@ def _call_jax(name):
     return lambda *arrays, **options: getattr(jnp.linalg, name)(*arrays, **options)
 
 
-def _of_jax(name, reads=None, degrees=(), columns=False):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _eigh(triangle, symmetrize, a):
+    return jnp.linalg.eigh(a, triangle, symmetrize)
+
+
+@_eigh.defjvp
+@_compat.default_promotion()
+def _(triangle, symmetrize, primals, tangents):
+    """JVP rule: JAX's divides by differences of eigenvalues that are rounding errors."""
+    (a,), (a_dot,) = primals, tangents
+    results = w, v = _eigh(triangle, symmetrize, a)
+    if symmetrize:
+        a_dot = (a_dot + jnp.swapaxes(a_dot, -1, -2).conj()) / 2
+    moved = rotations.of_eigenpairs(w, v, a_dot, functools.partial(jnp.matmul, precision="highest"))
+    return results, type(results)(*moved)
+
+
+def _eigh_with_options(a, UPLO=None, symmetrize_input=True):
+    return _eigh(UPLO, symmetrize_input, a)
+
+
+def _of_jax(name, reads=None, degrees=(), columns=False, function=None):
     """Returns the guarded function of `jax.numpy.linalg` of this name.
 
     Args:
         degrees: of the results, if they are homogeneous. The matrices are then scaled here, because
             LAPACK scales by numbers other than powers of two, and not in every routine.
         columns: see `scaling.homogeneous`.
+        function: called in place of JAX's.
     """
-    function = _call_jax(name)
+    function = function or _call_jax(name)
     if degrees:
         function = scaling.homogeneous(function, *degrees, reads=reads, columns=columns)
     return guarded(function, reads)
@@ -149,7 +172,7 @@ svd_of_scaled = _of_jax("svd")
 eigvalsh_of_scaled = _of_jax("eigvalsh", _read_by_eigh)
 # `jaxmg._routines.of_stacks` also calls these by name.
 svd = _of_jax("svd", degrees=(0, 1, 0))
-eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0))
+eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0), function=_eigh_with_options)
 eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
 inv = _of_jax("inv", degrees=(-1,))
 solve = _of_jax("solve", degrees=(-1,), columns=True)

@@ -6,7 +6,8 @@ With X^H B X = 1, N = X^H dA X and M = X^H dB X (0 where B is the identity),
 
 for distinct eigenvalues (J. R. Magnus, Econom. Theory 1, 1985; R. M. Fox and M. P. Kapoor, AIAA J.
 6, 1968). 0 / 0 counts as 0, so that a zero tangent contributes nothing. Any other quotient by 0 is
-infinite, as in ``jnp.linalg.eigh``: eigenvectors of equal eigenvalues have no derivative.
+infinite, as in ``jnp.linalg.eigh``: eigenvectors of equal eigenvalues have no derivative. Here
+eigenvalues count as equal if they differ by rounding.
 """
 
 import dataclasses

@@ -282,12 +282,13 @@ def column_products(layout, x, y):
 
 @on_mesh
 def quotients(layout, c, w, diagonal=None):
-    """Returns C_ij / (w_j - w_i) for i != j, where 0 / 0 is 0, with ``diagonal`` or zeros on the
-    diagonal."""
+    """Returns C_ij / (w_j - w_i) for i != j, by `rotations.gaps`, where 0 / 0 is 0, with
+    ``diagonal`` or zeros on the diagonal."""
 
     def local(rank, c, w, *diagonal):
         row, column = _indices(rank, c)
-        gap = jnp.where(row == column, 1, w - own_rows(layout, rank, w[:, None]))
+        gap = rotations.gaps(own_rows(layout, rank, w[:, None]), w)
+        gap = jnp.where(row == column, 1, gap)
         gap = _compat.vary(gap, _compat.varying_axes(c))
         off_diagonal = rotations.divide(jnp.where(row == column, 0, c), gap)
         return off_diagonal + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)

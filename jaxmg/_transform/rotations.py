@@ -10,9 +10,9 @@ The two parts are divided separately. Squares of singular values would underflow
 part of H is large if two singular values are close, and would then take digits from the part of K,
 which is the only one that counts for U V^H.
 
-Singular values count as equal if they differ by rounding. 0 / 0 is 0, so that a zero tangent
-contributes nothing. Any other quotient by 0 is infinite: singular vectors of equal singular values
-have no derivative.
+Eigenvectors turn by H_ij / (w_j - w_i). Singular values, and eigenvalues, count as equal if they
+differ by rounding (`gaps`). 0 / 0 is 0, so that a zero tangent contributes nothing. Any other
+quotient by 0 is infinite: vectors of equal values have no derivative.
 """
 
 import jax
@@ -20,9 +20,18 @@ import jax.numpy as jnp
 
 from jaxmg._factors import scaling
 
-# Singular values count as equal if they differ by at most this many units of rounding. LAPACK's
-# singular values, and those of a polar decomposition, have errors of at least this size.
+# Values count as equal if they differ by at most this many units of rounding of the larger one.
+# LAPACK's eigenvalues and singular values have errors of at least this size. The errors of small
+# ones are larger, but what is computed from their vectors may be right all the same.
 _EQUAL = 4
+
+
+def gaps(rows, columns):
+    """Returns w_j - w_i for eigenvalues w_i (``rows``) and w_j, 0 if they are equal up to
+    rounding."""
+    gap = columns - rows
+    larger = jnp.maximum(jnp.abs(rows), jnp.abs(columns))
+    return jnp.where(jnp.abs(gap) <= _EQUAL * float(jnp.finfo(gap.dtype).eps) * larger, 0, gap)
 
 
 def divide(c, by):
@@ -57,6 +66,16 @@ def of_vectors(inner, adjoint, s):
     skew = pairs.by_sum(skew)
     phase = jnp.where(pairs.diagonal, skew, 0)
     return of_u + skew + phase, of_v - skew + phase
+
+
+def of_eigenpairs(w, v, a_dot, multiply):
+    """Returns the tangents of eigenvalues (..., n) and eigenvectors (..., n, n) for a Hermitian
+    tangent, by products ``multiply`` (J. R. Magnus, Econometric Theory 1, 1985)."""
+    inner = multiply(jnp.swapaxes(v, -1, -2).conj(), multiply(a_dot, v))
+    diagonal = jnp.eye(w.shape[-1], dtype=bool)
+    gap = gaps(w[..., :, None], w[..., None, :])
+    turn = divide(jnp.where(diagonal, 0, inner), jnp.where(diagonal, 1, gap))
+    return jnp.diagonal(inner, axis1=-2, axis2=-1).real, multiply(v, turn)
 
 
 def of_unitary_factor(inner, adjoint, s):

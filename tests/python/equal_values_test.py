@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxmg
 from jaxmg import linalg
 
 pytestmark = cases.needs_transformations
@@ -67,6 +68,47 @@ def test_vectors_of_equal_singular_values_have_no_derivative(kind, dtype, name, 
 
     for derivative in jax.jit(both)(a, along):
         assert not np.isfinite(derivative).any() if batch else not np.isfinite(derivative).all()
+
+
+_VECTORS = {
+    "linalg.eigh": lambda a: linalg.eigh(a, mesh=cases.line(2)).eigenvectors,
+    "syevd": lambda a: jaxmg.syevd(a, mesh=cases.line(2))[1],
+    "linalg.svd": lambda a: linalg.svd(a, mesh=cases.line(2)).U[..., ::-1],
+    "tree.eigh": lambda a: jaxmg.tree.eigh([a], mesh=cases.line(2))[0].eigenvectors,
+    "tree.eigh-L": lambda a: jaxmg.tree.eigh(a, "L", False, mesh=cases.line(2)).eigenvectors,
+    "tree.svd": lambda a: jaxmg.tree.svd([a], mesh=cases.line(2))[0].U[..., ::-1],
+}
+
+
+@pytest.mark.parametrize(
+    "name, dtype, batch",
+    cases.broad(
+        [
+            (name, dtype, batch)
+            for name in _VECTORS
+            for dtype in ("float64", "complex64")
+            for batch in (False, True)
+            if not (name == "syevd" and batch)
+        ],
+        lambda *case: case in [("linalg.eigh", "float64", False), ("tree.svd", "float64", True)],
+    ),
+)
+def test_vectors_of_values_that_differ_by_rounding_have_no_derivative(name, dtype, batch):
+    a = np.diag([1, 1 + 2 * cases.eps(dtype), 3]).astype(dtype)
+    along = cases.normal(cases.rng(3), (3, 3), dtype)
+    along = along + along.conj().T
+    if batch:
+        a, along = np.stack([a] * 3), np.stack([along] * 3)
+
+    def both(a, along):
+        moved = jax.jvp(_VECTORS[name], (a,), (along,))[1]
+        total = lambda a: jnp.sum(_VECTORS[name](a).real, tuple(range(a.ndim - 1)))  # noqa: E731
+        return moved, [jax.grad(lambda a, i: total(a)[i])(a, i) for i in (0, 2)]
+
+    moved, (of_close, of_far) = jax.jit(both)(a, along)
+    assert np.isfinite(np.asarray(moved)[..., 2]).all() and np.isfinite(of_far).all()
+    assert not np.isfinite(np.asarray(moved)[..., :2]).any()
+    assert not np.isfinite(of_close).all()
 
 
 @pytest.mark.extended

@@ -281,7 +281,7 @@ def measure(group, args, shared):
 
 def trace(job, folder):
     """Returns the seconds of one more run, and of the ranges in the timeline of its first rank."""
-    import timeline  # imports matplotlib, which nothing else here needs
+    from jaxmg import timeline  # imports JAX, which nothing else here needs
 
     folder.mkdir(parents=True, exist_ok=True)
     name = "-".join(str(value) for value in job.case.values() if value)

@@ -1,9 +1,9 @@
 """``python -m jaxmg``: prints the facts for a bug report, then runs a small checked solve on all
 devices.
 
-``python -m jaxmg --bench n`` measures the routines instead. Started by ``python -m jaxmg.launch -n
-2 -m jaxmg`` it is one of several processes; other launchers need ``--distributed``, as in ``srun
-python -m jaxmg --distributed``.
+``python -m jaxmg --bench`` measures the routines instead, and ``--version`` prints the version.
+Started by ``python -m jaxmg.launch -n 2 -m jaxmg`` it is one of several processes; other launchers
+need ``--distributed``, as in ``srun python -m jaxmg --distributed``.
 
 The exit code is 1 if a routine is missing, fails or returns a wrong result.
 """
@@ -28,6 +28,18 @@ from jaxmg._call import checks, plugins
 from jaxmg._command import bench, output
 from jaxmg._processes import rendezvous
 
+# Beginnings of names of environment variables: docs/precision.md says what they change.
+_CHANGE_RESULTS = (
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_EMULATE_",
+    "CUBLAS_EMULATION_",
+    "CUBLAS_FIXEDPOINT_EMULATION_",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "XLA_FLAGS",
+    "OPENBLAS_CORETYPE",
+    "MKL_CBWR",
+)
 _N = 250  # few device counts divide it, so padding is exercised too
 _LIMIT = 30 * _N  # largest residual that passes, in units of eps
 
@@ -38,7 +50,15 @@ def main(arguments: list[str] | None = None) -> int:
         "python -m jaxmg", description="Reports what a bug report needs, and solves to check."
     )
     add = parser.add_argument
-    add("--bench", type=_positive, metavar="n", help="measure with matrices of order n instead")
+    add("--version", action="store_true", help="print the version instead")
+    add(
+        "--bench",
+        type=_positive,
+        metavar="n",
+        nargs="?",
+        const=0,
+        help="measure instead, with matrices of order n; default: 16384 on GPUs, 2048 on CPUs",
+    )
     add("--routine", nargs="+", choices=bench.ROUTINES, default=bench.ROUTINES)
     add("--dtype", choices=checks.DTYPES, help="default: what JAX computes with")
     add("--repeat", type=_positive, default=5, help="timed runs of each, at most; default: 5")
@@ -51,6 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     if args.distributed and args.bench is not None:
         parser.error("--bench measures in one process")
+    if args.version:
+        print(f"jaxmg {_version('jaxmg') or 'in a checkout, which has no version'}")
+        return 0
     if args.bench is None:
         if [word for word in words if word != "--distributed"]:
             parser.error("the other options are for --bench n")
@@ -68,6 +91,7 @@ def _positive(text):
 def _report(distributed):
     """Prints the report and returns the exit code."""
     _print_versions()
+    _print_environment()
     devices = _start_jax(distributed)
     plugin = _print_plugins(devices and devices[0].platform)
     if devices is None or plugin is None:
@@ -93,12 +117,28 @@ def _print_versions():
     names += [f"jaxmg-plugin-{name}" for name in ("cpu", "cuda12", "cuda13")]
     names += ["jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy"]
     for name in names:
-        try:
-            output.fact(name, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            if "cuda" not in name:
-                output.fact(name, "not installed")
+        version = _version(name)
+        if version is not None or "cuda" not in name:
+            output.fact(name, version or "not installed")
     output.fact("jax_enable_x64", _compat.x64_enabled())
+    output.fact("jax_default_matmul_precision", jax.config.jax_default_matmul_precision)
+
+
+def _version(distribution):
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _print_environment():
+    """Prints the environment variables by which libraries and JAX round differently."""
+    output.section("environment variables that change results")
+    names = [name for name in sorted(os.environ) if name.startswith(_CHANGE_RESULTS)]
+    for name in names:
+        output.fact(name, os.environ[name])
+    if not names:
+        output.fact("none", f"of {', '.join(_CHANGE_RESULTS)}")
 
 
 def _start_jax(distributed):

@@ -1,4 +1,4 @@
-"""``python -m jaxmg --bench n``: measures the routines on this machine, and JAX's on one device."""
+"""``python -m jaxmg --bench``: measures the routines on this machine, and JAX's on one device."""
 
 import collections.abc
 import dataclasses
@@ -19,29 +19,53 @@ from jaxmg._call import plugins
 from jaxmg._command import output
 from jaxmg._routines import counts
 
-ROUTINES = ("potrs", "potri", "syevd")
 _SECONDS = 20.0  # once the timed runs of a case have taken this long, no further one begins
 _PILOT = 8  # a run of order n / 8 bounds the time for order n, because rates grow with n
 _PILOT_FROM = 4096  # smaller orders run without a pilot
 _LIMIT = 30  # errors are compared with this many n eps
 _STEP = 1024  # the largest n that fits is reported as a multiple of this
-# How many matrices a device holds at a time when JAX solves on it alone: A, its factor or its
-# eigenvectors, the result, and the workspace of XLA and LAPACK. Estimated.
-_ON_ONE_DEVICE = {"potrs": 3, "potri": 4, "syevd": 6}
+_DEFAULT = {"cpu": 2048, "gpu": 16384}
+_BATCH = 16  # a batch has 16^2 matrices of order n / 16, so it is as large as one matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What is measured by one name.
+
+    Attributes:
+        ours, jax: functions of A and b.
+        error: a function of A, b and the result, of at most n eps.
+        operations: a function of n, for real matrices.
+        plan: the routine of `jaxmg.plan`; None if it has none.
+        matrices: how many matrices like A a call of ``ours`` has, if ``plan`` is None.
+        alone: likewise for ``jax``. Estimates.
+        hermitian: whether A is positive definite, and only its upper triangle counts.
+        batch: whether A is a batch.
+    """
+
+    ours: collections.abc.Callable
+    jax: collections.abc.Callable
+    error: collections.abc.Callable
+    operations: collections.abc.Callable
+    plan: str | None
+    matrices: int
+    alone: int
+    hermitian: bool = False
+    batch: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
     """A routine of jaxmg on all devices, or its equivalent in JAX on one."""
 
-    routine: str
+    kind: _Kind
     dtype: np.dtype
     mesh: Mesh
     solve: collections.abc.Callable
 
     def operands(self, n):
-        """Returns A, whose upper triangle counts, and b; both are the same on any mesh."""
-        return jax.block_until_ready(_maker(n, self.dtype, self.mesh)())
+        """Returns A and b; both are the same on any mesh."""
+        return jax.block_until_ready(_maker(n, self.dtype, self.mesh, self.kind)())
 
     def run(self, n, repeat):
         """Returns (seconds of each timed run, error of the last one)."""
@@ -52,23 +76,66 @@ class _Case:
             start = time.perf_counter()
             result = jax.block_until_ready(self.solve(a, b))
             seconds.append(time.perf_counter() - start)
-        return seconds, float(_ERRORS[self.routine](a, b, result))
+        return seconds, float(self.kind.error(a, b, result))
 
     def at_most(self, n):
         """Returns an upper bound on the seconds of a run of order n; 0 for small n, which have no
         pilot."""
         if n < _PILOT_FROM:
             return 0.0
-        pilot = n // _PILOT // self.mesh.size * self.mesh.size
+        step = _BATCH * self.mesh.size if self.kind.batch else self.mesh.size
+        pilot = max(n // _PILOT // step, 1) * step
         seconds, _ = self.run(pilot, 1)
         return seconds[0] * (n / pilot) ** 3
+
+
+@dataclasses.dataclass
+class _Measurement:
+    """A case to measure, or why it is left out."""
+
+    name: str
+    case: _Case | None
+    left_out: str = ""
+    failed: bool = False
+    bound: float = 0.0
+
+    def look(self, n, limit):
+        """Runs the pilot."""
+        if self.case is None:
+            return
+        try:
+            self.bound = self.case.at_most(n)
+        except jax.errors.JaxRuntimeError as reason:
+            self.failed, self.left_out = True, f"FAILED: {reason}"
+        else:
+            if self.bound > limit:
+                self.left_out = (
+                    f"left out: a run may take {self.bound:.3g} s, and --limit is {limit:g}"
+                )
+        if self.left_out:
+            self.case = None
+
+    def expected(self, repeat):
+        """Returns the seconds of all runs, at most."""
+        if self.case is None:
+            return 0.0
+        return self.bound + min(repeat * self.bound, _SECONDS + self.bound)
+
+    def run(self, n, repeat):
+        """Measures and prints. Returns (the median seconds or None, False if it failed or was
+        wrong)."""
+        if self.case is None:
+            output.fact(self.name, self.left_out)
+            return None, not self.failed
+        return _measure(self.name, self.case, n, repeat)
 
 
 def bench(n, routines, dtype, repeat, limit):
     """Measures and prints. Returns False if a case failed or was wrong.
 
     Args:
-        n: order of the matrices; rounded up to a multiple of the number of devices.
+        n: order of the matrices, rounded up so that the devices divide it; None: as fits the
+            platform.
         routines: names in ROUTINES.
         dtype: of the matrices; None: float64 if JAX computes in 64-bit mode, else float32.
         repeat: the largest number of timed runs of each case.
@@ -83,57 +150,92 @@ def bench(n, routines, dtype, repeat, limit):
     except RuntimeError as error:
         output.fact("error", error)
         return False
+    n = n or _DEFAULT.get(devices[0].platform, _DEFAULT["gpu"])
     n = -(-n // len(devices)) * len(devices)
     print(
         f"n = {n}, {dtype}, {len(devices)} x {devices[0].device_kind}: the median of up to "
         f"{repeat} runs after one that compiles, with what takes more than {limit:g} s left out",
         flush=True,
     )
+    all_pairs = [(routine, *_prepare(routine, n, dtype, devices)) for routine in routines]
+    measurements = [m for _, _, _, *pair in all_pairs for m in pair]
+    for measurement in measurements:
+        measurement.look(n, limit)
+    print(f"expected: {_expectation(n, measurements, repeat)}", flush=True)
     # A list, so that the others are measured after one fails, too.
-    return all([_routine(routine, n, dtype, devices, repeat, limit) for routine in routines])
+    return all([_routine(*each, n, dtype, devices, repeat) for each in all_pairs])
 
 
-def _routine(routine, n, dtype, devices, repeat, limit):
-    print(f"\n{routine}")
-    plan = jaxmg.plan(routine, n, dtype, devices)
-    output.fact("plan", plan)
-    everywhere = _Case(routine, dtype, Mesh(np.array(devices), ("rank",)), _OURS[routine])
-    room, needed = _room(plan), _required_bytes(plan)
-    if room is not None and needed is not None and needed > room:
-        output.fact("jaxmg", f"left out: it needs {_gib(needed)}, and there are {_gib(room)}")
-        return True
-    seconds, good = _measure("jaxmg", everywhere, n, repeat, limit)
-    alone = _ON_ONE_DEVICE[routine] * n * n * dtype.itemsize
-    name = "JAX, one device"
-    if room is not None and alone > room:
-        output.fact(name, f"left out: it needs about {_gib(alone)}, and there are {_gib(room)}")
-    else:
-        one = _Case(routine, dtype, Mesh(np.array(devices[:1]), ("rank",)), _JAX[routine])
-        theirs, _ = _measure(name, one, n, repeat, limit)
-        if seconds and theirs:
-            output.fact("JAX / jaxmg", f"{theirs / seconds:.2f}")
-    if seconds:
-        output.fact("larger n", _outlook(routine, n, dtype, devices, seconds, room))
+def _expectation(n, measurements, repeat):
+    count = sum(m.case is not None for m in measurements)
+    compiles = f"the time to compile {count} programs, a few seconds each"
+    if n < _PILOT_FROM:
+        return compiles
+    seconds = sum(m.expected(repeat) for m in measurements)
+    return f"at most about {seconds:.3g} s (from runs of order n / {_PILOT}), and {compiles}"
+
+
+def _prepare(routine, n, dtype, devices):
+    """Returns the plan, the memory of a device or None, and both measurements."""
+    kind = KINDS[routine]
+    plan = None if kind.plan is None else jaxmg.plan(kind.plan, n, dtype, devices)
+    room = _room(devices)
+    shared = devices[0].memory_stats() is None  # the devices share the host's memory
+    one = n * n * dtype.itemsize
+    needed = (
+        _required_bytes(plan) if plan else kind.matrices * one // (1 if shared else len(devices))
+    )
+    return (
+        plan,
+        room,
+        *(
+            _Measurement(name, None, _no_room(count, room, about))
+            if room is not None and count is not None and count > room
+            else _Measurement(name, _Case(kind, dtype, Mesh(np.array(some), ("rank",)), solve))
+            for name, count, about, some, solve in (
+                ("jaxmg", needed, "" if plan else "about ", devices, kind.ours),
+                ("JAX, one device", kind.alone * one, "about ", devices[:1], kind.jax),
+            )
+        ),
+    )
+
+
+def _no_room(needed, room, about):
+    return f"left out: it needs {about}{_gib(needed)}, and there are {_gib(room)}"
+
+
+def _routine(routine, plan, room, ours, theirs, n, dtype, devices, repeat):
+    print(f"\n{routine}{_of_batch(n) if KINDS[routine].batch else ''}")
+    if plan is not None:
+        output.fact("plan", plan)
+    seconds, good = ours.run(n, repeat)
+    other, _ = theirs.run(n, repeat)
+    if seconds and other:
+        output.fact("JAX / jaxmg", f"{other / seconds:.2f}")
+    if seconds and plan is not None:
+        output.fact("larger n", _outlook(plan.routine, n, dtype, devices, seconds, room))
     return good
 
 
-def _measure(name, case, n, repeat, limit):
+def _of_batch(n):
+    return f" of {_BATCH**2} matrices of order {_order_in_batch(n)}, by vmap of potrs"
+
+
+def _order_in_batch(n):
+    return max(n // _BATCH, 1)
+
+
+def _measure(name, case, n, repeat):
     """Measures and prints one case. Returns (its median seconds or None, False if it failed or was
     wrong)."""
     try:
-        expected = case.at_most(n)
-        if expected > limit:
-            output.fact(
-                name, f"left out: a run may take {expected:.3g} s, and --limit is {limit:g}"
-            )
-            return None, True
         seconds, error = case.run(n, repeat)
     except jax.errors.JaxRuntimeError as reason:  # for example, out of memory
         output.fact(name, f"FAILED: {reason}")
         return None, False
     middle = statistics.median(seconds)
     bound = _LIMIT * n * float(jnp.finfo(case.dtype).eps)
-    count = counts.operations(case.routine, case.dtype.kind == "c", n)
+    count = case.kind.operations(n) * (4 if case.dtype.kind == "c" else 1)
     output.fact(
         name,
         f"{middle:.4g} s ({len(seconds)} runs, {min(seconds):.4g} to {max(seconds):.4g}), "
@@ -184,9 +286,9 @@ def _required_bytes(plan):
     return max(plan.bytes) if plan.memory else sum(plan.bytes)
 
 
-def _room(plan):
+def _room(devices):
     """Returns the bytes available for `_required_bytes`; None if they are unknown."""
-    return plan.memory or _host_memory()
+    return jaxmg.plan("potrs", len(devices), np.float32, devices).memory or _host_memory()
 
 
 def _host_memory():
@@ -199,44 +301,44 @@ def _host_memory():
 
 
 @functools.cache
-def _maker(n, dtype, mesh):
-    shardings = (NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P()))
-    return jax.jit(functools.partial(_operands, n, dtype), out_shardings=shardings)
+def _maker(n, dtype, mesh, kind):
+    rows = P("rank", None, None) if kind.batch else P("rank", None)
+    shardings = (NamedSharding(mesh, rows), NamedSharding(mesh, P("rank") if kind.batch else P()))
+    return jax.jit(functools.partial(_operands, n, dtype, kind), out_shardings=shardings)
 
 
-def _operands(n, dtype):
+def _operands(n, dtype, kind):
     keys = jax.random.split(jax.random.key(0))
-    noise = jax.random.normal(keys[0], (n, n), dtype)
-    # The spectrum of the rest reaches 2 sqrt(n), so A is positive definite.
-    a = jnp.where(jnp.eye(n, dtype=bool), jnp.asarray(2 * n, dtype), noise)
-    return a, jax.random.normal(keys[1], (n,), dtype)
+    order, many = (_order_in_batch(n), (_BATCH**2,)) if kind.batch else (n, ())
+    a = jax.random.normal(keys[0], (*many, order, order), dtype)
+    if kind.hermitian:
+        # The spectrum of the rest reaches 2 sqrt(n), so A is positive definite.
+        a = jnp.where(jnp.eye(order, dtype=bool), jnp.asarray(2 * order, dtype), a)
+    return a, jax.random.normal(keys[1], (*many, order), dtype)
 
 
 def _cho_solve(a, b):
     return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a), b)
 
 
-_OURS = {
-    "potrs": lambda a, b: jaxmg.potrs(a, b),
-    "potri": lambda a, b: jaxmg.potri(a),
-    "syevd": lambda a, b: jaxmg.syevd(a),
-}
-_JAX = {
-    "potrs": jax.jit(_cho_solve),
-    "potri": jax.jit(lambda a, b: _cho_solve(a, jnp.eye(len(a), dtype=a.dtype))),
-    "syevd": jax.jit(lambda a, b: jnp.linalg.eigh(a, UPLO="U", symmetrize_input=False)),
-}
-
-
 def _norm(x):
     return jnp.max(jnp.abs(x))
 
 
+def _highest(function):
+    """Returns the function, compiled, with products in full precision."""
+
+    def with_precision(*args):
+        with jax.default_matmul_precision("highest"):
+            return function(*args)
+
+    return jax.jit(with_precision)
+
+
 def _multiply(upper, x):
     """Returns the Hermitian matrix with this upper triangle, times x."""
-    with jax.default_matmul_precision("highest"):
-        strict = jnp.triu(upper, 1)
-        return jnp.triu(upper) @ x + strict.conj().T @ x
+    strict = jnp.triu(upper, 1)
+    return jnp.triu(upper) @ x + strict.conj().T @ x
 
 
 def _size(upper):
@@ -246,30 +348,100 @@ def _size(upper):
     return jnp.max(rows)
 
 
-@jax.jit
-def _solve_error(a, b, x):
+def _largest_row(a):
+    return jnp.max(jnp.sum(jnp.abs(a), axis=1))
+
+
+def _residual(a, b, x):
     return _norm(_multiply(a, x) - b) / (_size(a) * _norm(x) + _norm(b))
 
 
-@jax.jit
+@_highest
 def _inverse_error(a, b, inverse):
-    with jax.default_matmul_precision("highest"):
-        error = inverse @ _multiply(a, b) - b
-    return _norm(error) / (jnp.max(jnp.sum(jnp.abs(inverse), axis=1)) * _size(a) * _norm(b))
+    error = inverse @ _multiply(a, b) - b
+    return _norm(error) / (_largest_row(inverse) * _size(a) * _norm(b))
 
 
-@jax.jit
+@_highest
+def _general_error(a, b, x):
+    return _norm(a @ x - b) / (_largest_row(a) * _norm(x) + _norm(b))
+
+
+def _orthogonality(q, image, b):
+    """Returns how far Qᴴ Q b is from b, for image = Q b."""
+    return _norm(q.conj().T @ image - b) / _norm(b)
+
+
+# The larger of errors for one vector: of the residual, and of orthogonality.
+@_highest
 def _eigen_error(a, b, result):
-    """Returns the larger of two errors for one vector: the residual, and V's deviation from
-    orthogonality."""
     w, v = result
-    with jax.default_matmul_precision("highest"):
-        image = v @ b
-        residual = _norm(_multiply(a, image) - v @ (w * b)) / (_size(a) * _norm(image))
-        return jnp.maximum(residual, _norm(v.conj().T @ image - b) / _norm(b))
+    image = v @ b
+    residual = _norm(_multiply(a, image) - v @ (w * b)) / (_size(a) * _norm(image))
+    return jnp.maximum(residual, _orthogonality(v, image, b))
 
 
-_ERRORS = {"potrs": _solve_error, "potri": _inverse_error, "syevd": _eigen_error}
+@_highest
+def _qr_error(a, b, result):
+    q, r = result
+    residual = _norm(q @ (r @ b) - a @ b) / (_largest_row(a) * _norm(b))
+    return jnp.maximum(residual, _orthogonality(q, q @ b, b))
+
+
+@_highest
+def _svd_error(a, b, result):
+    u, s, vh = result
+    residual = _norm(u @ (s * (vh @ b)) - a @ b) / (_largest_row(a) * _norm(b))
+    orthogonality = jnp.maximum(
+        _orthogonality(u, u @ b, b), _orthogonality(vh.conj().T, vh.conj().T @ b, b)
+    )
+    return jnp.maximum(residual, orthogonality)
+
+
+def _count(routine):
+    return functools.partial(counts.operations, routine, False)
+
+
+KINDS = {
+    "potrs": _Kind(
+        lambda a, b: jaxmg.potrs(a, b), jax.jit(_cho_solve), _highest(_residual),
+        _count("potrs"), "potrs", 2, 3, hermitian=True,
+    ),
+    "potri": _Kind(
+        lambda a, b: jaxmg.potri(a),
+        jax.jit(lambda a, b: _cho_solve(a, jnp.eye(len(a), dtype=a.dtype))),
+        _inverse_error, _count("potri"), "potri", 2, 4, hermitian=True,
+    ),
+    "gesv": _Kind(
+        lambda a, b: jaxmg.gesv(a, b), jax.jit(jnp.linalg.solve), _general_error,
+        _count("gesv"), "gesv", 2, 3,
+    ),
+    "qr": _Kind(
+        lambda a, b: jaxmg.linalg.qr(a), jax.jit(lambda a, b: tuple(jnp.linalg.qr(a))), _qr_error,
+        lambda n: 2 * counts.operations("geqrf", False, n), None, 6, 5,
+    ),
+    "svd": _Kind(
+        lambda a, b: jaxmg.linalg.svd(a),
+        jax.jit(lambda a, b: tuple(jnp.linalg.svd(a, full_matrices=False))), _svd_error,
+        # Nominal: the bidiagonal reduction, and as much for the vectors as for those of syevd.
+        lambda n: 8 / 3 * n**3 + 2 * (counts.operations("syevd", False, n) - 4 / 3 * n**3),
+        None, 12, 8,
+    ),
+    "eigh": _Kind(
+        lambda a, b: jaxmg.syevd(a),
+        jax.jit(lambda a, b: jnp.linalg.eigh(a, UPLO="U", symmetrize_input=False)), _eigen_error,
+        _count("syevd"), "syevd", 4, 6, hermitian=True,
+    ),
+    "batch": _Kind(
+        lambda a, b: jax.vmap(jaxmg.potrs)(a, b), jax.jit(jax.vmap(_cho_solve)),
+        _highest(lambda a, b, x: jnp.max(jax.vmap(_residual)(a, b, x))),
+        lambda n: _BATCH**2 * counts.operations("potrs", False, _order_in_batch(n)), None, 3, 3,
+        hermitian=True, batch=True,
+    ),
+}  # fmt: skip
+if not _compat.TRANSFORMS:  # batches need a newer JAX
+    del KINDS["batch"]
+ROUTINES = tuple(KINDS)
 
 
 def _gib(count):

@@ -1,6 +1,7 @@
 """Tests in processes of their own: the import, ``python -m jaxmg``, and a lack of threads."""
 
 import dataclasses
+import os
 import resource
 import sys
 
@@ -114,7 +115,8 @@ def test_bench():
     result = run("-m", "jaxmg", "--bench", "61", "--repeat", "2", "--routine", "potri")
     assert result.returncode == 0, result.stdout + result.stderr
     head, part = result.stdout.split("\n\n")
-    assert head.startswith(f"n = {-(-61 // len(jax.devices())) * len(jax.devices())}, float")
+    assert head.startswith(f"n = {_rounded(61)}, float")
+    assert "\nexpected: the time to compile 2 programs" in head
     assert part.startswith("potri\n")
     for name in ("jaxmg: ", "JAX, one device: "):
         (line,) = (line for line in part.split("\n") if line.strip().startswith(name))
@@ -141,16 +143,40 @@ def test_bench_leaves_out_what_takes_too_long(capsys, monkeypatch):
 def test_bench_finds_a_wrong_result(routine, capsys):
     def nearly(a, b):
         """Returns results whose last entries are wrong in the third digit."""
-        return jax.tree.map(lambda part: part.at[-1].multiply(1.01), bench._OURS[routine](a, b))
+        result = kind.ours(a, b)
+        result = tuple(result) if isinstance(result, tuple) else result
+        return jax.tree.map(lambda part: part.at[-1].multiply(1.01), result)
 
+    kind = bench.KINDS[routine]
     mesh = jax.sharding.Mesh(jax.local_devices()[:1], ("rank",))
-    for solve, right in ((bench._OURS[routine], True), (nearly, False)):
-        case = bench._Case(routine, np.dtype("float64"), mesh, solve)
-        assert bench._measure("name", case, 40, 1, 60)[1] is right
+    for solve, right in ((kind.ours, True), (nearly, False)):
+        case = bench._Case(kind, np.dtype("float64"), mesh, solve)
+        assert bench._measure("name", case, 40, 1)[1] is right
         assert ("WRONG, the limit is" in capsys.readouterr().out) is not right
 
 
-@pytest.mark.parametrize("routine", bench.ROUTINES)
+def _rounded(n):
+    return -(-n // len(jax.devices())) * len(jax.devices())
+
+
+@pytest.mark.slow
+def test_bench_expects_a_time_before_it_starts(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "_PILOT_FROM", 64)
+    assert bench.bench(64, ("gesv", bench.ROUTINES[-1]), "float32", repeat=1, limit=60)
+    head, *parts = capsys.readouterr().out.split("\n\n")
+    assert "\nexpected: at most about " in head and "s (from runs of order n / 8)" in head
+    if "batch" in bench.ROUTINES:
+        assert parts[1].startswith("batch of 256 matrices of order 4, by vmap of potrs\n")
+    assert all(part.count(" ok") == 2 for part in parts)
+
+
+def test_bench_has_an_order_for_each_platform(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "_DEFAULT", {"cpu": 8, "gpu": 8})
+    assert bench.bench(None, ("potrs",), "float32", repeat=1, limit=60)
+    assert capsys.readouterr().out.startswith(f"n = {_rounded(8)}, float32")
+
+
+@pytest.mark.parametrize("routine", sorted({k.plan for k in bench.KINDS.values() if k.plan}))
 def test_largest_order_is_the_last_that_fits(routine):
     devices, room = jax.devices(), 1 << 30
     n = bench.largest_order(routine, "float32", devices, room)
@@ -173,6 +199,24 @@ def test_what_a_backend_does_not_say_is_not_taken_to_fit(monkeypatch):
 
     monkeypatch.setattr(jaxmg, "plan", silent_beyond)
     assert bench.largest_order("syevd", "float32", jax.devices(), 1 << 40) == 4096
+
+
+def test_version(capsys):
+    assert __main__.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("jaxmg ")
+
+
+def test_report_names_the_variables_that_change_results(monkeypatch, capsys):
+    for name in list(os.environ):
+        if name.startswith(__main__._CHANGE_RESULTS):
+            monkeypatch.delenv(name)
+    __main__._print_environment()
+    assert "none: of NVIDIA_TF32_OVERRIDE, CUBLAS_EMULATE_" in capsys.readouterr().out
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")
+    __main__._print_environment()
+    out = capsys.readouterr().out
+    assert "NVIDIA_TF32_OVERRIDE: 1" in out and "CUBLAS_EMULATE_DOUBLE_PRECISION: 1" in out
 
 
 @pytest.mark.parametrize("words", [("--bench", "0"), ("--repeat", "3"), ("--bench", "9", "-x")])

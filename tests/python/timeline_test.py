@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxmg
+from jaxmg import timeline
 
 _N, _TILE = 64, 8
 _TILES = _N // _TILE
@@ -86,3 +87,45 @@ def test_a_file_that_cannot_be_written_stops_nothing(kind, tmp_path, monkeypatch
         x = jaxmg.potrs(a, np.ones(_N), _TILE, cases.line(2))
         np.testing.assert_allclose(a @ np.asarray(x), 1, rtol=1e-10)
     assert capfd.readouterr().err.count("JAXMG_TRACE: can't write") == 1
+
+
+@cases.one_process("each records its own ranks")
+def test_the_command_completes_and_sums_up(traced, tmp_path, capsys):
+    a = cases.shard(cases.positive_definite("well", _N, "float64"), cases.line(2), "r", None)
+    jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE))
+    jax.block_until_ready(jaxmg.potri(a, _TILE))
+    assert timeline.main([str(traced)]) == 0
+    out = capsys.readouterr().out.split("\n")
+    heads = [line for line in out if line.startswith("call ")]
+    assert [line.split()[2] for line in heads] == ["potrs,", "potri,"]
+    assert sum(line.startswith("  rank 1: ") for line in out) == 2
+    whole = tmp_path / "trace.full.json"
+    events = json.loads(whole.read_text())["traceEvents"]
+    assert [event for event in events if event["ph"] == "X"] == _ranges(traced)
+    assert len(timeline.calls(whole)) == len(timeline.calls(traced)) == 2  # reads both kinds
+
+
+def test_files_that_processes_shared_or_left_half_written(tmp_path):
+    path = tmp_path / "trace.json"
+    event = '{"ph":"X","name":"potrf","ts":1,"dur":2,"pid":0,"tid":0,"args":{"run":1,"call":1}}'
+    path.write_text(f"[\n[\n{event},\n{event},\n" + event[:20])
+    assert len(timeline.read(path)) == 2
+
+
+@pytest.mark.parametrize("text", ["no JSON\n", "3", '{"a": 1}'])
+def test_files_that_are_no_traces(text, tmp_path, capsys):
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        timeline.main([str(path)])
+    assert stop.value.code == 2 and str(path) in capsys.readouterr().err
+
+
+@cases.one_process("each records its own ranks")
+def test_a_picture(traced, tmp_path):
+    pytest.importorskip("matplotlib")
+    a = cases.positive_definite("well", _N, "float64")
+    jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE, cases.line(2)))
+    picture = tmp_path / "a.png"
+    assert timeline.main([str(traced), "--picture", str(picture)]) == 0
+    assert picture.stat().st_size > 1000

@@ -2,7 +2,7 @@
 // rank, to the file in the environment variable JAXMG_TRACE.
 //
 // The file has Chrome's trace event format: a JSON array without its closing bracket, so that later
-// calls can append. Perfetto and chrome://tracing show it, and benchmarks/timeline.py draws it.
+// calls can append. `python -m jaxmg.timeline` closes it, sums it up and draws it.
 #ifndef JAXMG_XLA_FFI_DEVICE_TIMELINE_H_
 #define JAXMG_XLA_FFI_DEVICE_TIMELINE_H_
 

@@ -1,0 +1,167 @@
+"""``python -m jaxmg.timeline trace.json``: reads the file that ``JAXMG_TRACE`` had written.
+
+    JAXMG_TRACE=trace.json python program.py
+    python -m jaxmg.timeline trace.json
+
+Prints each call, and for each rank the seconds of the steps of one name. Writes
+``trace.full.json``, a complete JSON file for Perfetto (https://ui.perfetto.dev), chrome://tracing
+and any JSON reader: the traced program appends to its file, so it leaves the JSON array open.
+``--picture FILE`` draws the streams of one call, and needs matplotlib.
+
+Steps of different streams overlap, and a step counts in full even if it waits for another stream.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import sys
+
+STREAMS = ("main", "panel", "next", "copy", "side")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m jaxmg.timeline", description="Summarises and completes a file of JAXMG_TRACE."
+    )
+    add = parser.add_argument
+    add("files", nargs="+", type=pathlib.Path, metavar="FILE", help="of one or more processes")
+    add("--out", type=pathlib.Path, help="the complete JSON file; default: FILE.full.json")
+    add(
+        "--call", type=int, default=-1, help="which call --picture draws, from 0; default: the last"
+    )
+    add("--picture", type=pathlib.Path, help="a picture of the call's streams, for example a.png")
+    add("--begin", type=float, default=0, help="seconds after the call's start, for --picture")
+    add("--end", type=float, help="likewise; default: the call's end")
+    args = parser.parse_args(arguments)
+    try:
+        events = [event for file in args.files for event in read(file)]
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    found = calls_of(events)
+    for number, call in enumerate(found):
+        _print_call(number, call)
+    if not found:
+        print("no steps: only calls of jaxmg's own algorithms have them")
+    out = args.out or args.files[0].with_suffix(".full.json")
+    out.write_text(json.dumps({"traceEvents": events}, separators=(",", ":")) + "\n")
+    print(f"{out}: {len(events)} events, complete JSON")
+    if args.picture is not None:
+        if not -len(found) <= args.call < len(found):
+            parser.error(f"--call {args.call}: the file has {len(found)} calls")
+        draw(found[args.call], args.begin, args.end).savefig(args.picture, dpi=120)
+        print(args.picture)
+    return 0
+
+
+def read(path):
+    """Returns the events of a file, in order. Takes files that are complete, too.
+
+    Raises:
+        ValueError: the file isn't a trace.
+    """
+    text = pathlib.Path(path).read_text()
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError:
+        return _lines(path, text)
+    events = whole.get("traceEvents") if isinstance(whole, dict) else whole
+    if not isinstance(events, list):
+        raise ValueError(f"{path} has no trace events")
+    return events
+
+
+def _lines(path, text):
+    """Returns the events of an open array, which has one a line. Processes that share a file may
+    both have written its first line, and the last line may be incomplete."""
+    lines = [line.strip().rstrip(",") for line in text.splitlines()]
+    lines = [line for line in lines if line not in ("", "[", "]")]
+    events = []
+    for number, line in enumerate(lines):
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number + 1 < len(lines) or not events:
+                raise ValueError(f"{path} is not a file of JAXMG_TRACE: {line[:60]!r}") from None
+    return events
+
+
+def calls(path):
+    """Returns the calls in a file as lists of steps, in the order of their begin."""
+    return calls_of(read(path))
+
+
+def calls_of(events):
+    """Returns the calls among events as lists of steps, in the order of their begin."""
+    by_call = collections.defaultdict(list)
+    for event in events:
+        if event.get("ph") == "X":
+            arguments = event["args"]
+            by_call[arguments["run"], arguments["call"]].append(event)
+    return sorted(by_call.values(), key=start)
+
+
+def start(call):
+    return min(event["ts"] for event in call)
+
+
+def end(call):
+    return max(event["ts"] + event["dur"] for event in call)
+
+
+def totals(call):
+    """Returns for each rank the total seconds of the steps of each name."""
+    ranks = [collections.Counter() for _ in range(1 + max(event["pid"] for event in call))]
+    for event in call:
+        ranks[event["pid"]][event["name"]] += event["dur"] / 1e6
+    return ranks
+
+
+def _print_call(number, call):
+    print(f"call {number}: {call[0]['cat']}, {(end(call) - start(call)) / 1e6:.4f} s")
+    for rank, seconds in enumerate(totals(call)):
+        parts = (f"{name} {value:.4f}" for name, value in seconds.most_common())
+        print(f"  rank {rank}: {', '.join(parts)}")
+
+
+def draw(call, begin=0.0, until=None):
+    """Returns a figure of a call's steps between two times, in seconds after its start."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.patches
+    import matplotlib.pyplot as plt
+
+    origin = start(call)
+    ranks = 1 + max(event["pid"] for event in call)
+    names = list(dict.fromkeys(event["name"] for event in sorted(call, key=lambda e: e["ts"])))
+    colors = dict(zip(names, plt.get_cmap("tab20").colors * 9, strict=False))
+    figure, axes = plt.subplots(figsize=(14, 1 + 0.7 * ranks), constrained_layout=True)
+    bars = collections.defaultdict(list)
+    for event in call:
+        bar = ((event["ts"] - origin) / 1e6, event["dur"] / 1e6)
+        bars[event["pid"], event["tid"], event["name"]].append(bar)
+    for (rank, stream, name), spans in bars.items():
+        axes.broken_barh(spans, (_row(rank, stream), 0.9), color=colors[name], linewidth=0)
+    rows = [
+        (_row(rank, stream) + 0.45, f"rank {rank} {STREAMS[stream]}")
+        for rank in range(ranks)
+        for stream in range(len(STREAMS))
+    ]
+    axes.set_yticks(*zip(*rows, strict=True), fontsize="x-small")
+    axes.invert_yaxis()
+    last = (end(call) - origin) / 1e6
+    axes.set(xlim=(begin, last if until is None else until), xlabel="seconds")
+    axes.set_title(call[0]["cat"])
+    patches = [matplotlib.patches.Patch(color=colors[name], label=name) for name in names]
+    axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small")
+    return figure
+
+
+def _row(rank, stream):
+    return rank * (len(STREAMS) + 0.5) + stream
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import blocks, ffi, plugins
+from jaxmg._call import plugins
 from jaxmg._factors import scaling
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg, shares
 from jaxmg._stacks import cholesky as definite
-from jaxmg._stacks import native, ways
-from jaxmg._transform import batching, derivatives
+from jaxmg._stacks import ways
 from jaxmg._types import AnyMatrixLike, MeshLike
 
-# On CPU devices, the order up to which a device factors a matrix as a stack of one.
-_MOST_AT_ONCE = 4096
+# The largest order that a device that is alone factors with its library in one call. On a GPU the
+# engine would also invert the factor's diagonal blocks, which only solves use.
+ALONE = {"gpu": 12288, "cpu": 4096}
 
 
 @_compat.api_boundary
@@ -188,66 +183,14 @@ def _factor_stacks(platform, options, a):
         lower = ways.cholesky(platform, a if read == "lower" else shares.hermitian(a, read))
         return jnp.swapaxes(lower, -1, -2).conj() if upper else lower
 
-    if platform == "cpu" and read == jax_linalg.HERMITIAN and a.shape[-1] <= _MOST_AT_ONCE:
+    if platform == "cpu" and read == jax_linalg.HERMITIAN and a.shape[-1] <= ALONE["cpu"]:
         plugins.load(platform)
         return (definite.factor_hermitian(a, upper, composition),)
     return (composition(a),)
 
 
-# The largest order that a mesh of one device factors with its library in one call. The engine would
-# also invert the factor's diagonal blocks, which only solves use.
-ALONE = {"gpu": 12288}
-
-
-def _factor_alone(call, a):
-    """Computes `triangular_factor` on a mesh of one device."""
-
-    def factor(_, a):
-        (lower_or_upper,) = _factor_stacks(call.layout.platform, call.attributes, a[None])
-        return lower_or_upper[0]
-
-    spec = call.layout.row_spec
-    run = ffi.over_ranks(call.layout, factor, (spec,), spec)
-    return blocks.join_rows(run(blocks.split_rows(a, call.layout)), call.layout, len(a))
-
-
-@jax_linalg.program(of_stacks=_factor_stacks, by="cholesky")
+@jax_linalg.program(of_stacks=_factor_stacks, by="cholesky", alone=ALONE)
 def triangular_factor(call, a):
-    read, _ = call.attributes
-    layout = call.layout
-    if layout.mesh.size == 1 and 0 < len(a) <= ALONE.get(layout.platform, 0):
-        return (_factor_alone(call, a),)
-    alone = layout.ranks == 1 and layout.platform == "cpu" and not layout.explicit
-    if not alone or read != jax_linalg.HERMITIAN or not 0 < len(a) <= _MOST_AT_ONCE:
-        return (_by_engine(call, a),)
-    plugins.load(layout.platform)
-    factor = derivatives.differentiable(
-        functools.partial(batching.batchable, _AtOnce(call)),
-        derivatives.as_composed(functools.partial(_by_engine, call)),
-        a,
-    )
-    return (factor,)
-
-
-@dataclasses.dataclass(frozen=True)
-class _AtOnce(batching.Batchable):
-    """Computes `_by_engine` on one CPU device, where the matrix is a stack of one."""
-
-    call: Any
-
-    def __call__(self, a):
-        layout, (_, upper) = self.call.layout, self.call.attributes
-
-        def on_device(coordinates, a):
-            return native.factor_cholesky(a[None], upper, hermitian=True)[0]
-
-        return ffi.over_ranks(layout, on_device, (layout.row_spec,), layout.row_spec)(a)
-
-    def batched(self, settled, size, marks, a):
-        return jax.vmap(functools.partial(_by_engine, self.call))(a)
-
-
-def _by_engine(call, a):
     read, upper = call.attributes
 
     def factor(a, largest):
@@ -256,7 +199,7 @@ def _by_engine(call, a):
 
     reads = jax_linalg.reads(read)
     u = scaling.homogeneous(factor, 0.5, reads=reads, passes_largest=True)(a)
-    return u if upper else jax_linalg.adjoint(u, call.layout)
+    return (u if upper else jax_linalg.adjoint(u, call.layout),)
 
 
 @jax_linalg.program()

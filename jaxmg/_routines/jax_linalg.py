@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import math
+import types
 from typing import Any
 
 import jax
@@ -341,6 +342,8 @@ class Program:
         takes: function of the options: whether ``of_stacks`` supports them.
         by: the function of `choice.TABLE` that ``of_stacks`` calls a library for; "" unless it is
             the only one.
+        alone: for a platform, the largest order of a matrix that ``of_stacks`` computes as a stack
+            of one, on a mesh of one device or where one device computes for all.
     """
 
     function: collections.abc.Callable
@@ -351,13 +354,22 @@ class Program:
     of_stacks: collections.abc.Callable | None = None
     takes: collections.abc.Callable = lambda *options: True
     by: str = ""
+    alone: collections.abc.Mapping = types.MappingProxyType({})
 
     def __call__(self, call, a, *others):
         """Returns the results. The processes join a rendezvous (`ffi.meet`) before any of XLA's
         collectives. With several processes this may take a copy of the matrix."""
         (a,) = ffi.meet_first(call.layout, a)
         # Moving the matrix to the mesh may have added rows of padding.
-        return self.function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
+        arrays = blocks.join_rows(a, call.layout, call.shape[0]), *others
+        layout = call.layout
+        alone = layout.mesh.size == 1 or layout.solo
+        most = self.alone.get(layout.platform, 0) if alone else 0
+        if max(call.shape) > most or not all(array.size for array in arrays):
+            return self.function(call, *arrays)
+        share = shares.Share(self, call.attributes, layout.platform, 1)
+        run = ffi.over_ranks(layout, share, (P(),) * len(arrays), P())
+        return run(*(blocks.replicate(array, layout) for array in arrays))
 
     def takes_stacks(self, options):
         """Returns whether a device can compute its share of a batch with these options."""

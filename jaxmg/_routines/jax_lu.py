@@ -176,7 +176,8 @@ def solve_triangular(
 
     Cost: n^2 nrhs flops over all ranks, twice as many for a lower triangle, by substitution (N. J.
     Higham, 2002, chapter 8). Each call moves the triangle to the solver's layout, which factors of
-    `jaxmg.cho_factor` and `jaxmg.lu_factor` have already. Memory: two more copies of ``a``.
+    `jaxmg.cho_factor` and `jaxmg.lu_factor` have already; a mesh of one device calls JAX's own
+    function instead. Memory: two more copies of ``a``.
 
     Raises:
         TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``trans`` raises a
@@ -328,7 +329,11 @@ def _of_triangle(solve, lower, unit_diagonal):
     return scaling.homogeneous(solve, -1, reads=reads, columns=True, only_finite=True)
 
 
-@jax_linalg.program(of_stacks=_solve_triangle_stacks)
+# The largest order for which a device that is alone substitutes by its library in one call.
+ALONE = {"gpu": 2**31, "cpu": 2**31}
+
+
+@jax_linalg.program(of_stacks=_solve_triangle_stacks, alone=ALONE)
 def solve_one_triangle(call, a, b):
     lower, _, unit_diagonal = call.attributes
 

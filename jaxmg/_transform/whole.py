@@ -23,7 +23,7 @@ def holds(layout, array, size=None):
     """Whether ``array``, a matrix in a transformation, is an element of a batch that is faster with
     whole matrices on each device; or a batch of ``size`` matrices that is."""
     size = _compat.batch_size(array) if size is None else size
-    if size == 1 or layout.explicit or layout.mesh.size == 1 or not array.size:
+    if size == 1 or layout.explicit or not array.size:
         return False
     return batching.is_spread_faster(layout, size, order_of(array.shape[-2:]), array.dtype)
 

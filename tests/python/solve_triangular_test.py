@@ -185,7 +185,7 @@ def test_batches(ranks, lower):
 def test_what_is_not_finite_leaves_the_unknowns_below_alone(bad, ranks):
     """An entry of the matrix or of b that isn't finite affects only the unknowns above it, for one
     matrix and a batch."""
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu" and ranks > 1:
         pytest.skip("on one H200 the unknowns below it were NaN; the cause isn't known")
     matrix, b = _problem(_N, "float64")
     expected = scipy.linalg.solve_triangular(matrix, b)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat, linalg
-from jaxmg._routines import jax_cholesky
+from jaxmg._call import layouts
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
 
@@ -71,9 +71,8 @@ def _factor_by_jax(a, upper=False, lower=None):
 @pytest.mark.core("complex64-automatic")
 @cases.kinds
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_a_device_that_is_alone_factors_by_its_library(dtype, kind, monkeypatch):
-    """As GPUs do: the factor of each triangle, its derivative, what isn't finite, and 2^k A."""
-    monkeypatch.setattr(jax_cholesky, "ALONE", {"cpu": 50})
+def test_a_device_that_is_alone_factors_by_its_library(dtype, kind):
+    """The factor of each triangle, its derivative, what isn't finite, and 2^k A."""
     mesh = cases.line(1, kind=kind)
     matrix = _system(dtype, 43)[0]
     a = jax.device_put(matrix, jax.NamedSharding(mesh, P("r", None)))
@@ -329,3 +328,30 @@ def test_ranks_wait_on_threads_of_xla_or_on_their_own(name, seconds, plugin):
         np.testing.assert_array_equal(calls[name](), expected)
     finally:
         plugin.set_brief_wait(1e-3)
+
+
+@cases.needs_transformations
+def test_one_device_differentiates_a_batch_at_once(monkeypatch):
+    """No loop over matrices, unless one is too large; values agree with JAX's, to second order."""
+    mesh, one = cases.line(1), cases.hermitian(5, "complex128")
+    matrices = np.stack([one, np.diag(np.arange(5.0)) - one])
+
+    def gradient(values):
+        each = jax.vmap(lambda a: values(cases.hermitian_part(a)))
+        return jax.grad(lambda a: jnp.sum(each(a) ** 3))
+
+    def moved(values):
+        return lambda a: jax.jvp(gradient(values), (a,), (a @ a,))[1]
+
+    def loops(function, a):
+        return jax.jit(function).lower(a).as_text().count("stablehlo.while")
+
+    ours = functools.partial(linalg.eigvalsh, mesh=mesh)
+    value = loops(ours, matrices)
+    for make in (gradient, moved):
+        for wrap, a in ((lambda f: f, matrices), (jax.vmap, matrices[:, None])):
+            found, expected = wrap(make(ours)), wrap(make(jnp.linalg.eigvalsh))
+            assert loops(found, a) <= value
+            np.testing.assert_allclose(found(a), expected(a), atol=1e-10)
+    monkeypatch.setattr(layouts, "device_memory", lambda platform: 6 * 5 * 5 * 16 - 1)
+    assert loops(gradient(ours), matrices) > value

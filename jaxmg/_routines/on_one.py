@@ -7,12 +7,13 @@ less time than one rendezvous of all ranks takes, and a program on all ranks has
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
@@ -66,72 +67,53 @@ class _Value(batching.Batchable):
         layout = self.call.layout
         # What the caller has on all devices needs no exchange.
         gathers = layout.spec != P(None, None)
-        mapped = ffi.over_ranks(
-            layout,
-            functools.partial(self._on_rank, gathers),
-            (layout.row_spec if gathers else P(), *(P() for _ in others)),
-            self._specs(a, *others),
-        )
-        values = mapped(blocks.split_rows(a, layout) if gathers else a, *others)
-        return values
-
-    @functools.cached_property
-    def alone(self):
-        """The `programs.Call` of the device that runs the program."""
-        layout = dataclasses.replace(layouts.alone(self.call.layout.mesh), solo=True)
-        return dataclasses.replace(self.call, layout=layout)
-
-    @functools.cached_property
-    def compute(self):
-        @jax.jit
-        def compute(*arrays):
-            with _compat.alone():
-                return tuple(self.program(self.alone, *arrays))
-
-        return compute
-
-    def _shapes(self, *arrays):
-        m, n = self.call.shape
-        whole = jax.ShapeDtypeStruct((m, n), arrays[0].dtype)
-        return jax.eval_shape(self.compute, whole, *arrays[1:])
-
-    def _specs(self, *arrays):
-        """By rows where a result lies so, and else on all devices."""
-        layout, shapes = self.call.layout, self._shapes(*arrays)
-        by_rows = [
-            spec == layout.row_spec and len(x.shape) == 2 and x.shape[0] % layout.ranks == 0
+        shapes = self.call.shape, *(x.shape for x in others)
+        arrays = [
+            jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, (a, *others), strict=True)
+        ]
+        # Traced once, for the context in the `shard_map`.
+        mesh = layout.mesh.abstract_mesh
+        mesh = mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Manual))
+        with _compat.alone(), _compat.use_abstract_mesh(mesh):
+            jaxpr, shapes = jax.make_jaxpr(self._compute, return_shape=True)(*arrays)
+        # By rows where a result lies so, and else on all devices.
+        specs = tuple(
+            layout.row_spec
+            if spec == layout.row_spec and len(x.shape) == 2 and x.shape[0] % layout.ranks == 0
+            else P()
             for spec, x in zip(self.call.specs, shapes, strict=True)
-        ]
-        return tuple(layout.row_spec if rows else P() for rows in by_rows)
+        )
 
-    def _on_rank(self, gathers, coordinates, a, *others):
-        layout, (m, n) = self.call.layout, self.call.shape
-        specs = self._specs(a, *others)
-        if gathers:
-            shape = jax.ShapeDtypeStruct((m, n), a.dtype)
-            (a,) = _exchange(layout, coordinates, True, (a,), (shape,))
-        shapes = self._shapes(a, *others)
-        values = jax.lax.cond(
-            coordinates.reshape(2)[0] == 0,
-            self.compute,
-            lambda *_: tuple(jnp.zeros(x.shape, x.dtype) for x in shapes),
-            a,
-            *others,
-        )
-        parts = [
-            jax.ShapeDtypeStruct((x.shape[0] // layout.ranks, *x.shape[1:]), x.dtype)
-            if spec == layout.row_spec
-            else x
-            for x, spec in zip(shapes, specs, strict=True)
-        ]
-        moving = [i for i, x in enumerate(parts) if x.size]
-        if not moving:
-            return values
-        moved = _exchange(
-            layout, coordinates, False, [values[i] for i in moving], [parts[i] for i in moving]
-        )
-        empty = [jnp.zeros(x.shape, x.dtype) for x in parts]
-        return tuple(batching.put(empty, moving, moved))
+        def on_rank(coordinates, a, *others):
+            if gathers:
+                (a,) = _exchange(layout, coordinates, True, (a,), arrays[:1])
+            values = jax.lax.cond(
+                coordinates.reshape(2)[0] == 0,
+                jaxpr_as_fun(jaxpr),
+                lambda *_: [jnp.zeros(x.shape, x.dtype) for x in shapes],
+                a,
+                *others,
+            )
+            parts = [
+                x if spec == P() else x.update(shape=(x.shape[0] // layout.ranks, *x.shape[1:]))
+                for x, spec in zip(shapes, specs, strict=True)
+            ]
+            moving = [i for i, x in enumerate(parts) if x.size]
+            if not moving:
+                return tuple(values)
+            moved = _exchange(
+                layout, coordinates, False, [values[i] for i in moving], [parts[i] for i in moving]
+            )
+            return tuple(batching.put([jnp.zeros(x.shape, x.dtype) for x in parts], moving, moved))
+
+        of_matrix = layout.row_spec if gathers else P()
+        mapped = ffi.over_ranks(layout, on_rank, (of_matrix, *(P() for _ in others)), specs)
+        return mapped(blocks.split_rows(a, layout) if gathers else a, *others)
+
+    def _compute(self, *arrays):
+        """Runs the program on one device."""
+        layout = dataclasses.replace(layouts.alone(self.call.layout.mesh), solo=True)
+        return tuple(self.program(dataclasses.replace(self.call, layout=layout), *arrays))
 
 
 def _exchange(layout, coordinates, gathers, arrays, shapes):

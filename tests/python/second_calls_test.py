@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import linalg
+from jaxmg._routines import on_one
 
 pytestmark = cases.one_process("what a call does with the values of arrays is the same in each")
 
@@ -132,9 +133,13 @@ def test_every_function_is_here():
 @pytest.mark.skipif(
     sys.version_info < (3, 12), reason="Python 3.11 counts each comprehension as a call"
 )
-@pytest.mark.parametrize("name, most", [("solve", 300), ("svd", 400)])
-def test_a_first_call_changes_files_seldom(name, most):
-    """A trace passes the layout along, and doesn't call the public functions of its parts."""
+@pytest.mark.parametrize(
+    "name, by_one, most", [("solve", 0, 300), ("svd", 0, 400), ("solve", _N, 330)]
+)
+def test_a_first_call_changes_files_seldom(name, by_one, most, monkeypatch):
+    """A trace passes the layout along, and doesn't call the public functions of its parts. What one
+    device runs for all is traced once."""
+    monkeypatch.setattr(on_one, "MOST", by_one)
     cases.forget_plans()
     call = _call(name)
     with _profiled() as profile:

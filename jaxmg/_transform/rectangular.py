@@ -41,12 +41,22 @@ def exchanged(layout, a):
 @hermitian.on_mesh_with(2, 3)
 def of_shape(layout, a, m, n):
     """Returns the matrix (m, n) with the first rows and columns of ``a``, followed by zeros."""
+    a = a if a.shape[1] == n else _with_whole_rows(a)
     a = jnp.pad(a[:, :n], ((0, 0), (0, max(n - a.shape[1], 0))))
     a = replicated_to_resize(layout, a, m)
     a = blocks.join_rows(a, layout, m) if len(a) > m else a
     if len(a) < m:
         a = jnp.pad(a, ((0, m - len(a)), (0, 0)))
     return blocks.split_rows(a, layout.by_rows)
+
+
+def _with_whole_rows(a):
+    """Replicates columns that explicit axes shard: JAX neither pads nor cuts them."""
+    known = layouts.explicit_spec(a)
+    if known is None or known[1][1] is None:
+        return a
+    mesh, spec = known
+    return _compat.reshard(a, NamedSharding(mesh, P(spec[0], None)))
 
 
 @hermitian.on_mesh_with(2)

@@ -17,7 +17,8 @@ from jaxmg._routines import on_one
 
 pytestmark = cases.needs_transformations
 
-_N = 6
+
+_still = jax.lax.stop_gradient
 
 
 def _lower(a):
@@ -25,15 +26,11 @@ def _lower(a):
 
 
 def _r(a):
-    """Returns R of a QR factorization with a positive diagonal."""
+    """Returns R, up to signs, of a QR factorization."""
     return _lower(a.T @ a).T
 
 
-def _signed(r):
-    return jnp.sign(jnp.diagonal(r))[:, None] * r
-
-
-# Name -> (function of (a, b, c) with a kept factor, the same by JAX, kind of A).
+# Name -> (function of (a, b) with a kept factor, the same by JAX, kind of A).
 _TABLE = {
     "cholesky-solve": (lambda a, b: jaxmg.cho_factor(a).solve(b), jnp.linalg.solve, "definite"),
     "cholesky-halves": (
@@ -88,15 +85,15 @@ _TABLE = {
         "tall",
     ),
     "qr-solve-square": (lambda a, b: jaxmg.geqrf(a, 3).solve(b), jnp.linalg.solve, "general"),
-    "qr-r": (lambda a, b: _signed(jaxmg.geqrf(a).r()), lambda a, b: _r(a), "tall"),
+    "qr-r": (lambda a, b: jaxmg.geqrf(a).r ** 2, lambda a, b: _r(a) ** 2, "tall"),
     "qr-q": (
         lambda a, b: jaxmg.geqrf(a).q() ** 2,
         lambda a, b: (a @ jnp.linalg.inv(_r(a))) ** 2,
         "tall",
     ),
-    "qr-multiply": (
-        lambda a, b: jaxmg.geqrf(a).multiply(b, "T")[: a.shape[1]] ** 2,
-        lambda a, b: (jnp.linalg.inv(_r(a)).T @ a.T @ b) ** 2,
+    "qr-multiply": (  # has no derivative by A
+        lambda a, b: jaxmg.geqrf(_still(a)).multiply(b, "T")[: a.shape[1]] ** 2,
+        lambda a, b: (jnp.linalg.inv(_r(_still(a))).T @ _still(a).T @ b) ** 2,
         "tall",
     ),
 }
@@ -113,10 +110,10 @@ _CORE = [
 ]
 
 
-def _matrices(kind, leading, rows):
+def _matrices(kind, leading, rows, columns):
     random = cases.rng(7, rows, *leading)
     if kind == "tall":
-        return random.standard_normal((*leading, rows, 4)) + 2 * np.eye(rows, 4)
+        return random.standard_normal((*leading, rows, columns)) + 2 * np.eye(rows, columns)
     a = random.standard_normal((*leading, rows, rows))
     if kind == "general":
         return a + 4 * np.eye(rows)
@@ -142,11 +139,9 @@ def _all(function, a, b, moved):
 
 def _check(name, spec, way, ranks):
     ours, theirs, kind = _TABLE[name]
-    rows = 8 if "r" in _SPECS[spec](ranks)[1][2:] else 7
-    if kind == "tall" and "r" in _SPECS[spec](ranks)[1][3:]:
-        rows = 8
     leading, entries = _SPECS[spec](ranks)
-    matrices = _matrices(kind, leading, rows)
+    rows, columns = {"rows": (8, 4), "columns": (8 if kind != "tall" else 12, 8)}.get(spec, (7, 4))
+    matrices = _matrices(kind, leading, rows, columns)
     mesh = cases.line(ranks, kind=AxisType.Explicit)
     b = np.linspace(1, 2, rows)
 
@@ -193,3 +188,20 @@ _CASES = [
 def test_batches(name, spec, way, ranks, by, monkeypatch):
     monkeypatch.setattr(on_one, "MOST", 512 if by == "one" else 0)
     _check(name, spec, way, ranks)
+
+
+@pytest.mark.parametrize("shape", [(12, 8), (13, 4)], ids=str)
+@pytest.mark.parametrize("part", ["q", "r", "diagonal"])
+def test_tall_matrices_by_columns(part, shape):
+    """JAX pads no dimension that explicit axes shard."""
+    mesh = cases.line(4, kind=AxisType.Explicit)
+    a = cases.shard(np.eye(*shape), mesh, None, "r")
+
+    def total(a):
+        factor = jaxmg.geqrf(a)
+        value = factor.r if part == "r" else getattr(factor, part)()
+        return jnp.sum(value**4)
+
+    with cases.context(mesh):
+        gradient = jax.eval_shape(jax.grad(total), a)
+    assert gradient.sharding.spec == a.sharding.spec

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmg import _compat, _names
 from jaxmg._call import checks
@@ -34,6 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 _METHODS = ("newton-schulz", "polar-express", "exact")
+_PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
 _FLOATS = (*checks.DTYPES, "bfloat16", "float16")
 
 
@@ -267,6 +269,9 @@ def orthogonalize(
     steps: SupportsIndex = 5,
     method: Literal["newton-schulz", "polar-express", "exact"] = "newton-schulz",
     *,
+    coefficients: Sequence[float] | Sequence[Sequence[float]] | None = None,
+    preconditioning: Literal["frobenius", "spectral", "aol", "schatten"] = "frobenius",
+    eps: float = 0.0,
     dtype: Any = None,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
@@ -289,6 +294,15 @@ def orthogonalize(
             - "polar-express", the best polynomials (N. Amsel et al., "The Polar Express", 2025):
               [0.84, 1.13] after 5 steps, within 0.006 of 1 after 6, and 1 to rounding after 8.
             - "exact": JAX's singular value decomposition.
+        coefficients: Other coefficients for "newton-schulz": (a, b, c) of the polynomial a x + b
+            x^3 + c x^5 of singular values, or a triple for each step, and ``steps`` is ignored.
+        preconditioning: How matrices are scaled before the first step; not for "exact". "frobenius"
+            and "spectral" divide by this norm, "schatten" by the Schatten norm of order 4, and
+            "aol" the rows (of a tall matrix the columns) by the roots of the sums of abs(A A^H) (T.
+            Boissin et al., "Turbo-Muon", 2025). "spectral" computes all singular values; the last
+            two cost a product.
+        eps: Number that is added to the first two norms, as in optax's Muon, or the least square of
+            the other divisors; not for "exact".
         dtype: Dtype of the iteration, such as ``jnp.bfloat16``; not for "exact". None: the leaf's.
             Complex leaves use the complex dtype of this precision, at least complex64. Scaling by
             the Frobenius norm uses at least float32. bfloat16 halves the exchange of float32
@@ -300,7 +314,7 @@ def orthogonalize(
         "exact" they become 1, in an arbitrary direction. A matrix with NaN gives NaN.
 
     Cost and errors are those of `map`. Memory: three to five more matrices of a leaf's shape. An
-    invalid ``method``, ``steps`` or ``dtype`` raises a ValueError or a TypeError.
+    invalid option raises a ValueError or a TypeError.
 
     Examples:
         >>> updates = jaxmg.tree.orthogonalize(momenta, dtype=jnp.bfloat16)
@@ -309,10 +323,25 @@ def orthogonalize(
         raise ValueError(
             f"tree.orthogonalize: method must be one of {', '.join(_METHODS)}; got {method!r}"
         )
+    if preconditioning not in _PRECONDITIONINGS:
+        raise ValueError(
+            f"tree.orthogonalize: preconditioning must be one of {', '.join(_PRECONDITIONINGS)}; "
+            f"got {preconditioning!r}"
+        )
+    if not (isinstance(eps, (int, float)) and 0 <= eps < math.inf):
+        raise ValueError(f"tree.orthogonalize: eps must be a number of at least 0; got {eps!r}")
     count = checks.positive("tree.orthogonalize", "steps", steps)
+    if coefficients is not None and method != "newton-schulz":
+        raise ValueError(
+            f"tree.orthogonalize: coefficients are not for method={method!r}; leave them out"
+        )
+    polynomials = _polynomials(method, count, coefficients)
+    scale = iterations.Scale(preconditioning, float(eps))
+    plain = scale == iterations.Scale("frobenius", 0.0)
     if method == "exact":
-        if dtype is not None:
-            raise ValueError("tree.orthogonalize: dtype is not for method='exact'; leave it out")
+        for name, absent in (("dtype is", dtype is None), ("preconditioning and eps are", plain)):
+            if not absent:
+                raise ValueError(f"tree.orthogonalize: {name} not for method='exact'; leave it out")
         return trees.of_each(
             "orthogonalize", of_stacks.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, checks.DTYPES
         )
@@ -321,8 +350,9 @@ def orthogonalize(
             f"tree.orthogonalize: dtype must be one of {', '.join(_FLOATS)}; got {dtype!r}"
         )
     of = None if dtype is None else jnp.dtype(dtype)
+    function = _orthogonal(polynomials, method == "polar-express", of, None if plain else scale)
     return trees.of_each(
-        "orthogonalize", _orthogonal(method, count, of), tree, mesh, matrix_specs, _FLOATS,
+        "orthogonalize", function, tree, mesh, matrix_specs, _FLOATS,
         cost=_steps_cost, rounded={"float32": "bfloat16"} if of == jnp.bfloat16 else None,
     )  # fmt: skip
 
@@ -389,11 +419,31 @@ def inverse_pth_root(
 
 
 @functools.lru_cache(maxsize=64)
-def _orthogonal(method: str, steps: int, dtype: Any) -> Callable[[Any], Any]:
+def _orthogonal(
+    polynomials: tuple[tuple[float, ...], ...],
+    safe: bool,
+    dtype: Any,
+    scale: iterations.Scale | None,
+) -> Callable[[Any], Any]:
     """Returns the function of `orthogonalize`, always the same object."""
-    known = iterations.POLAR_EXPRESS if method == "polar-express" else iterations.NEWTON_SCHULZ
-    coefficients = known[:steps] + known[-1:] * max(0, steps - len(known))
-    return of_stacks.Orthogonal(coefficients, method == "polar-express", dtype)
+    return of_stacks.Orthogonal(polynomials, safe, dtype, scale)
+
+
+def _polynomials(method: str, steps: int, coefficients: Any) -> tuple[tuple[float, ...], ...]:
+    """Returns the coefficients of each step of `orthogonalize`."""
+    known: tuple[tuple[float, ...], ...] = iterations.NEWTON_SCHULZ
+    if method == "polar-express":
+        known = iterations.POLAR_EXPRESS
+    if coefficients is not None:
+        numbers = np.asarray(coefficients, np.float64)
+        if numbers.ndim not in (1, 2) or numbers.shape[-1] != 3 or not numbers.size:
+            raise ValueError(
+                "tree.orthogonalize: coefficients must be (a, b, c), or such a triple for each "
+                f"step; got an array of shape {numbers.shape}"
+            )
+        known = tuple(tuple(triple) for triple in numbers.reshape(-1, 3).tolist())
+        steps = steps if numbers.ndim == 1 else len(known)
+    return known[:steps] + known[-1:] * max(0, steps - len(known))
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,6 +3,7 @@
 `jaxmg.tree` calls them for each matrix on one device. ``multiply`` is the product to use.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -35,15 +36,16 @@ _POWERS, _NEWTON_STEPS = 100, 100
 
 
 @_compat.default_promotion()
-def orthogonal(g, coefficients, safe, dtype, multiply=sections.multiply):
+def orthogonal(g, coefficients, safe, dtype, scale=None, multiply=sections.multiply):
     """Applies odd polynomials, a x + b x^3 + c x^5, one after the other to g's singular values.
 
-    Computes in ``dtype``, or for a complex g in the complex dtype of that precision.
+    Computes in ``dtype``, or for a complex g in the complex dtype of that precision. ``scale`` is a
+    `Scale`.
     """
     if not g.size:
         return g
     tall = g.shape[0] > g.shape[1]
-    x = start(g.T.conj() if tall else g, safe, dtype)
+    x = start(g.T.conj() if tall else g, safe, dtype, scale, multiply)
     for a, b, c in polynomials(coefficients, safe):
         gram = multiply(x, x.T.conj())
         x = a * x + multiply(b * gram + c * multiply(gram, gram), x)
@@ -51,9 +53,45 @@ def orthogonal(g, coefficients, safe, dtype, multiply=sections.multiply):
 
 
 @_compat.default_promotion()
-def start(g, safe, dtype):
+def start(g, safe, dtype, scale=None, multiply=sections.multiply):
     """Returns the initial X of `orthogonal`, whose singular values are at most 1."""
-    return rounded(_unit(g), safe, dtype)
+    x = _unit(g)
+    if scale is not None:
+        x = scale(x, g.astype(x.dtype), multiply)
+    return rounded(x, safe, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Scales matrices G (..., m, n) for `orthogonal` in another way than to Frobenius norm 1.
+
+    Attributes:
+        preconditioning, eps: as for `jaxmg.tree.orthogonalize`.
+    """
+
+    preconditioning: str
+    eps: float
+
+    def __call__(self, x, g, multiply=sections.multiply, values=library.svdvals):
+        """Returns the scaled G. ``x`` is G over its Frobenius norm, so that its products are in
+        range; ``values`` computes singular values."""
+        norm = jnp.sqrt(jnp.sum(jnp.abs(g) ** 2, axis=(-2, -1), keepdims=True))
+        if self.preconditioning in ("frobenius", "spectral"):
+            own = jnp.ones_like(norm)
+            if self.preconditioning == "spectral":
+                own = values(x)[..., :1, None]
+                own = jnp.where(own == 0, 1, own)
+            return x / (own + self.eps / norm if self.eps else own)
+        tall = x.shape[-2] > x.shape[-1]
+        x = sections.adjoint(x) if tall else x
+        gram = jnp.abs(multiply(x, sections.adjoint(x)))
+        if self.preconditioning == "aol":
+            size = jnp.sum(gram, axis=-1, keepdims=True)
+        else:  # the Schatten norm of order 4
+            size = jnp.sqrt(jnp.sum(gram**2, axis=(-2, -1), keepdims=True))
+        least = self.eps / norm**2 if self.eps else jnp.finfo(size.dtype).tiny
+        x = x * jax.lax.rsqrt(jnp.maximum(size, least))
+        return sections.adjoint(x) if tall else x
 
 
 def rounded(x, safe, dtype):

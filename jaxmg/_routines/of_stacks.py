@@ -116,41 +116,44 @@ class Orthogonal(_Like):
     coefficients: tuple
     safe: bool
     dtype: Any  # None: the matrix's dtype
+    scale: iterations.Scale | None = None
 
-    def __call__(self, g):
-        return iterations.orthogonal(g, self.coefficients, self.safe, self.dtype or g.dtype)
+    def __call__(self, g, multiply=sections.multiply):
+        dtype = self.dtype or g.dtype
+        return iterations.orthogonal(g, self.coefficients, self.safe, dtype, self.scale, multiply)
 
     @_compat.default_promotion()
     def of_stack(self, platform, stack):
         if not stack.size or not choice.multiplies_by_plugin(platform):
             return jax.vmap(self)(stack)
-        return _orthogonal_by_plugin(self, stack)
+        return _orthogonal_by_plugin(self, platform, stack)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 @_compat.default_promotion()
-def _orthogonal_by_plugin(options, stack):
+def _orthogonal_by_plugin(options, platform, stack):
     """Computes `Orthogonal` of each matrix, with one operation for all polynomials."""
     dtype = options.dtype or stack.dtype
     wide = jnp.promote_types(stack.dtype, jnp.float32)
-    x = iterations.rounded(native.normalize(stack.astype(wide)), options.safe, dtype)
+    x = native.normalize(stack.astype(wide))
+    if options.scale is not None:
+        values = functools.partial(ways.singular_values, platform)
+        x = options.scale(x, stack.astype(wide), products.multiply, values)
+    x = iterations.rounded(x, options.safe, dtype)
     polynomials = iterations.polynomials(options.coefficients, options.safe)
     return native.map_singular_values(x, polynomials).astype(stack.dtype)
 
 
 @_orthogonal_by_plugin.defjvp
 @_compat.default_promotion()
-def _(options, primals, tangents):
+def _(options, platform, primals, tangents):
     """JVP rule: differentiates the polynomials computed by products."""
     dtype = options.dtype or primals[0].dtype
     by_plugin = str(jnp.dtype(dtype)) in checks.DTYPES or jnp.iscomplexobj(primals[0])
     multiply = products.multiply if by_plugin else sections.multiply
-
-    def each(g):
-        return iterations.orthogonal(g, options.coefficients, options.safe, dtype, multiply)
-
+    each = functools.partial(options, multiply=multiply)
     _, tangent = jax.jvp(jax.vmap(each), primals, tangents)
-    return _orthogonal_by_plugin(options, *primals), tangent
+    return _orthogonal_by_plugin(options, platform, *primals), tangent
 
 
 @dataclasses.dataclass(frozen=True)

@@ -393,6 +393,31 @@ def test_orthogonalize(method, steps, dtype):
         assert not np.asarray(results["zero"]).any()
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "aol", "schatten"])
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6)])
+def test_orthogonalize_by_other_polynomials(preconditioning, shape):
+    g, eps = _matrix(shape, "float64", 3), 0.5
+    found = jaxmg.tree.orthogonalize(
+        {"a": g, "zero": 0 * g}, coefficients=((2, -1.5, 0.5), (1.5, -0.5, 0)), eps=eps,
+        preconditioning=preconditioning, mesh=cases.line(2),
+    )  # fmt: skip
+    wide = g.T if shape[0] > shape[1] else g
+    gram, values = wide @ wide.T, np.linalg.svd(g, compute_uv=False)
+    scale = {
+        "frobenius": 1 / (np.linalg.norm(g) + eps),
+        "spectral": 1 / (values[0] + eps),
+        "aol": np.maximum(np.abs(gram).sum(axis=1, keepdims=True), eps) ** -0.5,
+        "schatten": max(np.linalg.norm(gram), eps) ** -0.5,
+    }[preconditioning]
+    u, s, v = np.linalg.svd(scale * wide, full_matrices=False)
+    s = 2 * s - 1.5 * s**3 + 0.5 * s**5
+    expected = u * (1.5 * s - 0.5 * s**3) @ v
+    expected = expected.T if wide is not g else expected
+    np.testing.assert_allclose(found["a"], expected, rtol=0, atol=1e-13)
+    assert not np.asarray(found["zero"]).any()
+
+
 @pytest.mark.slow
 def test_orthogonalize_in_bfloat16():
     g = _singular_values(0.05, (16, 32), "float32")
@@ -670,6 +695,23 @@ _REFUSED = {
     "steps": (lambda: jaxmg.tree.orthogonalize(_F, 0), "steps must be at least 1; got 0"),
     "dtype": (lambda: jaxmg.tree.orthogonalize(_F, dtype="int8"), "dtype must be one of float32"),
     "exact": (lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", dtype="float32"), "dtype is not fo"),
+    "eps for exact": (
+        lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", eps=1e-8),
+        "preconditioning and eps are not for method='exact'",
+    ),
+    "eps": (lambda: jaxmg.tree.orthogonalize(_F, eps=-1.0), "eps must be a number of at least 0"),
+    "scale": (
+        lambda: jaxmg.tree.orthogonalize(_F, preconditioning="nuclear"),
+        "preconditioning must be one of frobenius, spectral, aol, schatten; got 'nuclear'",
+    ),
+    "coefficients": (
+        lambda: jaxmg.tree.orthogonalize(_F, coefficients=[(1, 2)]),
+        r"coefficients must be \(a, b, c\), or such a triple for each step; .* shape \(1, 2\)",
+    ),
+    "coefficients of": (
+        lambda: jaxmg.tree.orthogonalize(_F, method="polar-express", coefficients=(1, 2, 3)),
+        "coefficients are not for method='polar-express'",
+    ),
     "structure": (
         lambda: jaxmg.tree.orthogonal_iteration([_F], _F),
         "bases must have the structure of tree",

@@ -109,9 +109,9 @@ attacks() {
 # The two generations of NetKet, each with a JAX on which it imports.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.11.2 netket==3.23.0; }
-# The solver for lineax, which is an extra, and factors in orbax checkpoints.
+# The solver for lineax, which is an extra, and factors and states of optimizers in orbax checkpoints.
 lineax() {
-  timeout 1800 ci/installed_wheels.sh 3.12 tests/extras jax==0.11.2 lineax orbax-checkpoint
+  timeout 1800 ci/installed_wheels.sh 3.12 tests/extras jax==0.11.2 lineax orbax-checkpoint optax
 }
 # Makes every allocation and thread start of a call fail once. FAULTS_OUT names a file for the
 # record.

@@ -7,7 +7,7 @@ _VERSION = (
     "of this name (NetKet 3.22 refuses it). importlib.metadata.version('jaxmg') has the version"
 )
 # Submodules that `import jaxmg` leaves out.
-_SUBMODULES = ("launch", "lineax")
+_SUBMODULES = ("launch", "lineax", "optax")
 _GENERAL = (
     "eigenvalues of matrices that aren't Hermitian are not supported; jaxmg.linalg.eigh takes "
     "Hermitian matrices, jax.numpy.linalg.eig any, on one device"

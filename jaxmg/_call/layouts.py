@@ -452,11 +452,12 @@ def mesh_of(routine, arrays):
     return Mesh(np.array(jax.local_devices()), ("rank",))
 
 
-# The functions of `jaxmg.linalg` whose matrix isn't called "a".
+# The functions whose matrix isn't called "a".
 _MATRIX_NAMES = {
     **dict.fromkeys(("cond", "norm", "svdvals"), "x"),
     **dict.fromkeys(("expm", "funm", "logm", "null_space", "orth", "sqrtm"), "A"),
     "matrix_rank": "M",
+    **{f"optax.scale_by_{name}": "the updates" for name in ("muon", "shampoo", "soap")},
 }
 
 

@@ -37,12 +37,12 @@ def of_each(
         _check_leaf(caller, path, array, dtypes, square)
     if not arrays:
         return jax.tree.unflatten(structure, [])
-    chosen = _flatten_specs(caller, specs, tree)
+    chosen = flatten_specs(caller, specs, tree)
     mesh = layouts.resolve_mesh(caller, arrays, mesh)
     if prepare is not None:
         arrays = [prepare(array) for array in arrays]
     each = list(zip(names, arrays, chosen, strict=True))
-    leaves = tuple(_lay_out(caller, mesh, *one) for one in each)
+    leaves = tuple(lay_out(caller, mesh, *one) for one in each)
     arrays = [
         _put(array, leaf, spec, mesh)
         for array, leaf, spec in zip(arrays, leaves, chosen, strict=True)
@@ -64,7 +64,7 @@ def side_by_side(name, tree, others, dtypes, specs):
         raise ValueError(
             f"{caller}: bases must have the structure of tree, {expected}; got {structure}"
         )
-    chosen = _flatten_specs(caller, specs, tree)
+    chosen = flatten_specs(caller, specs, tree)
     pairs = []
     for (path, a), b, spec in zip(paths, leaves, chosen, strict=True):
         key = jax.tree_util.keystr(path)
@@ -106,7 +106,7 @@ def _is_spec(value):
     return value is None or isinstance(value, P)
 
 
-def _flatten_specs(caller, specs, tree):
+def flatten_specs(caller, specs, tree):
     """Returns each leaf's spec or None. ``specs`` is one spec for all leaves, or a tree prefix."""
     for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
         if not _is_spec(spec):
@@ -125,7 +125,7 @@ def _flatten_specs(caller, specs, tree):
     return jax.tree.leaves(spread, is_leaf=_is_spec)
 
 
-def _lay_out(caller, mesh, path, array, spec):
+def lay_out(caller, mesh, path, array, spec):
     """Returns the `homes.Leaf` of an array."""
     spec = layouts.known_spec(array, mesh) if spec is None else spec
     if spec is None:

@@ -1,4 +1,4 @@
-"""Factors saved by orbax: leaves of the pytree, and the portable form."""
+"""Factors and states of optimizers saved by orbax: leaves of the pytree, and the portable form."""
 
 import dataclasses
 
@@ -76,3 +76,22 @@ def test_the_portable_form_goes_to_any_mesh(kind, tmp_path):
     again = jaxmg.from_portable(tree, mesh=mesh)
     assert again.mesh == mesh
     np.testing.assert_allclose(again.solve(_B), factor.solve(_B), rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["scale_by_muon", "scale_by_shampoo", "scale_by_soap"])
+def test_the_state_of_an_optimizer_comes_back(name, tmp_path):
+    pytest.importorskip("optax", reason="optax is an extra: pip install jaxmg[optax]")
+    from jaxmg import optax as transformations
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("r",))
+    sharding = NamedSharding(mesh, P("r", None))
+    g = {"w": jax.device_put(np.random.default_rng(3).normal(size=(_N, _N)), sharding), "b": _B}
+    make = getattr(transformations, name)
+    update = jax.jit(make(mesh=mesh, matrix_specs=P("r", None)).update)
+    first = make().init(g)
+    _, state = update(g, first)
+    _save(tmp_path / "state", state)
+    again = ocp.StandardCheckpointer().restore(tmp_path / "state", state)
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+    for a, b in zip(*(jax.tree.leaves(update(g, x)) for x in (state, again)), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -195,7 +195,7 @@ def test_no_public_name_hides_a_module():
     """If names clashed, ``import jaxmg.potrs`` would be a module or a function, by import order."""
     names = [module.name for module in pkgutil.iter_modules(jaxmg.__path__)]
     assert "_routines" in names and not set(names) & set(jaxmg.__all__)
-    for name in set(names) - {"__main__", "lineax"}:  # an extra; its package isn't installed here
+    for name in set(names) - {"__main__", "lineax", "optax"}:  # extras: packages may be missing
         assert importlib.import_module(f"jaxmg.{name}") is getattr(jaxmg, name)
 
 

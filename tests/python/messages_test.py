@@ -151,6 +151,7 @@ def test_second_matrix_by_position(name):
         (jaxmg, "svd", "it is jaxmg.linalg.svd"),
         (jaxmg, "orthogonalize", "it is jaxmg.tree.orthogonalize"),
         (jaxmg, "lineax", "import it first, with `import jaxmg.lineax`"),
+        (jaxmg, "optax", "import it first, with `import jaxmg.optax`"),
         (jaxmg, "getrf", "jaxmg.lu_factor does this"),
         (jaxmg, "gesv_jit_ctx", "jaxmg.gesv does this, under jit too; jaxmg.gesv_shardmap_ctx, .*"),
         (jaxmg, "getri_jit_ctx", r"jaxmg.getri\(a, return_status=True\) does this, under jit too"),
@@ -162,8 +163,8 @@ def test_second_matrix_by_position(name):
     ],
 )
 def test_names_that_a_module_does_not_have(of, name, hint):
-    if name == "lineax" and hasattr(jaxmg, name):
-        pytest.skip("jaxmg.lineax is imported")
+    if name in ("lineax", "optax") and hasattr(jaxmg, name):
+        pytest.skip(f"jaxmg.{name} is imported")
     message = f"^module '{of.__name__}' has no attribute '{name}': {hint}$"
     with pytest.raises(AttributeError, match=message) as caught:
         getattr(of, name)

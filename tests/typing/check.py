@@ -53,15 +53,17 @@ def all_typed():
     """Returns whether pyright knows the types of all public names, and of all that they refer to;
     prints those that it doesn't know.
 
-    jaxmg.lineax has base classes of lineax's: it counts only where lineax is installed.
+    jaxmg.lineax and jaxmg.optax have types of lineax and optax: each counts only where its package
+    is installed.
     """
     verify = ("basedpyright", "--verifytypes", "jaxmg", "--ignoreexternal", "--outputjson")
     result = run(*verify, stdout=subprocess.PIPE)
     symbols = json.loads(result.stdout)["typeCompleteness"]["symbols"]
     assert len(symbols) > 50, "pyright did not find the package"
     unknown = [symbol for symbol in symbols if not symbol["isTypeKnown"]]
-    if importlib.util.find_spec("lineax") is None:
-        unknown = [x for x in unknown if not x["name"].startswith("jaxmg.lineax.")]
+    for extra in ("lineax", "optax"):
+        if importlib.util.find_spec(extra) is None:
+            unknown = [x for x in unknown if not x["name"].startswith(f"jaxmg.{extra}.")]
     for symbol in unknown:
         print(symbol["name"], *(x["message"] for x in symbol["diagnostics"]), sep="\n    ")
     return not unknown

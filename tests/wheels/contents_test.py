@@ -186,6 +186,7 @@ def test_requirements():
         "cuda13": {plugin["cuda13"], "jax[cuda13]>=0.7.2"},
         "cuda13-local": {plugin["cuda13"], "jax[cuda13-local]>=0.7.2"},
         "lineax": {"lineax"},
+        "optax": {"optax>=0.2.6"},
         "plot": {"matplotlib"},
     }
     assert sorted(metadata("jaxmg").provides_extra) == sorted(extras)

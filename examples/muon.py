@@ -6,7 +6,7 @@ device.
 
 Muon (K. Jordan et al., 2024) replaces the momentum of each weight matrix by its approximate
 orthogonal factor. In data-parallel training every device holds all of the weights, and with optax
-each device orthogonalizes all matrices. `jaxmg.tree.orthogonalize` assigns each matrix to one
+each device orthogonalizes all matrices. `jaxmg.optax.scale_by_muon` assigns each matrix to one
 device, so that the devices share the work.
 
 The transformer learns to continue the text of Python's own reference, byte by byte. Its losses are
@@ -14,11 +14,9 @@ compared with those of optax's Muon, which takes the same steps, and of Adam. Ru
 JAX's default backend, or else on four CPU devices. The exit code is 1 if the two Muons differ.
 """
 
-import functools
 import os
 import time
 from pydoc_data.topics import topics
-from typing import NamedTuple
 
 import cpu_devices  # noqa: F401  before JAX
 import jax
@@ -30,7 +28,7 @@ from absl import app, flags
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import jaxmg
+import jaxmg.optax
 
 _WIDTH = flags.DEFINE_integer("width", 64, "of the transformer, a multiple of 4", lower_bound=8)
 _STEPS = flags.DEFINE_integer("steps", 60, "of each optimizer", lower_bound=10)
@@ -55,7 +53,7 @@ def main(_):
     optimizers = {
         "Adam": optax.adam(ADAM_RATE),
         "optax's Muon": muon_of_optax(),
-        "Muon": muon(functools.partial(jaxmg.tree.orthogonalize, mesh=MESH, matrix_specs=P())),
+        "Muon": muon(),
     }
     losses, seconds = {}, {}
     for name, optimizer in optimizers.items():
@@ -75,46 +73,21 @@ def main(_):
     return 0 if good else 1
 
 
-class MuonState(NamedTuple):
-    """The number of steps taken, and the momentum, a tree like the weights."""
-
-    count: jax.Array
-    mean: dict
-
-
-def scale_by_muon(orthogonalize, beta=BETA):
-    """Returns an optax transformation that applies Muon to a tree of matrices (..., m, n).
-
-    `orthogonalize` takes and returns a tree of matrices.
-    """
-
-    def init(w):
-        return MuonState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, w))
-
-    def update(g, state, w=None):
-        del w
-        count = state.count + 1
-        mean = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, state.mean, g)
-        # Nesterov momentum, with bias-corrected averages.
-        ahead, here = beta / (1 - beta ** (count + 1)), (1 - beta) / (1 - beta**count)
-        momentum = jax.tree.map(lambda m, g: ahead * m + here * g, mean, g)
-        return jax.tree.map(scaled, orthogonalize(momentum)), MuonState(count, mean)
-
-    return optax.GradientTransformation(init, update)
-
-
 def scaled(w):
     """Scales an update of matrices (..., m, n), so that wide matrices move as much as others."""
     return max(1, w.shape[-1] / w.shape[-2]) ** 0.5 * w
 
 
-def muon(orthogonalize):
+def muon(**options):
     """Returns Muon for the layers, and Adam with Nesterov momentum for the embedding and the
-    output."""
+    output. The options are those of `jaxmg.optax.scale_by_muon`."""
+    options = {"beta": BETA, "mesh": MESH, "matrix_specs": P(), **options}
     return optax.partition(
         {
             "muon": optax.chain(
-                scale_by_muon(orthogonalize), optax.scale_by_learning_rate(MUON_RATE)
+                jaxmg.optax.scale_by_muon(**options),
+                optax.stateless_with_tree_map(lambda update, _: scaled(update)),
+                optax.scale_by_learning_rate(MUON_RATE),
             ),
             "adam": optax.nadam(ADAM_RATE),  # as in optax's Muon
         },

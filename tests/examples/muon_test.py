@@ -1,23 +1,12 @@
 """Muon with each matrix on one device takes the steps of optax's, and the transformer learns."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import muon
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
 WIDTH = 16
-
-
-def _muon(**options):
-    return muon.muon(
-        functools.partial(
-            muon.jaxmg.tree.orthogonalize, mesh=muon.MESH, matrix_specs=P(), **options
-        )
-    )
 
 
 def _updates(optimizer, steps=3):
@@ -36,8 +25,8 @@ def _distance(a, b):
 
 def test_updates_are_those_of_optax():
     expected = _updates(muon.muon_of_optax())
-    assert _distance(_updates(_muon()), expected) < 1e-6
-    assert _distance(_updates(_muon(steps=4)), expected) > 1e-3
+    assert _distance(_updates(muon.muon()), expected) < 1e-6
+    assert _distance(_updates(muon.muon(ns_steps=4)), expected) > 1e-3
 
 
 def test_a_byte_does_not_see_those_after_it():
@@ -52,6 +41,6 @@ def test_a_byte_does_not_see_those_after_it():
 
 @pytest.mark.parametrize("name", ["Muon", "Adam"])
 def test_the_loss_falls(name):
-    optimizer = _muon() if name == "Muon" else muon.optax.adam(muon.ADAM_RATE)
+    optimizer = muon.muon() if name == "Muon" else muon.optax.adam(muon.ADAM_RATE)
     _, losses, seconds = muon.train(optimizer, WIDTH, muon.reference_text(), 12)
     assert np.isfinite(losses).all() and losses[-1] < losses[0] - 0.5 and seconds > 0

@@ -112,7 +112,9 @@ def end(call):
 
 def totals(call):
     """Returns for each rank the total seconds of the steps of each name."""
-    ranks = [collections.Counter() for _ in range(1 + max(event["pid"] for event in call))]
+    ranks: list[collections.Counter[str]] = [
+        collections.Counter() for _ in range(1 + max(event["pid"] for event in call))
+    ]
     for event in call:
         ranks[event["pid"]][event["name"]] += event["dur"] / 1e6
     return ranks

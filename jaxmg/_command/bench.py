@@ -18,6 +18,7 @@ from jaxmg import _compat
 from jaxmg._call import plugins
 from jaxmg._command import output
 from jaxmg._routines import counts
+from jaxmg._types import RoutineName
 
 _SECONDS = 20.0  # once the timed runs of a case have taken this long, no further one begins
 _PILOT = 8  # a run of order n / 8 bounds the time for order n, because rates grow with n
@@ -47,7 +48,7 @@ class _Kind:
     jax: collections.abc.Callable
     error: collections.abc.Callable
     operations: collections.abc.Callable
-    plan: str | None
+    plan: RoutineName | None
     matrices: int
     alone: int
     hermitian: bool = False
@@ -157,16 +158,27 @@ def bench(n, routines, dtype, repeat, limit):
         f"{repeat} runs after one that compiles, with what takes more than {limit:g} s left out",
         flush=True,
     )
-    all_pairs = [(routine, *_prepare(routine, n, dtype, devices)) for routine in routines]
-    measurements = [m for _, _, _, *pair in all_pairs for m in pair]
-    for measurement in measurements:
-        measurement.look(n, limit)
-    print(f"expected: {_expectation(n, measurements, repeat)}", flush=True)
+    prepared = [_prepare(routine, n, dtype, devices) for routine in routines]
+    for pair in prepared:
+        for measurement in pair.both:
+            measurement.look(n, limit)
+    print(f"expected: {_expectation(n, prepared, repeat)}", flush=True)
     # A list, so that the others are measured after one fails, too.
-    return all([_routine(*each, n, dtype, devices, repeat) for each in all_pairs])
+    return all([_routine(pair, n, dtype, devices, repeat) for pair in prepared])
 
 
-def _expectation(n, measurements, repeat):
+@dataclasses.dataclass
+class _Pair:
+    """The measurements of one name."""
+
+    name: str
+    plan: jaxmg.Plan | None
+    room: int | None
+    both: tuple[_Measurement, _Measurement]  # ours, JAX's
+
+
+def _expectation(n, prepared, repeat):
+    measurements = [m for pair in prepared for m in pair.both]
     count = sum(m.case is not None for m in measurements)
     compiles = f"the time to compile {count} programs, a few seconds each"
     if n < _PILOT_FROM:
@@ -176,44 +188,36 @@ def _expectation(n, measurements, repeat):
 
 
 def _prepare(routine, n, dtype, devices):
-    """Returns the plan, the memory of a device or None, and both measurements."""
     kind = KINDS[routine]
     plan = None if kind.plan is None else jaxmg.plan(kind.plan, n, dtype, devices)
     room = _room(devices)
-    shared = devices[0].memory_stats() is None  # the devices share the host's memory
     one = n * n * dtype.itemsize
-    needed = (
-        _required_bytes(plan) if plan else kind.matrices * one // (1 if shared else len(devices))
-    )
-    return (
-        plan,
-        room,
-        *(
-            _Measurement(name, None, _no_room(count, room, about))
-            if room is not None and count is not None and count > room
-            else _Measurement(name, _Case(kind, dtype, Mesh(np.array(some), ("rank",)), solve))
-            for name, count, about, some, solve in (
-                ("jaxmg", needed, "" if plan else "about ", devices, kind.ours),
-                ("JAX, one device", kind.alone * one, "about ", devices[:1], kind.jax),
-            )
-        ),
-    )
+    parts = 1 if devices[0].memory_stats() is None else len(devices)  # which share the host's
+    needed = _required_bytes(plan) if plan else kind.matrices * one // parts
+
+    def measurement(name, count, about, some, solve):
+        if room is not None and count is not None and count > room:
+            return _Measurement(name, None, _no_room(count, room, about))
+        return _Measurement(name, _Case(kind, dtype, Mesh(np.array(some), ("rank",)), solve))
+
+    ours = measurement("jaxmg", needed, "" if plan else "about ", devices, kind.ours)
+    theirs = measurement("JAX, one device", kind.alone * one, "about ", devices[:1], kind.jax)
+    return _Pair(routine, plan, room, (ours, theirs))
 
 
 def _no_room(needed, room, about):
     return f"left out: it needs {about}{_gib(needed)}, and there are {_gib(room)}"
 
 
-def _routine(routine, plan, room, ours, theirs, n, dtype, devices, repeat):
-    print(f"\n{routine}{_of_batch(n) if KINDS[routine].batch else ''}")
-    if plan is not None:
-        output.fact("plan", plan)
-    seconds, good = ours.run(n, repeat)
-    other, _ = theirs.run(n, repeat)
+def _routine(pair, n, dtype, devices, repeat):
+    print(f"\n{pair.name}{_of_batch(n) if KINDS[pair.name].batch else ''}")
+    if pair.plan is not None:
+        output.fact("plan", pair.plan)
+    (seconds, good), (other, _) = (measurement.run(n, repeat) for measurement in pair.both)
     if seconds and other:
         output.fact("JAX / jaxmg", f"{other / seconds:.2f}")
-    if seconds and plan is not None:
-        output.fact("larger n", _outlook(plan.routine, n, dtype, devices, seconds, room))
+    if seconds and pair.plan is not None:
+        output.fact("larger n", _outlook(pair.plan.routine, n, dtype, devices, seconds, pair.room))
     return good
 
 

@@ -81,7 +81,7 @@ def scaled(w):
 def muon(**options):
     """Returns Muon for the layers, and Adam with Nesterov momentum for the embedding and the
     output. The options are those of `jaxmg.optax.scale_by_muon`."""
-    options = {"beta": BETA, "mesh": MESH, "matrix_specs": P(), **options}
+    options = {"beta": BETA, "mesh": MESH, "in_specs": P(), **options}
     return optax.partition(
         {
             "muon": optax.chain(

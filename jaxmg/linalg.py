@@ -6,7 +6,7 @@ name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `
 `qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `norm`,
 `orth`, `null_space` and `svd_lowrank` take any (m, n). The others take Hermitian matrices; some of
 these functions require them to be positive definite. Results are sharded like A. In addition to
-JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`.
+JAX's arguments each function takes ``mesh`` and ``in_specs``, as `jaxmg.potrs`.
 
 The functions read these parts of A:
 

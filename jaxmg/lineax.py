@@ -30,9 +30,13 @@ class _OnMesh(equinox.Module):
     matrix_specs: PartitionSpec | None = equinox.field(default=None, static=True)
     T_A: SupportsIndex | None = equinox.field(default=None, static=True)
     precision: PrecisionLike | None = equinox.field(default=None, static=True)
+    in_specs: PartitionSpec | None = equinox.field(default=None, static=True)
 
     def _factor(self, make, matrix):
-        return make(matrix, self.T_A, self.mesh, self.matrix_specs, precision=self.precision)
+        return make(
+            matrix, self.T_A, self.mesh, self.matrix_specs, precision=self.precision,
+            in_specs=self.in_specs,
+        )  # fmt: skip
 
 
 def _result(is_regular):
@@ -59,7 +63,7 @@ class Cholesky(_OnMesh, lineax.Cholesky):
     the state ``solver.init(operator, options={})``, or set a context mesh.
 
     Attributes:
-        mesh, matrix_specs, T_A, precision: as for `jaxmg.cho_factor`.
+        mesh, matrix_specs, T_A, precision, in_specs: as for `jaxmg.cho_factor`.
 
     Failure: if the matrix isn't definite, the result is ``lineax.RESULTS.singular`` and the
     solution is NaN.

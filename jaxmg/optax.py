@@ -4,7 +4,7 @@ Each matrix is computed on one device, so that the devices share the work. This 
 (the extra ``jaxmg[optax]``) and JAX 0.10; no other module of this package imports it.
 
     optimizer = optax.chain(
-        jaxmg.optax.scale_by_muon(mesh=mesh, matrix_specs=P()), optax.scale_by_learning_rate(0.02)
+        jaxmg.optax.scale_by_muon(mesh=mesh, in_specs=P()), optax.scale_by_learning_rate(0.02)
     )
 
 Leaves are matrices (..., m, n); leading dimensions are a batch. Updates of other leaves pass
@@ -26,6 +26,7 @@ import numpy as np
 import jaxmg.tree
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
+from jaxmg._call.arguments import either_spec
 from jaxmg._routines.optimizer_leaves import Form, Leaves, adjoint, as_dtype_of, wide
 from jaxmg._types import MeshLike
 
@@ -60,6 +61,7 @@ def scale_by_muon(
     ns_dtype: Any = None,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> optax.GradientTransformation:
     """Replaces updates by their momenta, orthogonalized: `optax.contrib.scale_by_muon` (K. Jordan
     et al., "Muon: An optimizer for hidden layers in neural networks", 2024).
@@ -82,8 +84,8 @@ def scale_by_muon(
         method: Algorithm, as for `jaxmg.tree.orthogonalize`.
         ns_dtype: Dtype of the iteration, such as ``jnp.bfloat16``. None: the update's dtype, or
             float32 if that is more.
-        mesh, matrix_specs: As for `jaxmg.tree.map`, for the leaves of the updates. Under ``jit``
-            on automatic axes both are needed if there is no context mesh.
+        mesh, matrix_specs, in_specs: As for `jaxmg.tree.map`, for the leaves of the updates. Under
+            ``jit`` on automatic axes a mesh and specs are needed if there is no context mesh.
 
     Returns:
         A transformation. Updates keep their dtypes and shardings. Arithmetic is in float32 or more.
@@ -98,6 +100,8 @@ def scale_by_muon(
     Examples:
         >>> optimizer = optax.chain(jaxmg.optax.scale_by_muon(), optax.scale_by_learning_rate(0.02))
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("optax.scale_by_muon", matrix_specs, in_specs)
     name = "optax.scale_by_muon"
     _require_jax(name)
     options: dict[str, Any] = {"method": method}
@@ -171,6 +175,7 @@ def scale_by_shampoo(
     precision: Any = _HIGHEST,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> optax.GradientTransformation:
     """Preconditions updates by inverse roots of their second moments, as Shampoo does.
 
@@ -193,7 +198,7 @@ def scale_by_shampoo(
         method: As for `jaxmg.tree.inverse_pth_root`.
         precision: Precision of the products, as for `jax.numpy.matmul`. A lower one may make
             averages indefinite, which gives NaN.
-        mesh, matrix_specs: As for `scale_by_muon`.
+        mesh, matrix_specs, in_specs: As for `scale_by_muon`.
 
     Returns:
         A transformation, whose state is a `ShampooState`. Updates keep their dtypes and shardings.
@@ -209,6 +214,8 @@ def scale_by_shampoo(
     Raises:
         TypeError, ValueError, NotImplementedError: As for `scale_by_muon`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("optax.scale_by_shampoo", matrix_specs, in_specs)
     name = "optax.scale_by_shampoo"
     _require_jax(name)
     _check_rate(name, "beta2", beta2, most=1)
@@ -298,6 +305,7 @@ def scale_by_soap(
     precision: Any = _HIGHEST,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> optax.GradientTransformation:
     """Rescales updates by Adam in the eigenvectors of their second moments, as SOAP does.
 
@@ -317,7 +325,7 @@ def scale_by_soap(
         method: "qr": by `jaxmg.tree.orthogonal_iteration`, one product and one QR decomposition.
             "eigh": by `jaxmg.tree.eigh`, as the first ones.
         precision: Precision of the products, as for `jax.numpy.matmul`.
-        mesh, matrix_specs: As for `scale_by_muon`.
+        mesh, matrix_specs, in_specs: As for `scale_by_muon`.
 
     Returns:
         A transformation, whose state is a `SoapState`. Updates keep their dtypes and shardings. The
@@ -330,6 +338,8 @@ def scale_by_soap(
     Raises:
         TypeError, ValueError, NotImplementedError: As for `scale_by_muon`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("optax.scale_by_soap", matrix_specs, in_specs)
     name = "optax.scale_by_soap"
     _require_jax(name)
     for argument, value in (("b1", b1), ("b2", b2), ("shampoo_beta", shampoo_beta)):

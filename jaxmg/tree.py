@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ import numpy as np
 
 from jaxmg import _compat, _names
 from jaxmg._call import checks
+from jaxmg._call.arguments import either_spec
 from jaxmg._routines import iterations, of_stacks, trees
 from jaxmg._transform import homes
 from jaxmg._types import MeshLike, Triangle
@@ -33,6 +34,9 @@ __all__ = [
     "cholesky", "eigh", "inv", "inverse_pth_root", "map", "orthogonal_iteration", "orthogonalize",
     "qr", "svd",
 ]  # fmt: skip
+
+# A result has the type of the tree; leaves of NumPy become JAX arrays.
+_Tree = TypeVar("_Tree")
 
 _METHODS = ("newton-schulz", "polar-express", "exact")
 _PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
@@ -47,6 +51,7 @@ def map(
     cost: Callable[[jax.ShapeDtypeStruct], float] | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> Any:
     """Applies ``f`` to each matrix of a pytree, as `jax.tree.map` does to each leaf.
 
@@ -62,6 +67,7 @@ def map(
             none: a `PartitionSpec`, or a pytree of them that is a prefix of the tree. None: the
             first dimension that the number of devices divides is sharded; a leaf without such a
             dimension is replicated.
+        in_specs: Alias of ``matrix_specs``.
 
     Returns:
         A pytree like ``tree`` with the results of ``f`` in place of leaves, stacked in the leaf's
@@ -85,6 +91,8 @@ def map(
     Examples:
         >>> factors = jaxmg.tree.map(jnp.linalg.cholesky, statistics)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.map", matrix_specs, in_specs)
     return trees.of_each("map", f, tree, mesh, matrix_specs, cost=cost)
 
 
@@ -96,13 +104,14 @@ def eigh(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> Any:
     """Computes the eigenvalues and eigenvectors of each Hermitian matrix of a pytree.
 
     Args:
         tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
         UPLO, symmetrize_input: As in `jax.numpy.linalg.eigh`.
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree like ``tree`` with JAX's ``EighResult`` in place of leaves: eigenvalues (..., n),
@@ -111,6 +120,8 @@ def eigh(
 
     Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.eigh", matrix_specs, in_specs)
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"tree.eigh: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     function = _function("eigh", UPLO=UPLO, symmetrize_input=bool(symmetrize_input))
@@ -119,19 +130,20 @@ def eigh(
 
 @_compat.api_boundary
 def cholesky(
-    tree: Any,
+    tree: _Tree,
     *,
     upper: bool = False,
     symmetrize_input: bool = True,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
-) -> Any:
+    in_specs: Any = None,
+) -> _Tree:
     """Computes the Cholesky factor of each Hermitian positive definite matrix of a pytree.
 
     Args:
         tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
         upper, symmetrize_input: As in `jax.numpy.linalg.cholesky`.
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree of factors like ``tree``, sharded like it, with zeros in the other triangle. The
@@ -139,17 +151,21 @@ def cholesky(
 
     Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.cholesky", matrix_specs, in_specs)
     function = _function("cholesky", upper=bool(upper), symmetrize_input=bool(symmetrize_input))
     return trees.of_each("cholesky", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
 
 
 @_compat.api_boundary
-def inv(tree: Any, *, mesh: MeshLike | None = None, matrix_specs: Any = None) -> Any:
+def inv(
+    tree: _Tree, *, mesh: MeshLike | None = None, matrix_specs: Any = None, in_specs: Any = None
+) -> _Tree:
     """Inverts each square matrix of a pytree by LU.
 
     Args:
         tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree of inverses like ``tree``, sharded like it. The inverse of a singular matrix has
@@ -157,6 +173,8 @@ def inv(tree: Any, *, mesh: MeshLike | None = None, matrix_specs: Any = None) ->
 
     Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.inv", matrix_specs, in_specs)
     function = _function("inv")
     return trees.of_each("inv", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
 
@@ -168,6 +186,7 @@ def qr(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> Any:
     """Computes the QR decomposition of each matrix of a pytree.
 
@@ -175,7 +194,7 @@ def qr(
         tree: Pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
         mode: As in `jax.numpy.linalg.qr`. "reduced": Q (..., m, k) and R (..., k, n), k = min(m,
             n).
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree like ``tree`` with JAX's ``QRResult`` in place of leaves, or R for "r". Dimensions
@@ -183,6 +202,8 @@ def qr(
 
     Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.qr", matrix_specs, in_specs)
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"tree.qr: mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
     function = _function("qr", mode=mode)
@@ -197,13 +218,14 @@ def svd(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
+    in_specs: Any = None,
 ) -> Any:
     """Computes the singular value decomposition of each matrix of a pytree.
 
     Args:
         tree: Pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
         full_matrices, compute_uv: As in `jax.numpy.linalg.svd`.
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree like ``tree`` with JAX's ``SVDResult`` in place of leaves: U, the singular values,
@@ -212,6 +234,8 @@ def svd(
 
     Cost and errors are those of `map`. Another dtype raises a TypeError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.svd", matrix_specs, in_specs)
     function = _function("svd", full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
     return trees.of_each("svd", function, tree, mesh, matrix_specs, checks.DTYPES)
 
@@ -224,13 +248,14 @@ def _function(name: str, **options: Any) -> Callable[[Any], Any]:
 
 @_compat.api_boundary
 def orthogonal_iteration(
-    tree: Any,
-    bases: Any,
+    tree: _Tree,
+    bases: _Tree,
     steps: SupportsIndex = 1,
     *,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
-) -> Any:
+    in_specs: Any = None,
+) -> _Tree:
     """Improves a basis of eigenvectors of each matrix of a pytree, as SOAP does.
 
     Each step replaces the basis Q by the Q of the QR decomposition of A Q. It multiplies the error
@@ -243,7 +268,7 @@ def orthogonal_iteration(
             columns.
         steps: Number of iterations, at least 1; each is one product and one QR decomposition. SOAP
             takes one.
-        mesh, matrix_specs: As in `map`, for the leaves of both trees.
+        mesh, matrix_specs, in_specs: As in `map`, for the leaves of both trees.
 
     Returns:
         A pytree like ``tree``, sharded like it, of matrices with orthonormal columns. The diagonal
@@ -255,6 +280,8 @@ def orthogonal_iteration(
     Examples:
         >>> bases = jaxmg.tree.orthogonal_iteration(statistics, bases)  # N. Vyas et al., 2024
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.orthogonal_iteration", matrix_specs, in_specs)
     count = checks.positive("tree.orthogonal_iteration", "steps", steps)
     pairs = trees.side_by_side("orthogonal_iteration", tree, bases, checks.DTYPES, matrix_specs)
     function = of_stacks.OrthogonalIteration(count)
@@ -265,7 +292,7 @@ def orthogonal_iteration(
 
 @_compat.api_boundary
 def orthogonalize(
-    tree: Any,
+    tree: _Tree,
     steps: SupportsIndex = 5,
     method: Literal["newton-schulz", "polar-express", "exact"] = "newton-schulz",
     *,
@@ -275,7 +302,8 @@ def orthogonalize(
     dtype: Any = None,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
-) -> Any:
+    in_specs: Any = None,
+) -> _Tree:
     """Replaces each matrix of a pytree by the nearest one with orthonormal rows or columns.
 
     The result is U V^H for a matrix U S V^H (its singular value decomposition); Muon computes it
@@ -307,7 +335,7 @@ def orthogonalize(
             Complex leaves use the complex dtype of this precision, at least complex64. Scaling by
             the Frobenius norm uses at least float32. bfloat16 halves the exchange of float32
             leaves, which are rounded first.
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree like ``tree``, of its dtypes, sharded like it. Singular values of 0 stay 0; with
@@ -319,6 +347,8 @@ def orthogonalize(
     Examples:
         >>> updates = jaxmg.tree.orthogonalize(momenta, dtype=jnp.bfloat16)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.orthogonalize", matrix_specs, in_specs)
     if method not in _METHODS:
         raise ValueError(
             f"tree.orthogonalize: method must be one of {', '.join(_METHODS)}; got {method!r}"
@@ -359,14 +389,15 @@ def orthogonalize(
 
 @_compat.api_boundary
 def inverse_pth_root(
-    tree: Any,
+    tree: _Tree,
     p: SupportsIndex,
     epsilon: float = 1e-6,
     method: Literal["eigh", "newton"] = "eigh",
     *,
     mesh: MeshLike | None = None,
     matrix_specs: Any = None,
-) -> Any:
+    in_specs: Any = None,
+) -> _Tree:
     """Computes the inverse p-th root of each Hermitian positive semidefinite matrix of a pytree.
 
     The result is (A + epsilon w I)^(-1/p), where w is A's largest eigenvalue: Shampoo's
@@ -384,7 +415,7 @@ def inverse_pth_root(
               (log(1 / epsilon) + 6) steps, each of (2 log2(p) + 2) products. Power iteration (100
               steps) computes w; w and the ridge are too small by a few percent if the largest
               eigenvalues are close.
-        mesh, matrix_specs: As in `map`.
+        mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
         A pytree like ``tree``, of its dtypes, sharded like it, of Hermitian matrices. A matrix that
@@ -403,6 +434,8 @@ def inverse_pth_root(
     Examples:
         >>> preconditioners = jaxmg.tree.inverse_pth_root(statistics, 4)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("tree.inverse_pth_root", matrix_specs, in_specs)
     if method not in ("eigh", "newton"):
         raise ValueError(
             f"tree.inverse_pth_root: method must be 'eigh' or 'newton'; got {method!r}"

@@ -76,6 +76,15 @@ def local_name(routine):
     return routine.local_outputs and f"{routine.name}_shardmap_ctx"
 
 
+def either_spec(caller, specs, in_specs):
+    """Returns what was passed as ``matrix_specs`` or as ``in_specs``."""
+    if specs is not None and in_specs is not None:
+        raise ValueError(
+            f"{caller}: matrix_specs and in_specs are two names of one argument; pass one of them"
+        )
+    return in_specs if specs is None else specs
+
+
 def matrix_spec(caller, specs, in_specs):
     """Returns the spec of A, given ``matrix_specs`` or ``in_specs``: one spec, or a sequence that
     starts with it.
@@ -83,12 +92,8 @@ def matrix_spec(caller, specs, in_specs):
     Up to JAXMg 0.0.5 the argument was the pair (spec of A, spec of b). The layout of b now follows
     from its own sharding.
     """
-    if specs is not None and in_specs is not None:
-        raise ValueError(
-            f"{caller}: matrix_specs and in_specs are two names of one argument; pass one of them"
-        )
     name = "in_specs" if specs is None else "matrix_specs"
-    specs = in_specs if specs is None else specs
+    specs = either_spec(caller, specs, in_specs)
     if specs is None or specs is layouts.WHOLE or isinstance(specs, P):
         return specs
     if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):

@@ -433,7 +433,7 @@ def mesh_of(routine, arrays):
             return _one_device(jax.devices()[0])
         raise ValueError(
             f"{routine}: inside jit the mesh of {matrix_name(routine)} can't be seen; pass mesh= "
-            f"and {_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a "
+            f"and in_specs=, or run in a context mesh (jax.set_mesh), or use a "
             "mesh with explicit axes"
         )
     for array in arrays:
@@ -442,7 +442,7 @@ def mesh_of(routine, arrays):
             if len(array.devices()) > 1:
                 raise ValueError(
                     f"{routine}: {matrix_name(routine)} has sharding {array.sharding}, which names "
-                    f"no mesh; pass mesh= and {_spec_argument(routine)}="
+                    "no mesh; pass mesh= and in_specs="
                 )
             if array is arrays[0] and not array.committed and array.shape[-1:] >= (_WORTH_SHARING,):
                 _warn_of_one_device(routine, next(iter(array.devices())))
@@ -479,11 +479,6 @@ def _warn_of_one_device(routine, device):
 def matrix_name(routine):
     """Returns the name of the argument of a public function that is the matrix."""
     return _MATRIX_NAMES.get(routine.removeprefix("linalg."), "a")
-
-
-def _spec_argument(routine):
-    """Returns the name of the argument of a public function that is the spec of A."""
-    return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
 
 
 def _usable(routine, mesh, arrays):

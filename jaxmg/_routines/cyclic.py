@@ -31,6 +31,7 @@ def cyclic_1d(
     in_specs: Specs | None = None,
     pad: bool = True,
     *,
+    matrix_specs: Specs | None = None,
     inverse: bool = False,
 ) -> Array:
     """Redistributes rows to ScaLAPACK's 1-D block-cyclic layout with tiles of ``T_A`` rows.
@@ -42,7 +43,7 @@ def cyclic_1d(
     Args:
         a: (m, k), float32, float64, complex64 or complex128, sharded by rows as ``P(axis, None)``.
         T_A: Tile width in rows, at least 1.
-        mesh, in_specs: As mesh and matrix_specs in `potrs`.
+        mesh, in_specs, matrix_specs: As in `potrs`.
         pad: False raises an error instead of padding if m isn't a multiple of P * T_A.
         inverse: Whether to restore the order of the rows.
 
@@ -60,7 +61,7 @@ def cyclic_1d(
         >>> tiles = jaxmg.cyclic_1d(a, 64)
         >>> jaxmg.verify_cyclic(a, tiles, 64)
     """
-    return _deal((a,), T_A, mesh, matrix_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
+    return _deal((a,), T_A, mesh, matrix_spec("cyclic_1d", matrix_specs, in_specs), pad, inverse)[0]
 
 
 @_compat.api_boundary

@@ -23,14 +23,16 @@ def from_portable(
     mesh: MeshLike | None = None,
     T_A: SupportsIndex | None = None,
     matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
 ) -> CholeskyFactor | LUFactor | QRFactor | RefinedFactor | RefinedLUFactor:
     """Recreates a factor from its portable form, on any number of devices.
 
     Args:
         tree: Result of ``factor.portable()``, with JAX or NumPy arrays. Under ``jit`` its "header"
             must be concrete, because it defines the kind of factor.
-        mesh, T_A, matrix_specs: As in `cho_factor`. The mesh may have another number of devices
-            than the factor's.
+        mesh, T_A, matrix_specs, in_specs: As in `cho_factor`. The mesh may have another number of
+            devices than the factor's.
 
     Returns:
         A factor of the same kind, dtype and precision. A `RefinedFactor` or `RefinedLUFactor` is
@@ -46,7 +48,12 @@ def from_portable(
         >>> factor = jaxmg.from_portable(tree, mesh=mesh)
     """
     kind, precision, matrix, vector = portable.read_header("from_portable", tree)
-    where: dict[str, Any] = {"T_A": T_A, "mesh": mesh, "matrix_specs": matrix_specs}
+    where: dict[str, Any] = {
+        "T_A": T_A,
+        "mesh": mesh,
+        "matrix_specs": matrix_specs,
+        "in_specs": in_specs,
+    }
     if kind == "CholeskyFactor":
         return CholeskyFactor.from_upper(matrix, precision=precision, **where)
     if kind == "LUFactor":

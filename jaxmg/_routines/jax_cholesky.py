@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import plugins
+from jaxmg._call.arguments import either_spec
 from jaxmg._factors import scaling
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
@@ -33,6 +34,7 @@ def cholesky(
     symmetrize_input: bool = True,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the Cholesky factor of a Hermitian positive definite matrix.
 
@@ -46,7 +48,7 @@ def cholesky(
         upper: True: U with ``a = U^H U``. False: L with ``a = L L^H``.
         symmetrize_input: True: ``a`` has to be Hermitian. False: only the upper triangle is
             read if ``upper``, else only the lower one.
-        mesh, matrix_specs: As in `jaxmg.cho_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.cho_factor`.
 
     Returns:
         L or U, (n, n), of a's dtype and sharding, with zeros in the other triangle. If ``a`` isn't
@@ -59,6 +61,8 @@ def cholesky(
         ValueError: Both ``lower`` and ``upper`` are passed.
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_factor`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.cholesky", matrix_specs, in_specs)
     if lower is not None:
         if upper:
             raise ValueError(
@@ -88,6 +92,7 @@ def cho_factor(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, bool]:
     """Computes a Cholesky factor for `cho_solve`, as `jax.scipy.linalg.cho_factor`.
 
@@ -95,7 +100,7 @@ def cho_factor(
         a: (n, n), Hermitian positive definite. Only one triangle is read.
         lower: Whether to read the lower triangle and return L, or the upper one and U.
         overwrite_a, check_finite: Ignored.
-        mesh, matrix_specs: As in `jaxmg.cho_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.cho_factor`.
 
     Returns:
         (c, lower). c is L with ``a = L L^H`` if ``lower``, else U with ``a = U^H U``, as `cholesky`
@@ -107,6 +112,8 @@ def cho_factor(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_factor`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.cho_factor", matrix_specs, in_specs)
     read = jax_linalg.triangle(lower)
     c = jax_linalg.run(
         (a,),
@@ -132,6 +139,7 @@ def cho_solve(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Solves ``a @ x = b`` with a Cholesky factor of ``a``, as `jax.scipy.linalg.cho_solve`.
 
@@ -140,7 +148,7 @@ def cho_solve(
             or c.
         b: (n,) or (..., n, nrhs).
         overwrite_b, check_finite: Ignored.
-        mesh, matrix_specs: Mesh and sharding of c, as in `jaxmg.cho_factor`.
+        mesh, matrix_specs, in_specs: Mesh and sharding of c, as in `jaxmg.cho_factor`.
 
     Returns:
         x, of b's shape and sharding, with the broadcast leading dimensions of c and b. If ``lower``
@@ -152,6 +160,8 @@ def cho_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_solve`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.cho_solve", matrix_specs, in_specs)
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
         return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
     try:

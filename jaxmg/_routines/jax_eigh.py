@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting
+from jaxmg._call.arguments import either_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, syevd
 from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
@@ -30,6 +31,7 @@ def eigh(
     overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
     eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> EighResult: ...  # fmt: skip
 
 
@@ -40,6 +42,7 @@ def eigh(
     overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
     eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array: ...  # fmt: skip
 
 
@@ -60,6 +63,7 @@ def eigh(
     check_finite: bool = True,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> EighResult | Array:
     """Computes eigenvalues and eigenvectors of a Hermitian matrix, as `jax.numpy.linalg.eigh`.
 
@@ -75,7 +79,7 @@ def eigh(
         eigvals_only: Whether to return the eigenvalues only, as `eigvalsh`.
         b, eigvals, type: None, None and 1, as in JAX.
         overwrite_a, overwrite_b, turbo, check_finite: Ignored.
-        mesh, matrix_specs: As in `jaxmg.syevd`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:
         An `EighResult` (eigenvalues, eigenvectors). The eigenvalues are (n,), real, ascending,
@@ -90,6 +94,8 @@ def eigh(
         TypeError, ValueError, RuntimeError: As `jaxmg.syevd`. An invalid ``UPLO`` raises a
             ValueError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.eigh", matrix_specs, in_specs)
     if b is not None or eigvals is not None or type != 1:
         raise NotImplementedError(
             "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
@@ -113,6 +119,7 @@ def eigvalsh(
     symmetrize_input: bool = True,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes eigenvalues of a Hermitian matrix, as `jax.numpy.linalg.eigvalsh`.
 
@@ -121,6 +128,8 @@ def eigvalsh(
     Returns:
         Eigenvalues, (n,), real, ascending, replicated.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.eigvalsh", matrix_specs, in_specs)
     read = _part_to_read("eigvalsh", UPLO, symmetrize_input)
     return jax_linalg.run((a,), "eigvalsh", eigenvalues, ("small",), mesh, matrix_specs, read)
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
-from jaxmg._call.arguments import matrix_spec
+from jaxmg._call.arguments import either_spec, matrix_spec
 from jaxmg._routines import exponential, jax_eigh, jax_linalg
 from jaxmg._transform import batching, derivatives, hermitian, products, rotations, whole
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -29,6 +29,7 @@ def funm(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes a function of a Hermitian matrix from its eigenvalues, as `jax.scipy.linalg.funm`.
 
@@ -37,7 +38,7 @@ def funm(
         func: Function that maps the eigenvalues of A, (n,), to the eigenvalues of the result. Its
             argument has A's dtype: pass a complex A for a complex function.
         disp: True.
-        mesh, matrix_specs: As in `jaxmg.syevd`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:
         V func(w) V^H, (n, n), sharded like A. As in SciPy it is real if A and func(w) are. If A
@@ -54,6 +55,8 @@ def funm(
     Examples:
         >>> b = jaxmg.linalg.funm(a, jnp.tanh)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.funm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
             "linalg.funm: disp=False asks for an estimate of the error, which there isn't; as the "
@@ -69,6 +72,7 @@ def sqrtm(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the principal square root of a Hermitian matrix, as `jax.scipy.linalg.sqrtm`.
 
@@ -77,7 +81,7 @@ def sqrtm(
             negative eigenvalues. Negative eigenvalues within rounding of 0, n eps times the
             largest, count as 0.
         blocksize: Ignored.
-        mesh, matrix_specs: As in `jaxmg.syevd`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:
         The root, (n, n), of A's dtype and sharding; JAX's is always complex. It is NaN if A is real
@@ -86,6 +90,8 @@ def sqrtm(
 
     Cost and errors are those of `funm`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.sqrtm", matrix_specs, in_specs)
 
     return _function(A, _root, "sqrtm", mesh, matrix_specs)
 
@@ -99,6 +105,7 @@ def expm(
     assume_a: Literal["her", "hermitian", "gen", "general"] | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the exponential of any square matrix, as `jax.scipy.linalg.expm`.
 
@@ -110,7 +117,7 @@ def expm(
         assume_a: "her" or "hermitian": A is Hermitian, and the result is computed from its
             eigenvalues; ``max_squarings`` doesn't apply. None, "gen" or "general": scaling and
             squaring with a Taylor polynomial.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`, or with "her" as in `jaxmg.syevd`.
 
     Returns:
         The exponential, (n, n), of A's dtype and sharding. It is NaN if A needs more squarings
@@ -133,6 +140,8 @@ def expm(
         >>> propagator = jaxmg.linalg.expm(-1j * t * h, assume_a=None)
         >>> weights = jaxmg.linalg.expm(-beta * h, assume_a="her")
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.expm", matrix_specs, in_specs)
     names = ("her", "hermitian", "gen", "general", None)
     if not isinstance(assume_a, str | None) or assume_a not in names:
         raise ValueError(
@@ -170,6 +179,7 @@ def logm(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the principal logarithm of a Hermitian matrix, as `scipy.linalg.logm`.
 
@@ -179,7 +189,7 @@ def logm(
         A: (n, n), Hermitian. A real A has to be positive definite; pass a complex A if it has
             negative eigenvalues.
         disp: True.
-        mesh, matrix_specs: As in `jaxmg.syevd`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:
         The logarithm, (n, n), of A's dtype and sharding. It is NaN if A is real with negative
@@ -187,6 +197,8 @@ def logm(
 
     Cost and errors are those of `funm`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.logm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
             "linalg.logm: disp=False asks for an estimate of the error, which there isn't"

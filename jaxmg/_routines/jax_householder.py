@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, programs
-from jaxmg._call.arguments import matrix_spec
+from jaxmg._call.arguments import either_spec, matrix_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import jax_linalg, jax_qr, tall
 from jaxmg._stacks import products
@@ -31,6 +31,7 @@ def qr_multiply(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
     """Computes R and a product with Q of a's QR decomposition, as `scipy.linalg.qr_multiply`.
 
@@ -43,7 +44,7 @@ def qr_multiply(
         pivoting: False.
         conjugate: Whether to use conj(Q) in place of Q.
         overwrite_a, overwrite_c: Ignored.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         (product, R). The product has the shape of NumPy's ``@``. R is as in `qr`.
@@ -59,6 +60,8 @@ def qr_multiply(
     Examples:
         >>> ctq, r = jaxmg.linalg.qr_multiply(a, c)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.qr_multiply", matrix_specs, in_specs)
     if pivoting:
         raise NotImplementedError(
             "linalg.qr_multiply: pivoting=True is not supported; call linalg.qr with pivoting=True "
@@ -169,6 +172,7 @@ def householder_product(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Multiplies Householder reflectors, as `jax.lax.linalg.householder_product` (orgqr).
 
@@ -176,7 +180,7 @@ def householder_product(
         a: (..., m, n) with m >= n, sharded by rows. Its part below the diagonal has the reflectors,
             as `jaxmg.QRFactor.packed` returns them. Only this part is read.
         taus: (..., k), k <= n, scale factors of the reflectors.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         The first n columns of H_0 H_1 ... H_(k-1), (..., m, n), sharded like ``a``. Reflector j is
@@ -196,6 +200,8 @@ def householder_product(
         >>> h, taus = jaxmg.geqrf(a).packed()
         >>> q = jaxmg.linalg.householder_product(h, taus)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.householder_product", matrix_specs, in_specs)
     return _householder_product((a, taus), mesh, matrix_specs)
 
 

@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
+from jaxmg._call.arguments import either_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import gels, jax_linalg, jax_qr, svd, svd_spaces, tall, tall_qr
 from jaxmg._stacks import library
@@ -43,6 +44,7 @@ def lstsq(
     damp: AnyArray | SupportsFloat | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Minimizes norm(b - a x) for a matrix of any rank, as `jax.numpy.linalg.lstsq`.
 
@@ -55,7 +57,7 @@ def lstsq(
             under ``jit``.
         damp: Real scalar; x minimizes norm(b - a x)^2 + damp^2 norm(x)^2 (ridge or Tikhonov
             regression). s and the rank are then those of ``a`` with damp times I appended.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         (x, resid, rank, s), all replicated.
@@ -88,6 +90,8 @@ def lstsq(
         >>> x, resid, rank, s = jaxmg.linalg.lstsq(a, b)
         >>> x = jaxmg.linalg.lstsq(a, b, damp=0.1)[0]
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.lstsq", matrix_specs, in_specs)
     results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, rcond)
     x, resid, rank, s = results
     if numpy_resid and (a.shape[0] <= a.shape[1] or operator.index(rank) < a.shape[1]):
@@ -103,11 +107,12 @@ def least_squares(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Minimizes norm(b - a x) for an ``a`` of full rank, as LAPACK's gels.
 
     Args:
-        a, b, damp, mesh, matrix_specs: As in `lstsq`.
+        a, b, damp, mesh, matrix_specs, in_specs: As in `lstsq`.
 
     Returns:
         x, (n,) or (n, nrhs), replicated; of least norm if ``a`` is wide. If ``a`` doesn't have full
@@ -120,6 +125,8 @@ def least_squares(
         >>> x = jaxmg.linalg.least_squares(a, b)
         >>> ridge = jaxmg.linalg.least_squares(a, b, damp=0.1)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.least_squares", matrix_specs, in_specs)
     return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
 
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, programs
-from jaxmg._call.arguments import matrix_spec
+from jaxmg._call.arguments import either_spec, matrix_spec
 from jaxmg._factors import packed_lu as kept_lu
 from jaxmg._factors import scaling, transposed
 from jaxmg._factors.lu_factor import LUFactor
@@ -30,13 +30,14 @@ def lu_factor(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
     """Computes L, U and LAPACK's pivots of a matrix, as `jax.scipy.linalg.lu_factor`.
 
     Args:
         a: (m, n).
         overwrite_a, check_finite: Ignored.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         (lu, piv). lu, (m, n), of a's dtype and sharding, has U in its upper triangle and L without
@@ -51,6 +52,8 @@ def lu_factor(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.lu_factor", matrix_specs, in_specs)
     results = ("matrix", "small")
     return tuple(jax_linalg.run((a,), "lu_factor", factored, results, mesh, matrix_specs))
 
@@ -65,6 +68,7 @@ def lu_solve(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Solves ``op(a) @ x = b`` with L and U of ``a``, as `jax.scipy.linalg.lu_solve`.
 
@@ -73,7 +77,7 @@ def lu_solve(
         b: (n,) or (n, nrhs).
         trans: 0 or "N" for a, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
         overwrite_b, check_finite: Ignored.
-        mesh, matrix_specs: Mesh and sharding of lu, as in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: Mesh and sharding of lu, as in `jaxmg.lu_factor`.
 
     Returns:
         x, of b's shape and sharding. Derivatives are with respect to lu and b.
@@ -84,6 +88,8 @@ def lu_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_solve`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.lu_solve", matrix_specs, in_specs)
     if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
     try:
@@ -100,7 +106,7 @@ def lu_solve(
 def lu(
     a: AnyMatrixLike, permute_l: Literal[False] = False, overwrite_a: bool = False,
     check_finite: bool = True, *, mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
+    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
@@ -108,7 +114,7 @@ def lu(
 def lu(
     a: AnyMatrixLike, permute_l: Literal[True], overwrite_a: bool = False,
     check_finite: bool = True, *, mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
+    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
@@ -121,6 +127,7 @@ def lu(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array, Array] | tuple[Array, Array]:
     """Computes the decomposition ``a = P L U`` with partial pivoting, as `jax.scipy.linalg.lu`.
 
@@ -128,7 +135,7 @@ def lu(
         a: (m, n).
         permute_l: Whether to return P L in place of P and L.
         overwrite_a, check_finite: Ignored.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         (P, L, U) | (P L, U). P is (m, m), a permutation of real zeros and ones. L is (m, k), lower
@@ -139,6 +146,8 @@ def lu(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.lu", matrix_specs, in_specs)
     m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
     shapes = ((m, m), (m, min(m, n)), (min(m, n), n))[bool(permute_l) :]
     program = decomposed
@@ -158,6 +167,7 @@ def solve_triangular(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Solves ``op(T) @ x = b`` for a triangle T of ``a``, as `jax.scipy.linalg.solve_triangular`.
 
@@ -168,7 +178,7 @@ def solve_triangular(
         lower: Whether T is the lower triangle or the upper one.
         unit_diagonal: Whether T has ones on its diagonal; then a's diagonal isn't read.
         overwrite_b, debug, check_finite: Ignored.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         x, of b's shape and sharding, with the broadcast leading dimensions of ``a`` and b. If the
@@ -183,6 +193,8 @@ def solve_triangular(
         TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``trans`` raises a
             ValueError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.solve_triangular", matrix_specs, in_specs)
     options = bool(lower), _checked(trans, "solve_triangular"), bool(unit_diagonal)
     return jax_linalg.run(
         (a, b), "solve_triangular", solve_one_triangle, ("like b",), mesh, matrix_specs, *options

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import exporting, layouts
+from jaxmg._call.arguments import either_spec
 from jaxmg._factors import scaling
 from jaxmg._routines import geqrf, jax_linalg, tall, tall_qr
 from jaxmg._stacks import library, ways
@@ -43,6 +44,7 @@ class QRResult(NamedTuple):
 def qr(
     a: AnyMatrixLike, mode: _Reduced = "reduced", *, pivoting: Literal[False] = False,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> QRResult: ...  # fmt: skip
 
 
@@ -50,6 +52,7 @@ def qr(
 def qr(
     a: AnyMatrixLike, mode: Literal["r"], *, pivoting: Literal[False] = False,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array: ...  # fmt: skip
 
 
@@ -57,6 +60,7 @@ def qr(
 def qr(
     a: AnyMatrixLike, mode: Literal["raw"], *, pivoting: Literal[False] = False,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
@@ -64,6 +68,7 @@ def qr(
 def qr(
     a: AnyMatrixLike, mode: Literal["reduced", "economic"] = "reduced", *, pivoting: Literal[True],
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
@@ -71,6 +76,7 @@ def qr(
 def qr(
     a: AnyMatrixLike, mode: Literal["r"], *, pivoting: Literal[True],
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
@@ -82,6 +88,7 @@ def qr(
     pivoting: bool = False,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> QRResult | Array | tuple[Array, ...]:
     """Computes the QR decomposition of any matrix, as `jax.numpy.linalg.qr`.
 
@@ -91,7 +98,7 @@ def qr(
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
         pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the longest
             remaining column. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         A `QRResult` (Q, R), R for "r", or (h, taus) for "raw"; with ``pivoting`` (Q, R, p) or (R,
@@ -125,6 +132,8 @@ def qr(
         >>> q, r = jaxmg.linalg.qr(a)
         >>> r = jaxmg.linalg.qr(jnp.concatenate([r, more]), mode="r")  # appends rows
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.qr", matrix_specs, in_specs)
     if mode not in _MODES:
         raise ValueError(
             f"linalg.qr: mode must be one of {', '.join(map(repr, _MODES))}; got {mode!r}"

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts
+from jaxmg._call.arguments import either_spec
 from jaxmg._factors import condition, scaling
 from jaxmg._routines import (
     cho_factor,
@@ -56,6 +57,7 @@ def solve(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Solves ``a @ x = b`` for any square matrix, as `jax.scipy.linalg.solve`.
 
@@ -73,7 +75,7 @@ def solve(
               Cholesky of one triangle, then LU if that fails.
             - None: as "her" if one pass over ``a`` finds it Hermitian with a positive diagonal,
               else as "gen"; in batches and derivatives "gen".
-        mesh, matrix_specs: As in `jaxmg.gesv`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.gesv`.
 
     Returns:
         x, of b's shape and sharding, with the broadcast leading dimensions of ``a`` and b. If ``a``
@@ -91,6 +93,8 @@ def solve(
         >>> x = jaxmg.linalg.solve(a, b)
         >>> x = jaxmg.linalg.solve(a, b, assume_a="pos")
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.solve", matrix_specs, in_specs)
     if not isinstance(assume_a, str | None) or assume_a not in jax_linalg.ASSUMED:
         raise ValueError(
             f"linalg.solve: assume_a must be one of "
@@ -109,13 +113,14 @@ def inv(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Inverts any square matrix, as `jax.numpy.linalg.inv`.
 
     Args:
         a: (n, n).
         overwrite_a, check_finite: Ignored.
-        mesh, matrix_specs: As in `jaxmg.getri`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.getri`.
 
     Returns:
         The inverse, (n, n), of a's dtype and sharding, with infinity or NaN if ``a`` is singular.
@@ -127,6 +132,8 @@ def inv(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.inv", matrix_specs, in_specs)
     return jax_linalg.run(
         (a,),
         "inv",
@@ -144,13 +151,14 @@ def slogdet(
     method: str | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> SlogdetResult:
     """Computes the sign and logarithm of the determinant, as `jax.numpy.linalg.slogdet`.
 
     Args:
         a: (n, n).
         method: Ignored; the matrix decides, as in `solve`.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         A `SlogdetResult` (sign, logabsdet). The sign is a scalar of a's dtype and absolute value 1;
@@ -162,6 +170,8 @@ def slogdet(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.slogdet", matrix_specs, in_specs)
     results = jax_linalg.run((a,), "slogdet", log_det, ("small", "small"), mesh, matrix_specs)
     return SlogdetResult(*results)
 
@@ -174,6 +184,7 @@ def det(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the determinant of any square matrix, as `jax.numpy.linalg.det`.
 
@@ -183,6 +194,8 @@ def det(
     Returns:
         A scalar of a's dtype. If it is 0, its derivative is as in `jaxmg.LUFactor.det`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.det", matrix_specs, in_specs)
     return jax_linalg.run((a,), "det", determinant, ("small",), mesh, matrix_specs)
 
 
@@ -193,6 +206,7 @@ def cond(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the condition number of a matrix, as `jax.numpy.linalg.cond`.
 
@@ -203,7 +217,7 @@ def cond(
             - 1 or inf: the norm of the inverse is estimated from an LU factorization.
             - "fro", -1 or -inf, as in NumPy: the inverse is computed.
             - None, 2, -2 or "nuc", as in NumPy: the singular values are computed.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         norm(x) * norm(inverse of x), a real scalar. It is NaN if x has NaN. As in NumPy it is inf
@@ -223,6 +237,8 @@ def cond(
     Examples:
         >>> kappa = jaxmg.linalg.cond(a, 1)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.cond", matrix_specs, in_specs)
     known = isinstance(p, float | int | str | None) and not isinstance(p, bool)
     if known and p in (None, 2, -2, "nuc"):
         return condition_of_values(x, p, mesh, matrix_specs)
@@ -244,13 +260,14 @@ def matrix_power(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Raises a square matrix to the n-th power, as `jax.numpy.linalg.matrix_power`.
 
     Args:
         a: (k, k); integers are allowed if n >= 0.
         n: Exponent, any integer.
-        mesh, matrix_specs: As in `jaxmg.getri`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.getri`.
 
     Returns:
         The power, (k, k), of a's dtype and sharding.
@@ -262,6 +279,8 @@ def matrix_power(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`. An n that isn't
             an integer raises a TypeError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.matrix_power", matrix_specs, in_specs)
     try:
         n = operator.index(n)
     except TypeError:

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, layouts, places, programs
+from jaxmg._call.arguments import either_spec
 from jaxmg._routines import jax_linalg, norms, svd_spaces
 from jaxmg._routines import svd as svd_programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
@@ -33,7 +34,7 @@ def svd(
     a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
     hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
     backend: Backend = "auto", mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
+    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
 ) -> SVDResult: ...  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def svd(
     a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[False] = ...,
     hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
     backend: Backend = "auto", mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
+    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
 ) -> Array: ...  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def svd(
     backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> SVDResult | Array:
     """Computes the singular value decomposition A = U S V^H, as `jax.numpy.linalg.svd`.
 
@@ -70,7 +72,7 @@ def svd(
             (0), and their vectors. `svd_lowrank` is faster for a few of the largest.
         backend: "auto", "native" or "cusolvermp" (NVIDIA's gesvd, for all singular values; one
             matrix of a batch after the other).
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         An `SVDResult` (U, S, Vh); without ``compute_uv`` S. If ``a`` has NaN or infinity, they are
@@ -102,6 +104,8 @@ def svd(
     Examples:
         >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.svd", matrix_specs, in_specs)
     options = bool(full_matrices), subset_by_index, backend
     if not compute_uv:
         return _values((a,), "svd", hermitian, *options[1:], mesh, matrix_specs)
@@ -171,6 +175,7 @@ def svdvals(
     backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the singular values, (k,), descending, as `jax.numpy.linalg.svdvals`.
 
@@ -184,6 +189,8 @@ def svdvals(
 
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.svdvals", matrix_specs, in_specs)
     return _values((x,), "svdvals", False, None, backend, mesh, matrix_specs)
 
 
@@ -208,6 +215,7 @@ def polar(
     backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
     """Computes the polar decomposition A = U P, or A = P U, as `jax.scipy.linalg.polar`.
 
@@ -216,7 +224,7 @@ def polar(
         side: "right": A = U P with P (n, n). "left": A = P U with P (m, m).
         method, eps, max_iterations: Ignored. The method is QDWH, which stops by itself.
         backend: As in `svd`; "cusolvermp" is NVIDIA's polar.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         (U, P). U, (m, n), sharded like ``a``, has orthonormal columns for m >= n, else orthonormal
@@ -237,6 +245,8 @@ def polar(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`. An invalid
             ``side`` or ``method``, or an unavailable ``backend``, raises a ValueError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.polar", matrix_specs, in_specs)
     if side not in ("right", "left"):
         raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
     if method not in ("qdwh", "svd"):
@@ -260,6 +270,7 @@ def matrix_rank(
     tol: AnyArray | float | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Counts the singular values above a tolerance, as `jax.numpy.linalg.matrix_rank`.
 
@@ -269,13 +280,15 @@ def matrix_rank(
             absolute. None: max(m, n) eps.
         hermitian: Whether M is Hermitian; if so, `eigvalsh` is used.
         tol: Absolute tolerance, in place of ``rtol``.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         Rank, an integer scalar.
 
     Cost and errors are those of `svdvals`. Passing both ``rtol`` and ``tol`` raises a ValueError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.matrix_rank", matrix_specs, in_specs)
     if tol is not None and rtol is not None:
         raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
     m, n = shape_of("matrix_rank", M)
@@ -304,6 +317,7 @@ def norm(
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the norm of a matrix or a vector, as `jax.numpy.linalg.norm`.
 
@@ -312,7 +326,7 @@ def norm(
         ord: Norm, as in NumPy; for a matrix None, "fro", 1, -1, inf, -inf, 2, -2 or "nuc".
         axis: Axis of vectors, or two axes of matrices. None: all of x.
         keepdims: Whether to keep reduced axes, with length 1.
-        mesh, matrix_specs: As in `svdvals`, for 2, -2 and "nuc".
+        mesh, matrix_specs, in_specs: As in `svdvals`, for 2, -2 and "nuc".
 
     Returns:
         The norm, real; replicated if it is the norm of all of x.
@@ -325,6 +339,8 @@ def norm(
         ValueError: ``ord`` or ``axis`` is invalid.
         TypeError, ValueError, RuntimeError: As `svdvals`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.norm", matrix_specs, in_specs)
     axes = tuple(range(getattr(x, "ndim", 0))) if axis is None else axis
     of_values = (isinstance(ord, str) and ord == "nuc") or (
         not isinstance(ord, str | None) and ord in (2, -2)

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, exporting, programs
+from jaxmg._call.arguments import either_spec
 from jaxmg._routines import jax_linalg
 from jaxmg._routines import svd_lowrank as lowrank
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -37,6 +38,7 @@ def svd_lowrank(
     key: Array | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> SVDLowRankResult:
     """Computes the k largest singular values and their vectors by random projection.
 
@@ -47,7 +49,7 @@ def svd_lowrank(
         iterations: Number of subspace iterations; each is one product with ``a`` and one with its
             adjoint. 0 suffices if the singular values fall by orders of magnitude within k.
         key: Key of `jax.random`. None: the same random numbers in each call.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         An `SVDLowRankResult` (U, S, Vh, error). S, Vh and error are replicated. If ``a`` has NaN or
@@ -80,6 +82,8 @@ def svd_lowrank(
     Examples:
         >>> u, s, vh, error = jaxmg.linalg.svd_lowrank(a, 100)
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.svd_lowrank", matrix_specs, in_specs)
     arrays = (a,) if key is None else (a, key)
     return _lowrank(arrays, k, oversample, iterations, mesh, matrix_specs)
 

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
+from jaxmg._call.arguments import either_spec
 from jaxmg._routines import jax_linalg, jax_svd, svd_spaces
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -24,6 +25,7 @@ def orth(
     rank: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes an orthonormal basis of the range of A, as `scipy.linalg.orth`.
 
@@ -33,7 +35,7 @@ def orth(
             eps.
         rank: Number of singular values that count, in place of ``rcond``. Required under ``jit``
             and ``vmap`` and for batches, because it is a dimension of the result.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         The left singular vectors, (m, rank), sharded like A. If A has NaN or infinity, the result
@@ -49,6 +51,8 @@ def orth(
         TypeError, ValueError, RuntimeError: As `svd`. A batch without ``rank``, and a ``rank``
             outside of 0 to min(m, n), raise a ValueError.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.orth", matrix_specs, in_specs)
     u, rank = _basis("orth", svd_spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
     return layouts.columns(u, 0, rank)
 
@@ -64,11 +68,12 @@ def null_space(
     rank: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes an orthonormal basis of the null space of A, as `scipy.linalg.null_space`.
 
     Args:
-        A, rcond, rank, mesh, matrix_specs: As in `orth`.
+        A, rcond, rank, mesh, matrix_specs, in_specs: As in `orth`.
         overwrite_a, check_finite, lapack_driver: Ignored.
 
     Returns:
@@ -79,6 +84,8 @@ def null_space(
     Cost: that of `svd` of R for m >= n, else that of `svd` with ``full_matrices``. Derivatives and
     errors are those of `orth`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.null_space", matrix_specs, in_specs)
     v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
     return layouts.columns(v, rank, v.shape[-1])
 
@@ -121,6 +128,7 @@ def pinv(
     rcond: AnyArray | SupportsFloat | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None,
 ) -> Array:
     """Computes the Moore-Penrose inverse, (n, m), as `jax.numpy.linalg.pinv`.
 
@@ -131,7 +139,7 @@ def pinv(
             triggers a recompilation; a different array doesn't. None: 10 max(m, n) eps.
         hermitian: True raises an error unless ``a`` is square, and has no other effect.
         rcond: Alias of ``rtol``.
-        mesh, matrix_specs: As in `jaxmg.lu_factor`.
+        mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         The inverse, (n, m), sharded by rows. Its derivative assumes a constant rank (G. H. Golub,
@@ -139,6 +147,8 @@ def pinv(
 
     Cost: that of `svd`, and a product. Errors are those of `svd`.
     """
+    if in_specs is not None:
+        matrix_specs = either_spec("linalg.pinv", matrix_specs, in_specs)
     if rcond is not None and rtol is not None:
         raise ValueError("linalg.pinv: only one of rtol and rcond may be given; got both")
     rtol = rcond if rtol is None else rtol

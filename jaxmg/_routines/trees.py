@@ -111,7 +111,7 @@ def flatten_specs(caller, specs, tree):
     for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
         if not _is_spec(spec):
             raise TypeError(
-                f"{caller}: matrix_specs must be a PartitionSpec, or a pytree of them that is a "
+                f"{caller}: in_specs must be a PartitionSpec, or a pytree of them that is a "
                 f"prefix of the tree; got {spec!r}"
             )
     try:
@@ -120,7 +120,7 @@ def flatten_specs(caller, specs, tree):
         )
     except ValueError as error:
         raise ValueError(
-            f"{caller}: matrix_specs must be a PartitionSpec, or a prefix of the tree: {error}"
+            f"{caller}: in_specs must be a PartitionSpec, or a prefix of the tree: {error}"
         ) from None
     return jax.tree.leaves(spread, is_leaf=_is_spec)
 
@@ -142,7 +142,7 @@ def lay_out(caller, mesh, path, array, spec):
             raise ValueError(
                 f"{caller}: {path} has a dimension of {size}, which the "
                 f"{layouts.axes_size(mesh, axes)} devices of {layouts.axes_names(axes)} in the "
-                f"spec {spec} don't divide; pass another spec in matrix_specs, such as P()"
+                f"spec {spec} don't divide; pass another spec in in_specs, such as P()"
             )
     return homes.Leaf.of(array.shape, array.dtype, spec, mesh)
 

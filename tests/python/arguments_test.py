@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
 import jaxmg
-from jaxmg import _internals
+from jaxmg import _compat, _internals
 
 _N = 6
 _A = cases.positive_definite("well", _N, "float64")
@@ -278,23 +278,71 @@ def test_booleans_are_no_counts(call):
 
 
 _JITTED = {
-    "linalg.inv": (lambda a: jaxmg.linalg.inv(a), "matrix_specs"),
-    "linalg.expm": (lambda a: jaxmg.linalg.expm(a), "matrix_specs"),
-    "linalg.eigh": (lambda a: jaxmg.linalg.eigh(a), "matrix_specs"),
-    "potrs": (lambda a: jaxmg.potrs(a, _B), "matrix_specs"),
-    "eigh": (lambda a: jaxmg.eigh(a), "matrix_specs"),
-    "eigvalsh": (lambda a: jaxmg.eigvalsh(a), "matrix_specs"),
-    "cho_factor": (lambda a: jaxmg.cho_factor(a), "matrix_specs"),
-    "cyclic_1d": (lambda a: jaxmg.cyclic_1d(a, 2), "in_specs"),
+    "linalg.inv": lambda a: jaxmg.linalg.inv(a),
+    "linalg.expm": lambda a: jaxmg.linalg.expm(a),
+    "linalg.eigh": lambda a: jaxmg.linalg.eigh(a),
+    "potrs": lambda a: jaxmg.potrs(a, _B),
+    "eigh": lambda a: jaxmg.eigh(a),
+    "eigvalsh": lambda a: jaxmg.eigvalsh(a),
+    "cho_factor": lambda a: jaxmg.cho_factor(a),
+    "cyclic_1d": lambda a: jaxmg.cyclic_1d(a, 2),
 }
 
 
 @pytest.mark.parametrize("name", _JITTED)
 def test_the_name_of_the_argument_that_is_missing(name):
     cases.devices(2)  # a single device needs no mesh
-    call, argument = _JITTED[name]
-    with pytest.raises(ValueError, match=f"^{name}: inside jit .*pass mesh= and {argument}=, or"):
-        jax.jit(call)(_A)
+    with pytest.raises(ValueError, match=f"^{name}: inside jit .*pass mesh= and in_specs=, or"):
+        jax.jit(_JITTED[name])(_A)
+
+
+def _functions_with_specs():
+    methods = (
+        (f"{kind.__name__}.{name}", getattr(kind, name))
+        for kind in (jaxmg.CholeskyFactor, jaxmg.LUFactor, jaxmg.QRFactor)
+        for name in ("from_upper", "from_packed")
+        if hasattr(kind, name)
+    )
+    functions = (
+        (f"{module.__name__}.{name}", getattr(module, name))
+        for module in (jaxmg, jaxmg.linalg, jaxmg.tree)
+        for name in module.__all__
+        if inspect.isfunction(getattr(module, name))
+    )
+    for name, function in (*functions, *methods):
+        parameters = inspect.signature(function).parameters
+        if {"matrix_specs", "in_specs"} & parameters.keys():
+            yield pytest.param(parameters, id=name)
+
+
+@pytest.mark.parametrize("parameters", [*_functions_with_specs()])
+def test_both_names_of_the_spec(parameters):
+    assert {"matrix_specs", "in_specs"} <= parameters.keys()
+
+
+_WITH_SPECS = {
+    "linalg.inv": lambda **specs: jaxmg.linalg.inv(_A, mesh=cases.line(2), **specs),
+    "linalg.solve": lambda **specs: jaxmg.linalg.solve(_A, _B, mesh=cases.line(2), **specs),
+    "linalg.det": lambda **specs: jaxmg.linalg.det(_A, mesh=cases.line(2), **specs),
+    "tree.inv": lambda **specs: jaxmg.tree.inv([_A, _A], mesh=cases.line(2), **specs),
+    "tree.map": lambda **specs: jaxmg.tree.map(jnp.tril, [_A], mesh=cases.line(2), **specs),
+    "potrs": lambda **specs: jaxmg.potrs(_A, _B, mesh=cases.line(2), **specs),
+    "cyclic_1d": lambda **specs: jaxmg.cyclic_1d(_A, 2, cases.line(2), **specs),
+}
+
+
+@pytest.mark.parametrize("name", _WITH_SPECS)
+def test_both_names_of_the_spec_mean_the_same(name):
+    if name.startswith("tree.") and not _compat.COMPILES_EXCHANGES:
+        pytest.skip("trees need a newer JAX")
+    cases.devices(2)
+    call, spec = _WITH_SPECS[name], P("r", None)
+    by_each = (jax.tree.leaves(call(**{each: spec})) for each in ("in_specs", "matrix_specs"))
+    for one, other in zip(*by_each, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.sharding == other.sharding
+    with pytest.raises(ValueError, match=f"^{name}: matrix_specs and in_specs are two names"):
+        call(in_specs=spec, matrix_specs=spec)
 
 
 def test_the_name_of_the_spec_that_is_wrong():
@@ -422,7 +470,7 @@ def test_frames_are_shown_where_jax_has_no_way_to_hide_them():
     code = """
 import importlib
 import jax._src.traceback_util as util
-from jaxmg import _internals
+from jaxmg import _compat, _internals
 del util.api_boundary
 importlib.reload(_internals)
 assert _internals.api_boundary(max) is max

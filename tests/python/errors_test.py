@@ -91,7 +91,7 @@ _VALUE_ERRORS = {
     ),
     "mesh under jit": (
         lambda: jax.jit(jaxmg.potrs)(_A, _B),
-        "inside jit the mesh of a can't be seen; pass mesh= and matrix_specs=",
+        "inside jit the mesh of a can't be seen; pass mesh= and in_specs=",
     ),
     "abstract mesh of nothing": (
         lambda: jaxmg.potrs(_A, _B, 2, _mesh().abstract_mesh, P("r")),

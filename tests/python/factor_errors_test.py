@@ -58,7 +58,7 @@ def test_right_hand_sides_that_do_not_fit(name, b, error, message):
         (
             lambda f: jax.jit(jaxmg.cho_factor)(np.eye(3)),
             ValueError,
-            "pass mesh= and matrix_specs=",
+            "pass mesh= and in_specs=",
         ),
         (
             lambda f: jax.tree.map(lambda x: jnp.stack([x, x]), f).solve(_B),

@@ -427,7 +427,7 @@ def test_arguments_are_jaxs(name, module):
         assert hasattr(jnp.linalg, name) or hasattr(jax.scipy.linalg, name)
         return
     ours = inspect.signature(getattr(linalg, name)).parameters
-    assert [*ours][-2:] == ["mesh", "matrix_specs"]
+    assert [*ours][-3:] == ["mesh", "matrix_specs", "in_specs"]
     theirs = inspect.signature(getattr(module, name)).parameters.values()
     by_keyword = module is jax.scipy.linalg and name in _BY_KEYWORD
     for position, parameter in enumerate(theirs):

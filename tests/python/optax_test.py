@@ -455,7 +455,7 @@ _BAD_TREES = {
     "structure": (_soap, [_M], {}, "soap: the state isn't that of these updates; pass the state"),
     "statistics": (_shampoo, _M[:, :2], {}, r"has shape \(2, 2\), .* array of shape \(3, 3\)"),
     "specs": (_soap, _M, {"matrix_specs": P("z"), "mesh": "line"}, "doesn't fit"),
-    "not specs": (_muon, _M, {"matrix_specs": "r"}, "muon: matrix_specs must be a PartitionSpec"),
+    "not specs": (_muon, _M, {"matrix_specs": "r"}, "muon: in_specs must be a PartitionSpec"),
     "axes": (_muon, _M, {"weight_dimension_numbers": Axes(0, 2)}, "updates has 2 dimensions, but"),
     "twice": (_muon, _M, {"weight_dimension_numbers": Axes(0, 0)}, "must name different dimensio"),
     "numbers": (_muon, _M, {"weight_dimension_numbers": 3}, "must be a prefix of the updates"),

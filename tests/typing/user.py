@@ -282,6 +282,14 @@ def _tree(a: Array, mesh: Mesh) -> None:
     jaxmg.tree.eigh(weights, "U", mesh=mesh, matrix_specs={"a": None, "b": P("r", None)})
     jaxmg.tree.cholesky(weights, upper=True)
     jaxmg.tree.inv(weights, matrix_specs=P())
+    jaxmg.tree.inv(weights, in_specs=P())
+    pairs = {"a": (a, a)}
+    assert_type(jaxmg.tree.inv(pairs, mesh=mesh), dict[str, tuple[Array, Array]])
+    assert_type(jaxmg.tree.cholesky([a], mesh=mesh), list[Array])
+    assert_type(jaxmg.tree.orthogonalize(a, mesh=mesh), Array)
+    assert_type(jaxmg.tree.orthogonal_iteration(pairs, pairs), dict[str, tuple[Array, Array]])
+    assert_type(jaxmg.tree.inverse_pth_root((a, a), 2), tuple[Array, Array])
+    assert_type(jaxmg.tree.eigh(pairs), Any)  # each leaf becomes a pair
     jaxmg.tree.qr(a, "r")
     jaxmg.tree.svd(a, compute_uv=False)
     jaxmg.tree.orthogonal_iteration(weights, weights, 2, mesh=mesh)

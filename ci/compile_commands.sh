@@ -11,4 +11,4 @@ tools/retry.sh "$work/bin/pip" install -q --disable-pip-version-check clang-tidy
 
 tools/compile_commands.py
 "$work/bin/clang-tidy" -p . --quiet --checks='-*,bugprone-use-after-move' \
-  xla_ffi/engine/cholesky/potrf.cc xla_ffi/handlers/potrs.cc xla_ffi/plugin/module.cc tests/cc/comm_test.cc
+  xla_ffi/engine/cholesky/potrf.cc xla_ffi/handlers/cholesky/potrs.cc xla_ffi/plugin/module.cc tests/cc/comm_test.cc

@@ -13,7 +13,8 @@ inline constexpr int kDifferentOperands = -2;
 // An LU factorization has a pivot that is not finite. The value is below all orders, so that a
 // minimum of infos preserves it.
 inline constexpr int kNotFinite = -1;
-// The rank coordinates differ from those that the host assumes (handlers/cuda_platform.cc).
+// The rank coordinates differ from those that the host assumes
+// (handlers/platform/cuda_platform.cc).
 inline constexpr int kMisplaced = -101;
 // A rank's record of the outcome (engine/core/outcome.h) in words of 4 bytes: an info, a digest,
 // and, at the given words, the rank's terms of the determinant's logarithm and sign.

@@ -15,8 +15,8 @@
 #include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/handlers/attributes.h"
 #include "xla_ffi/handlers/handlers.h"
-#include "xla_ffi/handlers/platform.h"
-#include "xla_ffi/handlers/site_state.h"
+#include "xla_ffi/handlers/platform/platform.h"
+#include "xla_ffi/handlers/platform/site_state.h"
 
 namespace jaxmg {
 

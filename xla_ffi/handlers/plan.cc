@@ -6,7 +6,7 @@
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/engine/qr/whole_qr.h"
 #include "xla_ffi/handlers/handlers.h"
-#include "xla_ffi/handlers/platform.h"
+#include "xla_ffi/handlers/platform/platform.h"
 
 namespace jaxmg {
 

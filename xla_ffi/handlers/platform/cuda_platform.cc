@@ -17,7 +17,7 @@
 #include "xla_ffi/device/cuda/runtime/nccl_channel.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
-#include "xla_ffi/handlers/platform.h"
+#include "xla_ffi/handlers/platform/platform.h"
 
 namespace jaxmg {
 namespace {

@@ -1,7 +1,7 @@
 // Platform: the interface of a handler to the runtime that calls it. Handlers are written once; the
 // macro JAXMG_CUDA selects the platform for which they are compiled.
-#ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
-#define JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
+#ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_PLATFORM_H_
+#define JAXMG_XLA_FFI_HANDLERS_PLATFORM_PLATFORM_H_
 
 #include <array>
 #include <cstdint>
@@ -117,9 +117,9 @@ struct xla::ffi::ResultEncoding<stage, jaxmg::CallOutcome> {
 // Defines jaxmg::Platform, its decoding from XLA's context, jaxmg::PlatformResult, Refuse, Launch
 // and LaunchAlone.
 #ifdef JAXMG_CUDA
-#include "xla_ffi/handlers/cuda_platform.h"
+#include "xla_ffi/handlers/platform/cuda_platform.h"
 #else
-#include "xla_ffi/handlers/host_platform.h"
+#include "xla_ffi/handlers/platform/host_platform.h"
 #endif
 
-#endif  // JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
+#endif  // JAXMG_XLA_FFI_HANDLERS_PLATFORM_PLATFORM_H_

@@ -1,4 +1,4 @@
-#include "xla_ffi/handlers/site_state.h"
+#include "xla_ffi/handlers/platform/site_state.h"
 
 #include <atomic>
 #include <mutex>

@@ -7,8 +7,8 @@
 // continues on its own thread, and the handler returns at once. XLA then goes on with the program
 // on that thread, without flushing denormals to zero as its own threads do. If one rank does a call
 // for all, the last one to arrive does, on XLA's thread: it waits for nobody.
-#ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
-#define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
+#ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_HOST_PLATFORM_H_
+#define JAXMG_XLA_FFI_HANDLERS_PLATFORM_HOST_PLATFORM_H_
 
 #include <functional>
 #include <memory>
@@ -143,4 +143,4 @@ struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   }
 };
 
-#endif  // JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
+#endif  // JAXMG_XLA_FFI_HANDLERS_PLATFORM_HOST_PLATFORM_H_

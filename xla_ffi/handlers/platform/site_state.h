@@ -1,8 +1,8 @@
 // SiteState: the state that XLA stores for a call site. The instantiate stage creates it with the
 // executable, and the execute stage looks it up. It holds a number that is unique in the process
 // and, if ranks are in several processes, the SharedCallSite.
-#ifndef JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
-#define JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
+#ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_SITE_STATE_H_
+#define JAXMG_XLA_FFI_HANDLERS_PLATFORM_SITE_STATE_H_
 
 #include <cstdint>
 #include <memory>
@@ -28,4 +28,4 @@ SiteState FindSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) n
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
+#endif  // JAXMG_XLA_FFI_HANDLERS_PLATFORM_SITE_STATE_H_

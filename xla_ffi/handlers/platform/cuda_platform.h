@@ -2,8 +2,8 @@
 //
 // XLA runs each device of a process on its own thread. The ranks' rendezvous takes place on these
 // threads; the handler enqueues the work and returns.
-#ifndef JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
-#define JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
+#ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_CUDA_PLATFORM_H_
+#define JAXMG_XLA_FFI_HANDLERS_PLATFORM_CUDA_PLATFORM_H_
 
 #include <memory>
 #include <optional>
@@ -60,4 +60,4 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
   }
 };
 
-#endif  // JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
+#endif  // JAXMG_XLA_FFI_HANDLERS_PLATFORM_CUDA_PLATFORM_H_

@@ -11,7 +11,7 @@
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/handlers/options.h"
-#include "xla_ffi/handlers/platform.h"
+#include "xla_ffi/handlers/platform/platform.h"
 
 namespace jaxmg {
 namespace {

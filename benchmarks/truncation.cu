@@ -34,7 +34,7 @@ __global__ void Fill(float* a, double* wide, size_t count, int seed, bool normal
 }
 
 // The parts of a number that are multiplied, in a left or a right factor: see
-// xla_ffi/device/parts.h.
+// xla_ffi/device/products/parts.h.
 struct Six {
   static constexpr int kProducts = 6;
   static constexpr cudaDataType kType = CUDA_R_16BF;

@@ -1,4 +1,4 @@
-"""The plugin's operations on stacks of matrices (xla_ffi/device/stack_kernels.h).
+"""The plugin's operations on stacks of matrices (xla_ffi/device/stacks/stack_kernels.h).
 
 XLA would compile such operations in every program, and on a GPU time several algorithms for each
 shape of a product. The plugin's are compiled already. JAX can't differentiate them, so only

@@ -1,5 +1,5 @@
 """QR of each matrix of a stack by the plugin, as LAPACK's geqrf and orgqr, by panels of Householder
-reflectors (xla_ffi/device/stack_qr.h), all matrices in step.
+reflectors (xla_ffi/device/stacks/stack_qr.h), all matrices in step.
 
 Results are LAPACK's up to rounding, for every matrix: R's diagonal is real, of any sign, and Q is
 orthogonal up to rounding. A column with NaN makes the results of its own matrix NaN.

@@ -10,7 +10,7 @@ deflates because poles may be equal and elements of z zero. Here a pole is a sum
 Equal poles are separated in the second number by a distance that is negligible compared with
 rounding errors, and small numbers, negligible as well, replace elements of z and rho that vanish.
 In this form differences of poles are accurate to their last digits, which is all that the method
-needs. The plugin computes roots and eigenvectors of merges (xla_ffi/device/stack_kernels.h).
+needs. The plugin computes roots and eigenvectors of merges (xla_ffi/device/stacks/stack_kernels.h).
 """
 
 from typing import Any, NamedTuple

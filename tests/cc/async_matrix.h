@@ -3,7 +3,7 @@
 #define JAXMG_TESTS_CC_ASYNC_MATRIX_H_
 
 #include "tests/cc/async_workers.h"
-#include "xla_ffi/device/matrix_kernels.h"
+#include "xla_ffi/device/products/matrix_kernels.h"
 
 namespace jaxmg::testing {
 

@@ -1,6 +1,6 @@
 // A connection's frames and the file descriptors that they carry, over a pair of sockets within
 // this process.
-#include "xla_ffi/comm/processes/connection.h"
+#include "xla_ffi/comm/processes/connections/connection.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -17,8 +17,8 @@
 
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host/deal.h"
 #include "xla_ffi/device/host/lapack.h"
+#include "xla_ffi/device/host/stacks/deal.h"
 
 namespace jaxmg {
 namespace {

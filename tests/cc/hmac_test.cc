@@ -1,5 +1,5 @@
 // SHA-256 and HMAC-SHA256 of the examples in the standards.
-#include "xla_ffi/comm/processes/hmac.h"
+#include "xla_ffi/comm/processes/connections/hmac.h"
 
 #include <string>
 

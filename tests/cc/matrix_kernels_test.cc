@@ -1,6 +1,6 @@
 // Compares MatrixKernels of the host device with their definitions, and the kernels of matrix.cuh,
 // run on the host, with the host device.
-#include "xla_ffi/device/matrix_kernels.h"
+#include "xla_ffi/device/products/matrix_kernels.h"
 
 #include <algorithm>
 #include <cmath>

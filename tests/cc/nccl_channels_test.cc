@@ -1,6 +1,6 @@
 // Blocks over NCCL channels: their order, failures of a call and losses of a process at any point,
 // and the path of blocks if processes can't make channels.
-#include "xla_ffi/comm/processes/nccl_channels.h"
+#include "xla_ffi/comm/processes/links/nccl_channels.h"
 
 #include <algorithm>
 #include <array>

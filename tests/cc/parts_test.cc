@@ -18,7 +18,7 @@
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/device/host/device.h"
-#include "xla_ffi/device/products_by_parts.h"
+#include "xla_ffi/device/products/products_by_parts.h"
 #include "xla_ffi/engine/cholesky/factor.h"
 #include "xla_ffi/engine/routines.h"
 

@@ -20,10 +20,10 @@
 
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/connections/hub.h"
+#include "xla_ffi/comm/processes/links/segments.h"
 #include "xla_ffi/comm/processes/process_group.h"
-#include "xla_ffi/comm/processes/segments.h"
-#include "xla_ffi/comm/processes/shared_rendezvous.h"
+#include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
 
 namespace jaxmg::testing {
 

@@ -9,7 +9,7 @@
 #include "tests/cc/processes.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/test_channel.h"
-#include "xla_ffi/comm/processes/nccl_channels.h"
+#include "xla_ffi/comm/processes/links/nccl_channels.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {

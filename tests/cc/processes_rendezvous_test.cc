@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "tests/cc/processes.h"
-#include "xla_ffi/comm/processes/rendezvous_registry.h"
+#include "xla_ffi/comm/processes/rendezvous/rendezvous_registry.h"
 #include "xla_ffi/comm/rendezvous.h"
 
 namespace jaxmg {

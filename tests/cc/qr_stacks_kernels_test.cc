@@ -15,7 +15,7 @@
 #include "tests/cc/testing.h"
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/device.h"
-#include "xla_ffi/device/stack_qr.h"
+#include "xla_ffi/device/stacks/stack_qr.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"

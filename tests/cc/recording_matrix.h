@@ -3,7 +3,7 @@
 #define JAXMG_TESTS_CC_RECORDING_MATRIX_H_
 
 #include "tests/cc/recorder.h"
-#include "xla_ffi/device/matrix_kernels.h"
+#include "xla_ffi/device/products/matrix_kernels.h"
 
 namespace jaxmg::testing {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/secular_kernels.h"
+#include "xla_ffi/device/eigen/secular_kernels.h"
 
 namespace jaxmg::testing {
 

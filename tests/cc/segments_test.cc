@@ -1,6 +1,6 @@
 // Memory shared between processes: allocation, mappings in other processes, and the loss of a
 // process.
-#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/comm/processes/links/segments.h"
 
 #include <signal.h>
 #include <unistd.h>

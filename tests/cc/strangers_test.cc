@@ -11,7 +11,7 @@
 #include <random>
 
 #include "tests/cc/processes.h"
-#include "xla_ffi/comm/processes/hmac.h"
+#include "xla_ffi/comm/processes/connections/hmac.h"
 
 namespace jaxmg {
 namespace {

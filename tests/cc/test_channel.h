@@ -20,7 +20,7 @@
 
 #include "tests/cc/async_workers.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/comm/processes/socket.h"
+#include "xla_ffi/comm/processes/connections/socket.h"
 #include "xla_ffi/device/nccl_channel.h"
 
 namespace jaxmg::testing {

@@ -6,7 +6,7 @@
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
-#include "xla_ffi/device/parts.h"
+#include "xla_ffi/device/products/parts.h"
 #include "xla_ffi/device/stream.h"
 
 namespace jaxmg {

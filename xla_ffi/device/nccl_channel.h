@@ -1,6 +1,6 @@
 // NCCL channels carry blocks between two memories if no process can map both, such as the memories
 // of GPUs of different hosts. cuda/runtime/nccl_channel.h implements them with NCCL.
-// comm/processes/nccl_channels.h decides which channels exist and when they are used.
+// comm/processes/links/nccl_channels.h decides which channels exist and when they are used.
 #ifndef JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
 #define JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
 

@@ -1,5 +1,5 @@
 // MemorySource: a platform's interface to memory that several processes of a host map.
-// comm/processes/segments.h manages the segments.
+// comm/processes/links/segments.h manages the segments.
 #ifndef JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 #define JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/connections/hub.h"
 
 namespace jaxmg {
 

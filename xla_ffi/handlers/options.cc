@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/connections/hub.h"
 #include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "xla_ffi/comm/interrupts.h"
-#include "xla_ffi/comm/processes/hub.h"
-#include "xla_ffi/comm/processes/shared_rendezvous.h"
+#include "xla_ffi/comm/processes/connections/hub.h"
+#include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "xla_ffi/comm/in_process.h"
-#include "xla_ffi/comm/processes/hub.h"
-#include "xla_ffi/comm/processes/link.h"
+#include "xla_ffi/comm/processes/connections/hub.h"
+#include "xla_ffi/comm/processes/links/link.h"
 
 namespace jaxmg {
 

@@ -5,12 +5,12 @@
 #include <new>
 #include <utility>
 
-#include "xla_ffi/comm/processes/memory_link.h"
-#include "xla_ffi/comm/processes/nccl_link.h"
+#include "xla_ffi/comm/processes/links/memory_link.h"
+#include "xla_ffi/comm/processes/links/nccl_link.h"
+#include "xla_ffi/comm/processes/links/segments.h"
+#include "xla_ffi/comm/processes/links/socket_link.h"
+#include "xla_ffi/comm/processes/links/staged_link.h"
 #include "xla_ffi/comm/processes/process_group.h"
-#include "xla_ffi/comm/processes/segments.h"
-#include "xla_ffi/comm/processes/socket_link.h"
-#include "xla_ffi/comm/processes/staged_link.h"
 
 namespace jaxmg {
 namespace {

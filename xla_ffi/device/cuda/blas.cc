@@ -4,7 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/device/cuda/device.h"
-#include "xla_ffi/device/products_by_parts.h"
+#include "xla_ffi/device/products/products_by_parts.h"
 
 namespace jaxmg {
 namespace {

@@ -15,7 +15,7 @@
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/host/lapack_checks.h"
-#include "xla_ffi/device/products_by_parts.h"
+#include "xla_ffi/device/products/products_by_parts.h"
 
 namespace jaxmg {
 

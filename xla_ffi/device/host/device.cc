@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "xla_ffi/device/host/blas.h"
-#include "xla_ffi/device/host/chase.h"
-#include "xla_ffi/device/host/elements.h"
+#include "xla_ffi/device/host/eigen/chase.h"
+#include "xla_ffi/device/host/eigen/secular.h"
 #include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/host/lu.h"
 #include "xla_ffi/device/host/matrix.h"
 #include "xla_ffi/device/host/panel.h"
-#include "xla_ffi/device/host/secular.h"
 #include "xla_ffi/device/host/solver.h"
-#include "xla_ffi/device/host/stacks.h"
+#include "xla_ffi/device/host/stacks/elements.h"
+#include "xla_ffi/device/host/stacks/stacks.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/device/tunings.h"
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <numeric>
 
-#include "xla_ffi/device/matrix_kernels.h"
-#include "xla_ffi/device/noise.h"
+#include "xla_ffi/device/products/matrix_kernels.h"
+#include "xla_ffi/device/products/noise.h"
 
 namespace jaxmg {
 

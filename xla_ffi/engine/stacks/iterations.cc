@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "xla_ffi/device/noise.h"
+#include "xla_ffi/device/products/noise.h"
 #include "xla_ffi/engine/core/host_copy.h"
 #include "xla_ffi/engine/svd/qdwh.h"
 

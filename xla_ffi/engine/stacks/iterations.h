@@ -1,5 +1,5 @@
 // Iterations on stacks of matrices of one shape, computed by one device alone. Optimizers need them
-// for many matrices at once. Matrices are row-major, as in device/stack_kernels.h.
+// for many matrices at once. Matrices are row-major, as in device/stacks/stack_kernels.h.
 //
 // All matrices take as many steps as the slowest one: the host reads a norm of each matrix and
 // stops when all have converged.

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "xla_ffi/base/floating_point.h"
-#include "xla_ffi/comm/processes/hub.h"
-#include "xla_ffi/comm/processes/nccl_channels.h"
-#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/comm/processes/connections/hub.h"
+#include "xla_ffi/comm/processes/links/nccl_channels.h"
+#include "xla_ffi/comm/processes/links/segments.h"
 #include "xla_ffi/device/cuda/device.h"
 #include "xla_ffi/device/cuda/runtime/memory.h"
 #include "xla_ffi/device/cuda/runtime/nccl_channel.h"

@@ -11,8 +11,8 @@
 
 #include "xla/ffi/api/ffi.h"
 #include "xla_ffi/comm/interrupts.h"
+#include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
 #include "xla_ffi/comm/processes/shared_call_site.h"
-#include "xla_ffi/comm/processes/shared_rendezvous.h"
 #include "xla_ffi/comm/rendezvous.h"
 #include "xla_ffi/device/device.h"
 #include "xla_ffi/engine/core/matrix.h"

@@ -4,8 +4,8 @@
 #include <complex>
 #include <type_traits>
 
-#include "xla_ffi/device/chase_groups.h"
 #include "xla_ffi/device/cuda/device.h"
+#include "xla_ffi/device/eigen/chase_groups.h"
 
 namespace jaxmg {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "xla_ffi/device/chase_kernels.h"
 #include "xla_ffi/device/cuda/blas.h"
+#include "xla_ffi/device/eigen/chase_kernels.h"
 
 namespace jaxmg {
 

@@ -5,7 +5,7 @@
 
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/core/scalars.cuh"
-#include "xla_ffi/device/secular_root.h"
+#include "xla_ffi/device/eigen/secular_root.h"
 
 namespace jaxmg::kernels {
 

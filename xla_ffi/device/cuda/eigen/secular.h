@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "xla_ffi/base/dtype.h"
-#include "xla_ffi/device/secular_kernels.h"
+#include "xla_ffi/device/eigen/secular_kernels.h"
 
 namespace jaxmg {
 

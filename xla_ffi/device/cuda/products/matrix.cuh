@@ -4,7 +4,7 @@
 
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/core/scalars.cuh"
-#include "xla_ffi/device/noise.h"
+#include "xla_ffi/device/products/noise.h"
 
 namespace jaxmg::kernels {
 

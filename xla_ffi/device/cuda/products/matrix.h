@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "xla_ffi/device/matrix_kernels.h"
+#include "xla_ffi/device/products/matrix_kernels.h"
 
 namespace jaxmg {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "xla_ffi/device/cuda/kernels.h"
-#include "xla_ffi/device/stack_elements.h"
+#include "xla_ffi/device/stacks/stack_elements.h"
 
 namespace jaxmg {
 

@@ -7,8 +7,8 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/core/scalars.cuh"
 #include "xla_ffi/device/cuda/eigen/secular.cuh"
-#include "xla_ffi/device/secular_root.h"
-#include "xla_ffi/device/tridiagonal_ql.h"
+#include "xla_ffi/device/eigen/secular_root.h"
+#include "xla_ffi/device/eigen/tridiagonal_ql.h"
 
 namespace jaxmg::kernels {
 

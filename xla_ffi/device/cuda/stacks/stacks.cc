@@ -4,7 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/device/cuda/device.h"
-#include "xla_ffi/device/stack_polynomials.h"
+#include "xla_ffi/device/stacks/stack_polynomials.h"
 
 namespace jaxmg {
 

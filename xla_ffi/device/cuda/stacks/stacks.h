@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "xla_ffi/base/dtype.h"
-#include "xla_ffi/device/stack_kernels.h"
-#include "xla_ffi/device/stack_qr.h"
+#include "xla_ffi/device/stacks/stack_kernels.h"
+#include "xla_ffi/device/stacks/stack_qr.h"
 
 namespace jaxmg {
 

@@ -142,7 +142,7 @@ TEST(PotrsIsAsAccurateAsLapackOnSmoothKernels) {
     for (double nugget : {1e-9, 1e-11, 1e-12, 1e-13}) {
       Tuning tuning;
       const double substitution = SolveError(tuning, width, nugget);
-      tuning.panel_block = 32;
+      tuning.cholesky.panel_block = 32;
       const double like_gpu = SolveError(tuning, width, nugget);
       EXPECT(substitution < 5) << width << " " << nugget << " " << substitution;
       EXPECT(like_gpu < 5) << width << " " << nugget << " " << like_gpu;
@@ -154,7 +154,7 @@ TEST(PotriIsAsAccurateAsLapackOnAnIllConditionedMatrix) {
   Tuning tuning;
   const double substitution = InverseError(tuning);
   EXPECT(substitution < 5) << substitution;
-  tuning.panel_block = 8;
+  tuning.cholesky.panel_block = 8;
   const double like_gpu = InverseError(tuning);
   EXPECT(like_gpu < 5) << like_gpu;
 }

@@ -155,7 +155,7 @@ TEST(BandsOfComplex128) { CheckAll<std::complex<double>>(); }
 // not divide the blocks.
 Tuning Triangular(int64_t columns) {
   Tuning tuning;
-  tuning.triangle_columns = columns;
+  tuning.eigen.triangle_columns = columns;
   return tuning;
 }
 DeviceMaker OnTriangular(int64_t columns) {

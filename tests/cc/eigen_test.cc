@@ -22,8 +22,8 @@ using namespace testing;
 
 Tuning Spread(int64_t band_width) {
   Tuning tuning;
-  tuning.ShareEigenproblemsFrom(1);
-  tuning.band_width = tuning.band_width_complex128 = band_width;
+  tuning.eigen.ShareFrom(1);
+  tuning.eigen.band_width = tuning.eigen.band_width_complex128 = band_width;
   return tuning;
 }
 

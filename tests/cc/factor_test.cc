@@ -247,8 +247,8 @@ void CheckOnHost() {
 template <typename T>
 void CheckLikeGpu() {
   Tuning by_substitution = LikeGpu(), whole = LikeGpu();
-  by_substitution.inverse_order = 0;
-  whole.whole_order = 60;  // one rank factors in a single tile but solves in several
+  by_substitution.cholesky.inverse_order = 0;
+  whole.cholesky.whole_order = 60;  // one rank factors in a single tile but solves in several
   whole.usual_tile = 11;
   std::vector<Tuning> tunings = {LikeGpu()};
   if (kIsComplex<T>) {  // real dtypes use the same code, without conjugates
@@ -353,7 +353,7 @@ TEST(ResultsOfAFailedFactorAreNaN) {
 TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   constexpr int64_t kN = 64;
   Tuning tuning = LikeGpu();
-  tuning.inverse_order = 32;
+  tuning.cholesky.inverse_order = 32;
   Factors<double> factors({kN, 2, 32}, [&](int) { return std::make_unique<TunedHost>(tuning); });
   // A smooth kernel, exp(-(i - j)^2 / 2 l^2), whose condition number is at least 1e15, plus a small
   // ridge.

@@ -146,7 +146,7 @@ TEST(SolutionsAndDeterminants) {
 TEST(OneRankSolvesForAllIfTheTuningSaysSo) {
   Tuning tuning = LikeGpu();
   tuning.gather_to_solve = 50;
-  tuning.whole_lu_order = 30;
+  tuning.lu.whole_order = 30;
   tuning.usual_tile = 8;
   for (int ranks : {1, 2, 5}) {
     for (int64_t n : {1, 7, 30, 31, 50, 51}) {
@@ -165,8 +165,8 @@ int64_t WidthOfTiles(int64_t n, int64_t tile, int ranks, const Tuning& tuning) {
 TEST(WidthOfTilesOnOneRank) {
   Tuning tuning = LikeGpu();
   tuning.usual_tile = 32;
-  tuning.whole_lu_order = 0;
-  tuning.wide_lu_order = 240;
+  tuning.lu.whole_order = 0;
+  tuning.lu.wide_order = 240;
   EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 64);
   EXPECT(WidthOfTiles<double>(224, 0, 1, tuning) == 32);
   EXPECT(WidthOfTiles<double>(256, 32, 1, tuning) == 32);
@@ -174,28 +174,28 @@ TEST(WidthOfTilesOnOneRank) {
   EXPECT(WidthOfTiles<float>(256, 0, 1, tuning) == 32);
   EXPECT(WidthOfTiles<std::complex<double>>(192, 0, 1, tuning) == 64);
   EXPECT(WidthOfTiles<std::complex<double>>(128, 0, 1, tuning) == 32);
-  tuning.wide_lu_order = 0;
+  tuning.lu.wide_order = 0;
   EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 32);
-  tuning.whole_lu_order = 240;
+  tuning.lu.whole_order = 240;
   EXPECT(WidthOfTiles<double>(240, 0, 1, tuning) == 240);
   EXPECT(WidthOfTiles<std::complex<float>>(240, 0, 1, tuning) == 240);
   EXPECT(WidthOfTiles<std::complex<float>>(256, 0, 1, tuning) == 32);
   EXPECT(WidthOfTiles<std::complex<double>>(144, 0, 1, tuning) == 144);
   EXPECT(WidthOfTiles<std::complex<double>>(160, 0, 1, tuning) == 32);
-  tuning.whole_lu_order_float32 = 256;
+  tuning.lu.whole_order_float32 = 256;
   EXPECT(WidthOfTiles<float>(256, 0, 1, tuning) == 256);
   EXPECT(WidthOfTiles<std::complex<float>>(256, 0, 1, tuning) == 32);
   EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 32);
-  tuning.whole_lu_order = 0;
-  tuning.wide_lu_order = 60;
+  tuning.lu.whole_order = 0;
+  tuning.lu.wide_order = 60;
   for (int64_t n : {59, 61, 64, 77}) Check<double>(n, 1, 0, 1, 2, On(tuning));
 }
 
 TEST(WidthOfTilesOnSeveralRanks) {
   Tuning tuning = LikeGpu();
   tuning.usual_tile = 32;
-  tuning.quarter_lu_order = 100;
-  tuning.half_lu_order = 200;
+  tuning.lu.quarter_order = 100;
+  tuning.lu.half_order = 200;
   for (int ranks : {2, 3}) {
     EXPECT(WidthOfTiles<double>(99, 0, ranks, tuning) == 8);
     EXPECT(WidthOfTiles<float>(199, 0, ranks, tuning) == 16);

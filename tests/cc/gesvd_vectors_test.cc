@@ -133,8 +133,8 @@ void CheckAll() {
   for (const Case& c : kShapes) {
     CheckShape<T>(c);
     Tuning tuning = NewHostDevice()->tuning();
-    tuning.ShareEigenproblemsFrom(1);
-    tuning.band_width = tuning.band_width_complex128 = 4;
+    tuning.eigen.ShareFrom(1);
+    tuning.eigen.band_width = tuning.eigen.band_width_complex128 = 4;
     make_device = [&](int) -> std::unique_ptr<Device> {
       return std::make_unique<TunedHost>(tuning);
     };
@@ -226,8 +226,8 @@ TEST(ResultsDoNotDependOnStreams) {
     const auto a = WithValues<Z>(s, c.n, 15);
     for (const int64_t from : {0, 1}) {
       Tuning tuning = LikeGpu();
-      tuning.ShareEigenproblemsFrom(from);
-      tuning.band_width = tuning.band_width_complex128 = 4;
+      tuning.eigen.ShareFrom(from);
+      tuning.eigen.band_width = tuning.eigen.band_width_complex128 = 4;
       Vectors<Z> vectors[2];
       for (const bool concurrent : {false, true}) {
         make_device = [&](int) -> std::unique_ptr<Device> {
@@ -295,8 +295,8 @@ TEST(EveryAccessIsOrdered) {
     const auto a = WithValues<double>(SingularValues<double>("graded", c.n), c.n, 15);
     for (const int64_t from : {0, 1}) {
       for (Tuning tuning : {LikeGpu(), NewHostDevice()->tuning()}) {
-        tuning.ShareEigenproblemsFrom(from);
-        tuning.band_width = tuning.band_width_complex128 = 4;
+        tuning.eigen.ShareFrom(from);
+        tuning.eigen.band_width = tuning.eigen.band_width_complex128 = 4;
         for (const Subset subset : {Subset{0, 0}, Subset{2, 9}}) {
           Recording recording(c.ranks);
           make_device = [&](int rank) {
@@ -331,7 +331,7 @@ TEST(MemoryIsBounded) {
   for (const int64_t n : {2000, 6000}) {
     for (const int64_t from : {0, 1}) {
       Tuning tuning;
-      tuning.ShareEigenproblemsFrom(from);
+      tuning.eigen.ShareFrom(from);
       const Sizes sizes = {n, n, n, 0};
       const Subset all = {0, n};
       const SingularVectors<double> wanted = {all, false, nullptr, nullptr, n, nullptr};

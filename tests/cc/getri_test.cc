@@ -51,7 +51,7 @@ double HilbertResidual(int ranks, const Tuning& tuning) {
 // A X - I, but not X A - I, is small relative to |A| |X|: no inverse makes both small.
 TEST(ResidualOfAnIllConditionedMatrix) {
   Tuning whole = LikeGpu();
-  whole.whole_inverse_order = kOrder;
+  whole.lu.whole_inverse_order = kOrder;
   const double alone = HilbertResidual(1, whole);
   EXPECT(alone <= 1) << alone;
   for (int ranks : {1, 3}) {

@@ -315,7 +315,7 @@ void CheckAll(int dtype) {
     }
   }
   Tuning at_once = LikeGpu();
-  at_once.right_hand_sides_at_once = 2;
+  at_once.lu.right_hand_sides_at_once = 2;
   for (const Shape& shape : kShapes) {
     Check<T>(shape, OnHost);
     Check<T>(shape, On(LikeGpu()));
@@ -332,7 +332,7 @@ TEST(EveryOperationWithTheFactors) {
 
 TEST(OneRankFactorsASingleTile) {
   Tuning tuning = LikeGpu();
-  tuning.whole_lu_order = 60;
+  tuning.lu.whole_order = 60;
   tuning.usual_tile = 11;
   for (const Shape& shape : {Shape{40, 40, 1, 0}, {30, 50, 1, 0}, {50, 30, 1, 0}, {61, 61, 1, 0}}) {
     Check<double>(shape, On(tuning));
@@ -342,7 +342,7 @@ TEST(OneRankFactorsASingleTile) {
 
 TEST(OneRankInvertsOutOfPlace) {
   Tuning tuning = LikeGpu();
-  tuning.whole_inverse_order = 41;
+  tuning.lu.whole_inverse_order = 41;
   tuning.usual_tile = 11;
   for (int64_t n : {1, 10, 40, 41, 42}) {
     Check<float>({n, n, 1, 0}, On(tuning));
@@ -357,7 +357,7 @@ TEST(OneRankInvertsForAllIfTheTuningSaysSo) {
   tuning.gather_to_invert = 30;
   for (int ranks : {1, 2, 5}) {
     for (int64_t n : {1, 13, 30, 31}) {
-      tuning.whole_inverse_order = n == 13 ? 13 : 0;
+      tuning.lu.whole_inverse_order = n == 13 ? 13 : 0;
       GeneralProblem<double> problem(n, n, ranks, 1);
       std::vector<int32_t> status(ranks, 7);
       const auto outcomes = RunRanks(

@@ -440,8 +440,8 @@ class KernelDevice : public ForwardingDevice {
   }
   Tuning tuning() const override {
     Tuning tuning;
-    tuning.ShareEigenproblemsFrom(1);
-    tuning.band_width = tuning.band_width_complex128 = 8;
+    tuning.eigen.ShareFrom(1);
+    tuning.eigen.band_width = tuning.eigen.band_width_complex128 = 8;
     return tuning;
   }
 

@@ -336,7 +336,8 @@ void CheckRoutines() {
       const auto six = Errors<T>(c, Precision::kBf16x6, make);
       const auto three = Errors<T>(c, Precision::kBf16x3, make);
       const auto halves = Errors<T>(c, Precision::kF16x3, make);
-      const std::string where = Describe(c) + " block " + std::to_string(tuning.panel_block);
+      const std::string where =
+          Describe(c) + " block " + std::to_string(tuning.cholesky.panel_block);
       EXPECT(six.first < 2 * exact.first + kEps<T>) << where << ": " << six.first;
       EXPECT(six.second < 2 * exact.second + c.n * kEps<T>) << where << ": " << six.second;
       EXPECT(halves.first < 2 * exact.first + kEps<T>) << where << ": " << halves.first;
@@ -367,7 +368,8 @@ TEST(EveryAccessOfPartsIsOrdered) {
         Errors<float>(c, precision, make);
         for (const Recording& recording : recordings) {
           const std::string race = recording.FirstRace();
-          EXPECT(race.empty()) << Describe(c) << " block " << tuning.panel_block << ": " << race;
+          EXPECT(race.empty()) << Describe(c) << " block " << tuning.cholesky.panel_block << ": "
+                               << race;
         }
       }
     }

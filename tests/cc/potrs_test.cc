@@ -90,7 +90,7 @@ template <typename T>
 void CheckPotrsWithCopies(const Case& c) {
   Tuning tuning;
   CheckPotrs<T>(c, &tuning);
-  tuning.panel_block = 5;
+  tuning.cholesky.panel_block = 5;
   CheckPotrs<T>(c, &tuning);
 }
 
@@ -156,7 +156,7 @@ TEST(DifferentRightHandSidesAreAStatus) {
       const auto outcomes = RunOnDevices(kRanks, [&](const RankContext& context) {
         const int rank = context.comm.rank();
         Tuning tuning = context.device.tuning();
-        if (gathers) tuning.gather_to_solve = tuning.whole_order = 20;
+        if (gathers) tuning.gather_to_solve = tuning.cholesky.whole_order = 20;
         Tuned tuned(context.device, tuning);
         return PotrsRoutine<double>({tuned, context.comm}, problem.operand(rank, 0, &status[rank]),
                                     {1, x[rank].data(), &log_det[rank], b[rank].data(), check});

@@ -144,12 +144,12 @@ class TunedHost : public Tuned {
 // Returns the tuning of a GPU: panels out of place, in pieces, sent along a chain.
 inline Tuning LikeGpu(int64_t update_depth = 9) {
   Tuning tuning;
-  tuning.panel_block = 3;
+  tuning.cholesky.panel_block = 3;
   tuning.chain = true;
-  tuning.group_columns = 9;
-  tuning.update_depth = update_depth;
-  tuning.inverse_order = 5;
-  tuning.swap_bytes = 600;
+  tuning.cholesky.group_columns = 9;
+  tuning.cholesky.update_depth = update_depth;
+  tuning.cholesky.inverse_order = 5;
+  tuning.lu.swap_bytes = 600;
   return tuning;
 }
 

@@ -47,7 +47,7 @@ void OnStreams(const Tuning& tuning, const Check& check) {
 // with which a single rank works on small matrices.
 inline std::vector<Tuning> TuningsOnStreams() {
   Tuning gathering = LikeGpu();
-  gathering.whole_order = gathering.gather_to_solve = gathering.gather_to_invert = 40;
+  gathering.cholesky.whole_order = gathering.gather_to_solve = gathering.gather_to_invert = 40;
   return {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning(), gathering};
 }
 
@@ -58,8 +58,8 @@ inline std::vector<Tuning> GatheringTunings() {
   one.usual_tile = 7;
   one.gather_to_solve = one.gather_to_invert = 1000;
   Tuning several = one;
-  one.whole_order = 1000;
-  several.whole_order = 0;
+  one.cholesky.whole_order = 1000;
+  several.cholesky.whole_order = 0;
   return {one, several};
 }
 

@@ -36,7 +36,7 @@ void ExpectNoRace(const Case& c, const Tuning& tuning, const std::string& name,
   for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
   const std::string race = recording.FirstRace();
   EXPECT(race.empty()) << name << " n " << c.n << " ranks " << c.ranks << " tile " << c.tile
-                       << " panel block " << tuning.panel_block << ": " << race;
+                       << " panel block " << tuning.cholesky.panel_block << ": " << race;
 }
 
 void CheckRoutines(const Case& c, const Tuning& tuning) {
@@ -77,8 +77,8 @@ void CheckRoutines(const Case& c, const Tuning& tuning) {
 // Tests generalized eigenproblems, solved by one rank or by all, with a subset of the eigenvectors.
 void CheckGeneralized(const Case& c, Tuning tuning) {
   for (const int64_t from : {0, 1}) {
-    tuning.ShareEigenproblemsFrom(from);
-    tuning.band_width = 4;
+    tuning.eigen.ShareFrom(from);
+    tuning.eigen.band_width = 4;
     Problem<T> a(c, false), b(c);
     std::vector<int32_t> status(c.ranks);
     std::vector<std::vector<T>> w(c.ranks, std::vector<T>(c.n));
@@ -140,7 +140,7 @@ TEST(EveryAccessIsOrderedWithTheTuningOfGpus) {
 
 TEST(EveryAccessIsOrderedOnHostsAndWithCopiedPanels) {
   Tuning pieces;
-  pieces.panel_block = 5;
+  pieces.cholesky.panel_block = 5;
   for (const Case& c : kCases) {
     for (const Tuning& tuning : {NewHostDevice()->tuning(), Tuning(), pieces}) {
       CheckRoutines(c, tuning);

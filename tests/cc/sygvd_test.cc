@@ -26,8 +26,8 @@ struct Variant {
 
 Tuning TuningOf(const Variant& variant) {
   Tuning tuning;
-  tuning.ShareEigenproblemsFrom(variant.all ? 1 : 0);
-  tuning.band_width = tuning.band_width_complex128 = 8;
+  tuning.eigen.ShareFrom(variant.all ? 1 : 0);
+  tuning.eigen.band_width = tuning.eigen.band_width_complex128 = 8;
   return tuning;
 }
 

@@ -190,7 +190,7 @@ const Shape kShapes[] = {
 Tuning InBlocks(bool on_one) {
   Tuning tuning = LikeGpu();
   tuning.usual_tile = 6;
-  tuning.small_on_one = on_one;
+  tuning.qr.small_on_one = on_one;
   return tuning;
 }
 

@@ -75,7 +75,7 @@ class Blas {
     return DoTrsm(stream, side, op, triangle, m, n, a, lda, b, ldb);
   }
   // X := B op(L)^-1 by substitution, L lower, for kNone and kConjTrans. B is m x n and may not
-  // overlap X. If Tuning::panel_block is positive, n is at most that, unless m is 1.
+  // overlap X. If Tuning::Cholesky::panel_block is positive, n is at most that, unless m is 1.
   virtual Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
                             const T* b, int64_t ldb, T* x, int64_t ldx) = 0;
   // B := op(A) B (left) or B op(A) (right), B m x n, A triangular.

@@ -45,7 +45,7 @@ class LuKernels {
   // Interchanges rows i and pivots[i] of each element of `all`, for i = first .. count - 1 with the
   // element's `first`. The elements are columns of a matrix of `rows` rows, and their `first` must
   // not increase from one to the next. `buffer` has space for `room` elements, at least `rows`; it
-  // is null if Tuning::swap_bytes is 0.
+  // is null if Tuning::Lu::swap_bytes is 0.
   virtual Status SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t rows,
                              int64_t lda, int64_t count, const int32_t* pivots, T* buffer,
                              int64_t room) = 0;

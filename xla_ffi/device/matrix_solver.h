@@ -29,7 +29,7 @@ class MatrixSolver {
   // Computes the singular value decomposition M = U S V^H of a matrix m x n with k = min(m, n), and
   // overwrites the matrix. If `vectors`, s (k) is in descending order, u receives U (m x k) and vh
   // V^H (k x n). Otherwise s is in ascending order, and u and vh may be null. *info is LAPACK's, or
-  // kNotFinite. Required only of devices whose Tuning has a whole_svd_order.
+  // kNotFinite. Required only of devices whose Tuning has a Svd::whole_order.
   virtual Status Gesvd(Stream, bool /*vectors*/, int64_t /*m*/, int64_t /*n*/, T* /*a*/,
                        int64_t /*lda*/, Real<T>* /*s*/, T* /*u*/, int64_t /*ldu*/, T* /*vh*/,
                        int64_t /*ldvh*/, int32_t* /*info*/) {
@@ -38,7 +38,7 @@ class MatrixSolver {
 
   // Computes the QR decomposition M = Q R, m >= n, with reflectors. r := R with zeros below its
   // diagonal and, if `with_q`, a := Q (m x n). *info := kNotFinite if M isn't finite. Required only
-  // of devices whose Tuning has whole_qr_columns.
+  // of devices whose Tuning has Qr::whole_columns.
   virtual Status Qr(Stream, bool /*with_q*/, int64_t /*m*/, int64_t /*n*/, T* /*a*/,
                     int64_t /*lda*/, T* /*r*/, int64_t /*ldr*/, int32_t* /*info*/) {
     return Status::Fixed(Code::kInternal, "the device has no QR decomposition");

@@ -20,13 +20,13 @@ bool OneRankFactors(int64_t n, int64_t block, int ranks) {
   return IsWholeQr({n, block, 0, 0, false, true}, ranks, OwnTuning());
 }
 
-int64_t WholeSvdOrder() { return OwnTuning().whole_svd_order; }
+int64_t WholeSvdOrder() { return OwnTuning().svd.whole_order; }
 
 int64_t StagedEigenOrder() {
   const Tuning tuning = OwnTuning();
   const auto [least, most] =
-      std::minmax({tuning.spread_eigen, tuning.spread_values, tuning.spread_complex,
-                   tuning.stages_alone, tuning.stages_alone_values});
+      std::minmax({tuning.eigen.spread, tuning.eigen.spread_values, tuning.eigen.spread_complex,
+                   tuning.eigen.stages_alone, tuning.eigen.stages_alone_values});
   return least == 0 ? 0 : most;
 }
 

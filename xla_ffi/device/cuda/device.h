@@ -94,8 +94,8 @@ class CudaDevice : public Device {
   Tuning tuning() const override {
     Tuning tuning = CudaTuning();
     if (!resources_->multiplies_parts()) {
-      tuning.parts_order = 0;
-      tuning.scales_products = false;
+      tuning.products.parts_order = 0;
+      tuning.products.scales = false;
     }
     return tuning;
   }

@@ -8,7 +8,7 @@ namespace {
 // Returns the number of columns to solve at once: for a single right-hand side all, in one call.
 template <typename T>
 int64_t BlockOf(const Tuning& tuning, const DiagonalTile<T>& tile, int64_t count) {
-  const int64_t block = tuning.panel_block;
+  const int64_t block = tuning.cholesky.panel_block;
   return block == 0 || count == 1 ? std::max<int64_t>(tile.n, 1) : block;
 }
 

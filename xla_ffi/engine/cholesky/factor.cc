@@ -31,7 +31,7 @@ Status PoisonOverflow(const Frame<T>& frame) {
 
 // Returns the order of the diagonal blocks that are inverted.
 int64_t InverseOrder(const Tiles& tiles, const Ranks& ranks) {
-  return std::min(tiles.width(), ranks.tuning.inverse_order);
+  return std::min(tiles.width(), ranks.tuning.cholesky.inverse_order);
 }
 
 template <typename T>
@@ -45,7 +45,7 @@ template <typename T>
 PotrfSpace<T>::PotrfSpace(const Sizes& sizes, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
       precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
-      factored(ranks.size == 1 && sizes.n <= OrderOf<T>(ranks.tuning.whole_order)
+      factored(ranks.size == 1 && sizes.n <= OrderOf<T>(ranks.tuning.cholesky.whole_order)
                    ? Tiles(sizes.m, sizes.block, 1, sizes.n)
                    : this->tiles) {
   this->ReservePanels(PotrfWorkspace<T>(factored, sizes.n, precision, ranks.tuning));

@@ -131,7 +131,7 @@ class Factorization {
     on.Takes(RoomOf(k)).Gives(panel_[k]);
     if (tuning_.borrow_panels) return panels_.Borrow(on.Borrow(tiles_.owner(k)));
     const int64_t width = tiles_.width(k);
-    const int64_t step = panels_.in_place() ? width : tuning_.panel_block;
+    const int64_t step = panels_.in_place() ? width : tuning_.cholesky.panel_block;
     for (int64_t column = 0; column < width; column += step) {
       chain_.Receive(on, tiles_.owner(k), panels_.Piece(k, column, std::min(step, width - column)));
     }
@@ -192,7 +192,7 @@ class Factorization {
   // piece at once.
   void SolveInPieces(Step<T>& on, int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = panels_.Of(k);
-    const int64_t m = panels_.Below(k), ld = tile.ld, block = tuning_.panel_block;
+    const int64_t m = panels_.Below(k), ld = tile.ld, block = tuning_.cholesky.panel_block;
     T* below = matrix_.tile(k, tiles_.offset(k + 1));
     for (int64_t column = 0; column < tile.n; column += block) {
       const int64_t columns = std::min(block, tile.n - column);
@@ -388,7 +388,7 @@ class Factorization {
       int64_t after = slot, columns = 0;
       do {
         columns += WidthIn(after++);
-      } while (after < end && columns + WidthIn(after) <= tuning_.group_columns &&
+      } while (after < end && columns + WidthIn(after) <= tuning_.cholesky.group_columns &&
                matrix_.slot(after) == matrix_.slot(slot) + columns * matrix_.ld());
       UpdateGroup(beside, on, batch, slot, after, columns);
       slot = after;

@@ -47,10 +47,11 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
              bool spoils = false);
 
 // Returns whether each substitution is one operation with all of L, in place in the right-hand
-// sides. This requires a single tile and, if Tuning::panel_block is set, few right-hand sides.
+// sides. This requires a single tile and, if Tuning::Cholesky::panel_block is set, few right-hand
+// sides.
 inline bool SolvesInPlace(const Tiles& tiles, int64_t count, const Tuning& tuning) {
-  const bool few = count <= std::max<int64_t>(tuning.right_hand_sides_at_once, 1);
-  return tiles.ranks() == 1 && tiles.nonempty() == 1 && (few || tuning.panel_block == 0);
+  const bool few = count <= std::max<int64_t>(tuning.lu.right_hand_sides_at_once, 1);
+  return tiles.ranks() == 1 && tiles.nonempty() == 1 && (few || tuning.cholesky.panel_block == 0);
 }
 
 // Reserves the device's resources that Potrf needs in addition to its workspace.

@@ -14,7 +14,7 @@ namespace {
 // takes all of them.
 template <typename T>
 bool ReadsSource(Precision precision, int64_t count, const Tuning& tuning) {
-  return !Equilibration<T>::Needed(precision) && (count == 1 || tuning.panel_block == 0);
+  return !Equilibration<T>::Needed(precision) && (count == 1 || tuning.cholesky.panel_block == 0);
 }
 
 }  // namespace
@@ -22,12 +22,13 @@ bool ReadsSource(Precision precision, int64_t count, const Tuning& tuning) {
 template <typename T>
 PotrsSpace<T>::PotrsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks,
-                      TilesToSolve<T>(sizes, ranks, OrderOf<T>(ranks.tuning.whole_order)),
+                      TilesToSolve<T>(sizes, ranks, OrderOf<T>(ranks.tuning.cholesky.whole_order)),
                       GathersToSolve<T>(sizes, ranks)),
       precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
       in_place(SolvesInPlace(this->tiles, nrhs, ranks.tuning)),
-      inverse_order(
-          nrhs > 1 && !in_place ? std::min(this->tiles.width(), ranks.tuning.inverse_order) : 0) {
+      inverse_order(nrhs > 1 && !in_place
+                        ? std::min(this->tiles.width(), ranks.tuning.cholesky.inverse_order)
+                        : 0) {
   if (!this->works) return;
   this->ReservePanels(PotrfWorkspace<T>(this->tiles, sizes.n, precision, ranks.tuning));
   this->ReserveOverflow();

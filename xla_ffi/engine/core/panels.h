@@ -41,9 +41,9 @@ struct PanelRegions {
     const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
     const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
     const bool any = tiles.nonempty() > 1;  // a single tile has no panel
-    const bool buffers = any && (received || tuning.panel_block > 0);
+    const bool buffers = any && (received || tuning.cholesky.panel_block > 0);
     panels = buffers ? rows * width : 0;
-    gathered = any && tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
+    gathered = any && tuning.cholesky.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
     if (gathered > 0 && parts.depth > 0) {
       const int64_t depth = parts.Depth(tiles.width()) * PanelsPerUpdate(tiles, tuning);
       first_part = AlignedElements(2 * (panels + gathered));
@@ -54,8 +54,8 @@ struct PanelRegions {
   }
   // Returns 1 if panels are solved in place, because such panels are not contiguous.
   static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
-    if (tuning.panel_block == 0) return 1;
-    return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
+    if (tuning.cholesky.panel_block == 0) return 1;
+    return std::max<int64_t>(tuning.cholesky.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
   }
   int64_t panels;          // the panels of a batch, contiguous
   int64_t gathered;        // the rows of panels that match this rank's tiles
@@ -92,7 +92,7 @@ class Panels {
         parts_(products.parts()),
         workspace_(workspace) {}
 
-  bool in_place() const { return tuning_.panel_block == 0; }
+  bool in_place() const { return tuning_.cholesky.panel_block == 0; }
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
   // The number of columns of panels [first, k].
   int64_t Depth(int64_t first, int64_t k) const {
@@ -127,7 +127,7 @@ class Panels {
   }
 
   // Whether rows are gathered, so that one large product updates several contiguous tile columns.
-  bool gathers() const { return tuning_.group_columns > 0; }
+  bool gathers() const { return tuning_.cholesky.group_columns > 0; }
   // The rows B of a batch that match this rank's trailing tile columns from `slot` on, or their
   // B^H.
   Factor<T> Gathered(const Batch& batch, int64_t slot) const {

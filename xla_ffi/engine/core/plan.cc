@@ -8,7 +8,8 @@ namespace jaxmg {
 template <typename T>
 Precision ChosenPrecision(Precision requested, int64_t n, const Tuning& tuning) {
   if (requested != Precision::kChosen) return requested;
-  const bool parts = tuning.parts_order > 0 && n >= OrderOf<T>(tuning.parts_order);
+  const bool parts =
+      tuning.products.parts_order > 0 && n >= OrderOf<T>(tuning.products.parts_order);
   return parts ? Precision::kF16x3 : Precision::kHighest;
 }
 

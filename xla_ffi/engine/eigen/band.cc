@@ -83,7 +83,7 @@ class BandReduction {
         tiles_(matrix.tiles),
         rank_(matrix.rank),
         alone_(tiles_.ranks() == 1),
-        block_(context.device.tuning().triangle_columns),
+        block_(context.device.tuning().eigen.triangle_columns),
         n_(tiles_.columns()),
         b_(tiles_.width()),
         ldb_(BandRows(tiles_)),

@@ -11,8 +11,8 @@
 //
 // Each rank has whole columns of M, both triangles. So Y = M V is one product with its columns, and
 // ranks exchange rows of Y instead of summing over ranks. That takes 2 n^3 operations. A single
-// rank works on the lower triangle only, in blocks of Tuning::triangle_columns columns: 4/3 n^3
-// operations, in products half as large.
+// rank works on the lower triangle only, in blocks of Tuning::Eigen::triangle_columns columns: 4/3
+// n^3 operations, in products half as large.
 //
 // C. H. Bischof, B. Lang, X. Sun, "A framework for symmetric band reduction", ACM TOMS 26, 2000.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_BAND_H_

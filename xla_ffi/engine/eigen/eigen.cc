@@ -13,8 +13,8 @@
 namespace jaxmg {
 
 ChaseShape ChaseOf(int64_t n, const Tiles& tiles, const Tuning& tuning) {
-  const int64_t group = std::min(tuning.sweep_group, tiles.width());
-  return {n, tiles.width(), group, std::max(group, tuning.sweep_bundle), tiles.ranks()};
+  const int64_t group = std::min(tuning.eigen.sweep_group, tiles.width());
+  return {n, tiles.width(), group, std::max(group, tuning.eigen.sweep_bundle), tiles.ranks()};
 }
 
 namespace {
@@ -35,7 +35,8 @@ int64_t ElementsOf(int64_t bytes) {
 
 template <typename T>
 int64_t BandWidth(int64_t block, int64_t tile, const Tuning& tuning) {
-  const int64_t most = sizeof(T) == 16 ? tuning.band_width_complex128 : tuning.band_width;
+  const int64_t most =
+      sizeof(T) == 16 ? tuning.eigen.band_width_complex128 : tuning.eigen.band_width;
   return Tiles::EvenWidth(block, tile > 0 ? std::min(tile, most) : most);
 }
 

@@ -12,11 +12,11 @@ namespace {
 template <typename T>
 bool Spreads(const Sizes& sizes, bool vectors, const Ranks& ranks) {
   const Tuning& tuning = ranks.tuning;
-  const int64_t alone = vectors ? tuning.stages_alone : tuning.stages_alone_values;
+  const int64_t alone = vectors ? tuning.eigen.stages_alone : tuning.eigen.stages_alone_values;
   const int64_t from = ranks.size == 1 ? alone
-                       : kIsComplex<T> ? tuning.spread_complex
-                       : vectors       ? tuning.spread_eigen
-                                       : tuning.spread_values;
+                       : kIsComplex<T> ? tuning.eigen.spread_complex
+                       : vectors       ? tuning.eigen.spread
+                                       : tuning.eigen.spread_values;
   return from > 0 && sizes.n >= from;
 }
 
@@ -43,7 +43,8 @@ EigenproblemSpace<T>::EigenproblemSpace(const Sizes& sizes, bool vectors, const 
     this->host_bytes = space.host_bytes;
   } else if (ranks.rank == kRoot) {
     const Tuning& tuning = ranks.tuning;
-    const double matrices = vectors ? tuning.syevd_matrices : tuning.syevd_value_matrices;
+    const double matrices =
+        vectors ? tuning.eigen.syevd_matrices : tuning.eigen.syevd_value_matrices;
     this->solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
     this->gathered = this->Reserve(std::max(n * n, least));
   }

@@ -12,17 +12,17 @@ template <typename T>
 Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
   const Precision chosen = ChosenPrecision<T>(requested, n, tuning);
   if (chosen != Precision::kF16x3) return chosen;
-  return tuning.scales_products ? Precision::kScaledF16x3 : Precision::kBf16x6;
+  return tuning.products.scales ? Precision::kScaledF16x3 : Precision::kBf16x6;
 }
 
 // Returns the order up to which one rank factors a matrix as a single tile.
 template <typename T>
 int64_t WholeOrder(const Tuning& tuning) {
   if (std::is_same_v<T, float>) {
-    return std::max(tuning.whole_lu_order, tuning.whole_lu_order_float32);
+    return std::max(tuning.lu.whole_order, tuning.lu.whole_order_float32);
   }
   constexpr bool kSlower = kIsComplex<T> && sizeof(Real<T>) == sizeof(double);
-  return kSlower ? OrderOf<T>(tuning.whole_lu_order) : tuning.whole_lu_order;
+  return kSlower ? OrderOf<T>(tuning.lu.whole_order) : tuning.lu.whole_order;
 }
 
 // Returns the tile width for a system that is solved only once, if the caller names none; 0 for the
@@ -33,13 +33,13 @@ int64_t WidthToSolve(const Sizes& sizes, const Ranks& ranks) {
   if (ranks.size > 1) {
     if (GathersToSolve<T>(sizes, ranks)) return 0;
     const int64_t width = DefaultTileWidth(sizes.block, ranks.size, tuning);
-    if (sizes.n < OrderOf<T>(tuning.quarter_lu_order)) {
+    if (sizes.n < OrderOf<T>(tuning.lu.quarter_order)) {
       return std::min(width, tuning.usual_tile / 4);
     }
-    if (sizes.n < OrderOf<T>(tuning.half_lu_order)) return std::min(width, tuning.usual_tile / 2);
+    if (sizes.n < OrderOf<T>(tuning.lu.half_order)) return std::min(width, tuning.usual_tile / 2);
     return 0;
   }
-  const int64_t wide = OrderOf<T>(tuning.wide_lu_order);
+  const int64_t wide = OrderOf<T>(tuning.lu.wide_order);
   const bool widens = wide > 0 && sizes.n >= wide && sizeof(Real<T>) == sizeof(double);
   return widens ? 2 * tuning.usual_tile : 0;
 }

@@ -260,8 +260,8 @@ class LuFactorization {
 // Returns the number of elements of workspace of SwapLower.
 template <typename T>
 int64_t SwapRoom(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-  if (tuning.swap_bytes == 0 || tiles.nonempty() < 2) return 0;
-  return std::max(rows, std::min<int64_t>(tuning.swap_bytes / sizeof(T), rows * tiles.width()));
+  if (tuning.lu.swap_bytes == 0 || tiles.nonempty() < 2) return 0;
+  return std::max(rows, std::min<int64_t>(tuning.lu.swap_bytes / sizeof(T), rows * tiles.width()));
 }
 
 // Applies the interchanges of all later panels to each tile column of L.

@@ -37,7 +37,7 @@ namespace jaxmg {
 // Returns whether a single rank inverts the factors of a matrix of this order as a whole, out of
 // place.
 inline bool InvertsWhole(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-  return tiles.ranks() == 1 && rows <= tuning.whole_inverse_order;
+  return tiles.ranks() == 1 && rows <= tuning.lu.whole_inverse_order;
 }
 
 // Returns the number of elements of workspace: a matrix; or two tile columns, a row of this rank's

@@ -17,7 +17,7 @@ bool IsUpper(const Triangle& triangle) { return triangle.uplo == Uplo::kUpper; }
 // tile for a few right-hand sides. For more right-hand sides the launch would read R several times.
 template <typename T>
 bool SolvesAtOnce(const RankContext& context, const Matrix<T>& matrix, int64_t count) {
-  const int64_t most = context.device.tuning().right_hand_sides_at_once;
+  const int64_t most = context.device.tuning().lu.right_hand_sides_at_once;
   return matrix.IsOneTile() || (matrix.tiles.ranks() == 1 && matrix.rows > 0 && count <= most);
 }
 

@@ -25,8 +25,8 @@ int64_t CountOf(const Sizes& sizes) { return std::min(sizes.m, sizes.n); }
 Tiles QrTiles(const Sizes& sizes, const Ranks& ranks) {
   Sizes own = sizes;
   const Tuning& tuning = ranks.tuning;
-  const bool narrow = ranks.size > 1 && std::max(sizes.m, sizes.n) < tuning.qr_wide_order;
-  const int64_t widest = narrow ? tuning.qr_tile / 2 : tuning.qr_tile;
+  const bool narrow = ranks.size > 1 && std::max(sizes.m, sizes.n) < tuning.qr.wide_order;
+  const int64_t widest = narrow ? tuning.qr.tile / 2 : tuning.qr.tile;
   if (sizes.tile == 0 && widest > 0) {
     own.tile = std::min(widest, DefaultTileWidth(sizes.block, ranks.size, tuning));
   }

@@ -20,7 +20,7 @@ namespace jaxmg {
 // rows as columns.
 using System = Op;
 
-// Returns the tiles of a matrix to factor. Their width follows Tuning::qr_tile if the caller sets
+// Returns the tiles of a matrix to factor. Their width follows Tuning::Qr::tile if the caller sets
 // none.
 Tiles QrTiles(const Sizes& sizes, const Ranks& ranks);
 

@@ -23,7 +23,7 @@ class TallProducts {
 
   // Returns whether this rank computes the small results that all ranks need: every rank does, or
   // only the first one.
-  bool works() const { return !tuning_.small_on_one || comm_.rank() == kFirstRank; }
+  bool works() const { return !tuning_.qr.small_on_one || comm_.rank() == kFirstRank; }
 
   // Computes the lower triangle of G := X X^H + beta G, by groups of columns from their diagonal
   // block down. Doesn't use HERK, which is slow if X has many more columns than rows.
@@ -70,13 +70,13 @@ class TallProducts {
       return Block(first + begin * m + above, m, m - above, std::min(width, n - begin));
     };
     for (int owner = 0; owner < ranks; ++owner) {
-      const int adder = tuning_.small_on_one ? kFirstRank : owner;
+      const int adder = tuning_.qr.small_on_one ? kFirstRank : owner;
       if (adder != rank && part(data, owner).columns > 0) {
         JAXMG_RETURN_IF_ERROR(comm_.Send(kMain, adder, part(data, owner)));
       }
     }
     for (int owner = 0; owner < ranks; ++owner) {
-      const int adder = tuning_.small_on_one ? kFirstRank : owner;
+      const int adder = tuning_.qr.small_on_one ? kFirstRank : owner;
       const Bytes2D target = part(data, owner), source = part(received, owner);
       if (adder != rank || target.columns == 0) continue;
       for (int peer = 0; peer < ranks; ++peer) {
@@ -88,7 +88,7 @@ class TallProducts {
       }
     }
     JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, kMain));
-    if (tuning_.small_on_one) return Status::Ok();
+    if (tuning_.qr.small_on_one) return Status::Ok();
     if (part(data, rank).columns > 0) {
       JAXMG_RETURN_IF_ERROR(comm_.SendToAll(kMain, part(data, rank)));
     }
@@ -107,7 +107,7 @@ class TallProducts {
   }
   // Sends a matrix to all ranks if only the first rank works.
   Status Spread(int64_t m, int64_t n, T* data) {
-    return tuning_.small_on_one ? FromFirst(Block(data, m, m, n)) : Status::Ok();
+    return tuning_.qr.small_on_one ? FromFirst(Block(data, m, m, n)) : Status::Ok();
   }
 
  private:

@@ -11,7 +11,7 @@ namespace jaxmg {
 template <typename T>
 TallQrSpace<T>::TallQrSpace(const TallSizes& s, const Ranks& ranks) {
   const int64_t n = s.n, columns = s.with_b ? s.nrhs : 0;
-  const bool works = !ranks.tuning.small_on_one || ranks.rank == kFirstRank;
+  const bool works = !ranks.tuning.qr.small_on_one || ranks.rank == kFirstRank;
   const bool seminormal = s.with_b && !s.with_q;
   const int64_t stack_rows = StackRows(n, s.block, s.further, ranks.size);
   gram = Reserve<T>(n * n);

@@ -97,7 +97,7 @@ class TsqrProgram {
     return blas().ConjTranspose(kMain, p_.n, p_.n, r, p_.n, p_.l, p_.n);
   }
 
-  bool OnlyFirstWorks() const { return device_.tuning().small_on_one; }
+  bool OnlyFirstWorks() const { return device_.tuning().qr.small_on_one; }
 
   // Finds this rank's rows of Q2: in the stack, or received from the first rank.
   Status TakeMine() {

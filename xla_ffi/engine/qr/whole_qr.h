@@ -24,9 +24,9 @@ struct WholeQrSpace : RoutineSpace<T> {
 inline bool IsWholeQr(const TallSizes& sizes, int ranks, const Tuning& tuning) {
   constexpr int64_t kTall = 3;
   const int64_t rows = sizes.block * ranks;
-  const bool square = sizes.n <= tuning.whole_qr_columns && rows <= kTall * sizes.n;
+  const bool square = sizes.n <= tuning.qr.whole_columns && rows <= kTall * sizes.n;
   return !sizes.with_b && sizes.further == 0 &&
-         (square || rows * sizes.n <= tuning.whole_qr_elements);
+         (square || rows * sizes.n <= tuning.qr.whole_elements);
 }
 
 // TallQrRoutine for such a matrix. Workspace: WholeQrSpace.

@@ -15,7 +15,7 @@ GramFactorSpace<T>::GramFactorSpace(Pieces& pieces, const Sizes& sizes, const Ra
     : tiles(TilesOf(sizes, ranks.size, ranks.tuning)),
       factored(PotrfSpace<T>(sizes, ranks).factored) {
   const int64_t n = sizes.n;
-  order = std::min(tiles.width(), ranks.tuning.inverse_order);
+  order = std::min(tiles.width(), ranks.tuning.cholesky.inverse_order);
   int64_t elements = PotrfWorkspace<T>(factored, n, Precision::kHighest, ranks.tuning);
   if (ranks.size > 1) {
     elements = std::max({elements, SolveRowsWorkspace(tiles), tiles.width() * n});

@@ -24,7 +24,7 @@ struct WholeSvdSpace : RoutineSpace<T> {
 };
 
 // Returns whether one rank decomposes a matrix of this order.
-inline bool IsWholeSvd(int64_t n, const Tuning& tuning) { return n <= tuning.whole_svd_order; }
+inline bool IsWholeSvd(int64_t n, const Tuning& tuning) { return n <= tuning.svd.whole_order; }
 
 // A routine (routines.h). With `vectors`, as GesvdVectorsRoutine. Without, as GesvdRoutine with
 // wanted.s for its w, in ascending order.

@@ -17,7 +17,7 @@ constexpr size_t kAlignment = 256;  // of the parts of a workspace
 constexpr int64_t kLeastByLibrary = kLuColumns + 1;
 template <typename T>
 int64_t MostByLibrary(const Tuning& tuning) {
-  return sizeof(Real<T>) == 4 ? tuning.library_lu_order : tuning.library_lu_order_double;
+  return sizeof(Real<T>) == 4 ? tuning.lu.library_order : tuning.lu.library_order_double;
 }
 
 // Returns the number of rows that a block holds in registers, with this number of columns.

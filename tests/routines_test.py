@@ -128,7 +128,7 @@ def test_type_checkers_see_a_call_of_it(name):
 def test_a_rank_program_is_listed_and_has_a_test_on_host_devices(header):
     assert f'#include "{header}"' in text("xla_ffi/engine/routines.h")
     programs = re.findall(r"^Status (\w+Routine)\(", text(header), re.M)
-    tests = "".join(path.read_text() for path in (ROOT / "tests/cc").glob("*.[ch]*"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests/cc").rglob("*.[ch]*"))
     assert any(re.search(rf"\b{program}[<(]", tests) for program in programs)
 
 

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
-#include "tests/cc/tf32_device.h"
+#include "tests/cc/support/devices/tf32_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {

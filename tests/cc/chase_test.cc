@@ -7,12 +7,12 @@
 #include <memory>
 #include <string>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/chase_problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/recording_device.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/chase_problem.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/devices/recording_device.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

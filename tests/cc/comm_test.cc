@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/rendezvous.h"
 

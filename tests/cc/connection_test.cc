@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

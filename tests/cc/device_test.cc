@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/host/stacks/deal.h"
 

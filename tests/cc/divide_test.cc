@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/recording_device.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
-#include "tests/cc/tridiagonal.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/devices/recording_device.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
+#include "tests/cc/support/tridiagonal.h"
 #include "xla_ffi/engine/eigen/deflation.h"
 
 namespace jaxmg {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

@@ -4,9 +4,9 @@
 #include <complex>
 #include <vector>
 
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

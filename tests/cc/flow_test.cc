@@ -6,10 +6,10 @@
 #include <new>
 #include <vector>
 
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/recording_device.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/recording_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

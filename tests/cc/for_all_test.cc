@@ -8,10 +8,10 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/cc/distributed.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/distributed.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/device.h"
 
 namespace jaxmg::testing {

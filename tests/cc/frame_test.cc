@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/matrix_problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/recording_device.h"
-#include "tests/cc/routine_cases.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/devices/recording_device.h"
+#include "tests/cc/support/matrix_problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/routine_cases.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/engine/svd/whole_svd.h"
 
 namespace jaxmg {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "tests/cc/general_problem.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/general_problem.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

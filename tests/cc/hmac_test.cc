@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

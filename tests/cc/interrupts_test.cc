@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/base/floating_point.h"
 #include "xla_ffi/comm/rendezvous.h"
 #include "xla_ffi/engine/core/frame.h"

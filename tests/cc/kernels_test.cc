@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/host_cuda/kernels_by_dtype.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/host_cuda/kernels_by_dtype.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/device.h"
 
 namespace jaxmg {

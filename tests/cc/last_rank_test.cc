@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/comm/rendezvous.h"
 
 namespace jaxmg::testing {

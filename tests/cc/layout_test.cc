@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/engine/core/batches.h"
 #include "xla_ffi/layout/redistribution.h"
 #include "xla_ffi/layout/tiles.h"

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/general_problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/recording_device.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/devices/recording_device.h"
+#include "tests/cc/support/general_problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/engine/lu/getri.h"
 
 namespace jaxmg {

@@ -10,10 +10,10 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/host_cuda/cuda_types.h"
-#include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/host_cuda/cuda_types.h"
+#include "tests/cc/support/host_cuda/host_cuda.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/device.h"
 
 #pragma GCC diagnostic push

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg::mg {
 namespace {

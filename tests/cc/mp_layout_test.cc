@@ -5,8 +5,8 @@
 #include <complex>
 #include <vector>
 
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg::mp {
 namespace {

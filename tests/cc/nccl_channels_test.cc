@@ -11,9 +11,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/processes.h"
-#include "tests/cc/test_channel.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/processes.h"
+#include "tests/cc/support/test_channel.h"
 #include "xla_ffi/comm/staging.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/tunings.h"

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cc/host_cuda/cooperative.h"
-#include "tests/cc/host_cuda/cuda_types.h"
-#include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/host_cuda/cooperative.h"
+#include "tests/cc/support/host_cuda/cuda_types.h"
+#include "tests/cc/support/host_cuda/host_cuda.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/engine/routines.h"
 

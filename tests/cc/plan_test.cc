@@ -1,6 +1,6 @@
 #include "xla_ffi/engine/core/plan.h"
 
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

@@ -8,10 +8,10 @@
 #include <new>
 #include <vector>
 
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/routine_cases.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/routine_cases.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/lapack.h"
 
 namespace jaxmg {

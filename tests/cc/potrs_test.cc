@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/routine_cases.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/routine_cases.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/constants.h"
 
 namespace jaxmg {

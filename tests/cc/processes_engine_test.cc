@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/processes.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/test_channel.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/processes.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/test_channel.h"
 #include "xla_ffi/comm/processes/links/nccl_channels.h"
 #include "xla_ffi/engine/routines.h"
 

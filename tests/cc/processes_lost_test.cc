@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
-#include "tests/cc/processes.h"
+#include "tests/cc/support/processes.h"
 
 namespace jaxmg {
 namespace {

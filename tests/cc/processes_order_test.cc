@@ -1,6 +1,6 @@
 // Processes that make their calls in different orders get an error within a few seconds. It lists
 // the calls. If a rendezvous may still succeed, the processes wait.
-#include "tests/cc/processes.h"
+#include "tests/cc/support/processes.h"
 
 namespace jaxmg {
 namespace {

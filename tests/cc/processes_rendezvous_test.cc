@@ -2,7 +2,7 @@
 // within the limit, all others get an error that names the process and the reason.
 #include <csignal>
 
-#include "tests/cc/processes.h"
+#include "tests/cc/support/processes.h"
 #include "xla_ffi/comm/processes/rendezvous/rendezvous_registry.h"
 #include "xla_ffi/comm/rendezvous.h"
 

@@ -1,5 +1,5 @@
 // Ranks in several processes: messages, agreements, and their failures.
-#include "tests/cc/processes.h"
+#include "tests/cc/support/processes.h"
 
 #include <algorithm>
 #include <atomic>

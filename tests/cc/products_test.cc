@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/forwarding_blas.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/recording_device.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/devices/forwarding_blas.h"
+#include "tests/cc/support/devices/recording_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/engine/products/product.h"
 
 namespace jaxmg {

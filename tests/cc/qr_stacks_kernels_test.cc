@@ -10,9 +10,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "tests/cc/host_cuda/cuda_types.h"
-#include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/host_cuda/cuda_types.h"
+#include "tests/cc/support/host_cuda/host_cuda.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/stacks/stack_qr.h"

@@ -5,10 +5,10 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/device/host/device.h"
 

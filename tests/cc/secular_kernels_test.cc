@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/secular_problem.h"
+#include "tests/cc/support/host_cuda/host_cuda.h"
+#include "tests/cc/support/secular_problem.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/cc/secular_problem.h"
+#include "tests/cc/support/secular_problem.h"
 #include "xla_ffi/device/host/device.h"
 
 namespace jaxmg::testing {

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cc/processes.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/processes.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/processes/process_group.h"
 #include "xla_ffi/device/host/device.h"

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/host_cuda/host_cuda.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host/device.h"
 
 #pragma GCC diagnostic push

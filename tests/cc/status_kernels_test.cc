@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/host_cuda/kernels_by_dtype.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/host_cuda/kernels_by_dtype.h"
+#include "tests/cc/support/testing.h"
 #include "xla_ffi/device/cuda/kernels.h"
 #include "xla_ffi/device/host/device.h"
 

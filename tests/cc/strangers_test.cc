@@ -10,7 +10,7 @@
 #include <cstring>
 #include <random>
 
-#include "tests/cc/processes.h"
+#include "tests/cc/support/processes.h"
 #include "xla_ffi/comm/processes/connections/hmac.h"
 
 namespace jaxmg {

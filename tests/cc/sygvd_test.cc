@@ -7,11 +7,11 @@
 #include <limits>
 #include <vector>
 
-#include "tests/cc/async_device.h"
-#include "tests/cc/problem.h"
-#include "tests/cc/ranks.h"
-#include "tests/cc/reference_lapack.h"
-#include "tests/cc/testing.h"
+#include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/problem.h"
+#include "tests/cc/support/ranks.h"
+#include "tests/cc/support/reference_lapack.h"
+#include "tests/cc/support/testing.h"
 
 namespace jaxmg {
 namespace {

@@ -1,5 +1,5 @@
 // The harness runs the requested tests, and fails if no test matches.
-#include "tests/cc/testing.h"
+#include "tests/cc/support/testing.h"
 
 #include <string>
 #include <vector>

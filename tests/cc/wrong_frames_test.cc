@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/cc/processes.h"
+#include "tests/cc/support/processes.h"
 #include "xla_ffi/device/shared_memory.h"
 
 namespace jaxmg {

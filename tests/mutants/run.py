@@ -167,9 +167,9 @@ class Tree:
         return out
 
     def cc_test(self, name):
-        folder = self.folder / "tests/cc"
-        harness = {f"tests/cc/{p.name}" for p in folder.glob("*.cc") if "_test" not in p.name}
-        objects = self.compiled([f"tests/cc/{name}.cc", *sorted(harness)], "-Itests/cc/host_cuda")
+        harness = [f for f in self.files if re.match(r"tests/cc/support/.*\.cc$", f)]
+        sources = [f"tests/cc/{name}.cc", *harness]
+        objects = self.compiled(sources, "-Itests/cc/support/host_cuda")
         return self.link(self.folder / "out" / name, [*objects, *self.engine()])
 
     def plugin(self):

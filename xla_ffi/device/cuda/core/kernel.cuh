@@ -4,7 +4,7 @@
 
 #include "xla_ffi/device/cuda/core/scalars.cuh"
 
-#ifndef KERNEL  // kernels_test.cc defines it
+#ifndef KERNEL  // tests define it
 #define KERNEL extern "C" __global__ void
 #endif
 

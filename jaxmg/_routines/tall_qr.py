@@ -1,6 +1,7 @@
 """QR of a tall matrix that is sharded by rows, and small products related to it.
 
-The plugin computes the QR without moving a row (xla_ffi/engine/qr/tall_qr.h has the algorithms).
+The plugin computes the QR without moving a row (xla_ffi/engine/qr/tall/tall_qr.h has the
+algorithms).
 """
 
 import jax

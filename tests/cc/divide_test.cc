@@ -1,6 +1,6 @@
 // Divide and conquer on several ranks: LAPACK's kinds of tridiagonal matrices, every small order,
 // subsets of the eigenvectors, eigenvalues only, and problems that don't converge.
-#include "xla_ffi/engine/eigen/divide.h"
+#include "xla_ffi/engine/eigen/divide/divide.h"
 
 #include <cmath>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "tests/cc/support/reference_lapack.h"
 #include "tests/cc/support/testing.h"
 #include "tests/cc/support/tridiagonal.h"
-#include "xla_ffi/engine/eigen/deflation.h"
+#include "xla_ffi/engine/eigen/divide/deflation.h"
 
 namespace jaxmg {
 namespace {

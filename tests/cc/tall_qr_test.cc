@@ -1,5 +1,5 @@
 // QR of tall matrices, distributed by rows, on the host and on devices with streams.
-#include "xla_ffi/engine/qr/tall_qr.h"
+#include "xla_ffi/engine/qr/tall/tall_qr.h"
 
 #include <algorithm>
 #include <cmath>

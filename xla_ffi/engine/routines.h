@@ -27,7 +27,7 @@
 #include "xla_ffi/engine/products/product.h"
 #include "xla_ffi/engine/qr/gels.h"
 #include "xla_ffi/engine/qr/qr_factor.h"
-#include "xla_ffi/engine/qr/tall_qr.h"
+#include "xla_ffi/engine/qr/tall/tall_qr.h"
 #include "xla_ffi/engine/qr/whole_qr.h"
 #include "xla_ffi/engine/svd/gesvd.h"
 #include "xla_ffi/engine/svd/gesvd_vectors.h"

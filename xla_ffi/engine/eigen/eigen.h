@@ -17,7 +17,7 @@
 #include "xla_ffi/engine/core/outcome.h"
 #include "xla_ffi/engine/core/subset.h"
 #include "xla_ffi/engine/eigen/chase.h"
-#include "xla_ffi/engine/eigen/divide.h"
+#include "xla_ffi/engine/eigen/divide/divide.h"
 
 namespace jaxmg {
 

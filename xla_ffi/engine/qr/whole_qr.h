@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "xla_ffi/engine/qr/tall_qr.h"
+#include "xla_ffi/engine/qr/tall/tall_qr.h"
 
 namespace jaxmg {
 

@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/qr/tall_qr.h"
+#include "xla_ffi/engine/qr/tall/tall_qr.h"
 
 #include <complex>
 

@@ -12,8 +12,8 @@
 // Sources: Cuppen 1981; Gu and Eisenstat, A divide-and-conquer algorithm for the symmetric
 // tridiagonal eigenproblem, 1995 (the refined z, which makes U orthogonal); Rutter 1994 (deflation,
 // and grouping of columns); Li, LAPACK working note 89, 1993 (roots).
-#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_H_
-#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_H_
 
 #include <cstdint>
 
@@ -77,4 +77,4 @@ Status DivideAndConquer(const RankContext& context, int64_t n, int64_t block, R*
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_H_

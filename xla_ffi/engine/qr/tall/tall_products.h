@@ -1,7 +1,7 @@
 // Products of tall matrices that are distributed by rows, and sums over ranks of small matrices. A
 // rank's rows, read as column-major, are X (n x rows). Enqueued on kMain.
-#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_PRODUCTS_H_
-#define JAXMG_XLA_FFI_ENGINE_QR_TALL_PRODUCTS_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_PRODUCTS_H_
+#define JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_PRODUCTS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -124,4 +124,4 @@ class TallProducts {
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_PRODUCTS_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_PRODUCTS_H_

@@ -1,13 +1,13 @@
 // The arguments of divide and conquer, and its workspace.
-#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_SPACE_H_
-#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_SPACE_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_SPACE_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_SPACE_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "xla_ffi/engine/eigen/deflation.h"
-#include "xla_ffi/engine/eigen/divide.h"
-#include "xla_ffi/engine/eigen/divide_tree.h"
+#include "xla_ffi/engine/eigen/divide/deflation.h"
+#include "xla_ffi/engine/eigen/divide/divide.h"
+#include "xla_ffi/engine/eigen/divide/divide_tree.h"
 
 namespace jaxmg {
 
@@ -121,4 +121,4 @@ struct DivideProblem {
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_SPACE_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_SPACE_H_

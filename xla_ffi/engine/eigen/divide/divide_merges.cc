@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/eigen/divide_merges.h"
+#include "xla_ffi/engine/eigen/divide/divide_merges.h"
 
 #include <algorithm>
 #include <cmath>

@@ -25,13 +25,13 @@
 //
 // Flops over all ranks: m n^2 for the seminormal equations, 3 m n^2 for CholeskyQR2 (2 m n^2
 // without Q), 5 m n^2 with a shift, about 6 m n^2 for TSQR.
-#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_QR_H_
-#define JAXMG_XLA_FFI_ENGINE_QR_TALL_QR_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_QR_H_
+#define JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_QR_H_
 
 #include <cstdint>
 
 #include "xla_ffi/engine/core/frame.h"
-#include "xla_ffi/engine/qr/tall_space.h"
+#include "xla_ffi/engine/qr/tall/tall_space.h"
 
 namespace jaxmg {
 
@@ -58,4 +58,4 @@ Status TallQrRoutine(const RankContext& context, const TallQrProblem<T>& problem
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_QR_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_QR_H_

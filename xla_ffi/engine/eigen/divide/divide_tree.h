@@ -1,13 +1,13 @@
 // The tree of divide and conquer: where it tears a matrix, and which ranks own which parts.
-#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TREE_H_
-#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TREE_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_TREE_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_TREE_H_
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "xla_ffi/engine/eigen/deflation.h"
+#include "xla_ffi/engine/eigen/divide/deflation.h"
 
 namespace jaxmg {
 
@@ -77,4 +77,4 @@ class DivideTree {
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TREE_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_TREE_H_

@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/qr/tall_qr.h"
+#include "xla_ffi/engine/qr/tall/tall_qr.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "xla_ffi/engine/core/host_copy.h"
-#include "xla_ffi/engine/qr/tall_products.h"
-#include "xla_ffi/engine/qr/tsqr.h"
+#include "xla_ffi/engine/qr/tall/tall_products.h"
+#include "xla_ffi/engine/qr/tall/tsqr.h"
 #include "xla_ffi/engine/qr/whole_qr.h"
 
 namespace jaxmg {

@@ -7,13 +7,13 @@
 //
 // All steps work on conj(A). The conjugate transposes that convert results back to row form also
 // undo the conjugation.
-#ifndef JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
-#define JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_TSQR_H_
+#define JAXMG_XLA_FFI_ENGINE_QR_TALL_TSQR_H_
 
 #include <cstdint>
 
 #include "xla_ffi/engine/core/workspace.h"
-#include "xla_ffi/engine/qr/tall_products.h"
+#include "xla_ffi/engine/qr/tall/tall_products.h"
 
 namespace jaxmg {
 
@@ -57,4 +57,4 @@ Status Tsqr(const RankContext& context, const TsqrProblem<T>& problem, const Tsq
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_QR_TSQR_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_TSQR_H_

@@ -1,6 +1,6 @@
 // Deflation: determines which columns take part in a merge of divide and conquer.
-#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DEFLATION_H_
-#define JAXMG_XLA_FFI_ENGINE_EIGEN_DEFLATION_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DEFLATION_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DEFLATION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -55,4 +55,4 @@ Deflation<R> Deflate(int64_t n, int64_t split, R rho, const R* d, const R* z,
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DEFLATION_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DEFLATION_H_

@@ -1,6 +1,6 @@
 // The workspace of QR of tall matrices (tall_qr.h).
-#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_SPACE_H_
-#define JAXMG_XLA_FFI_ENGINE_QR_TALL_SPACE_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_SPACE_H_
+#define JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_SPACE_H_
 
 #include <cstdint>
 
@@ -60,4 +60,4 @@ struct TallQrSpace {
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_SPACE_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_QR_TALL_TALL_SPACE_H_

@@ -1,13 +1,13 @@
-#include "xla_ffi/engine/eigen/divide.h"
+#include "xla_ffi/engine/eigen/divide/divide.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "xla_ffi/engine/eigen/divide_merges.h"
-#include "xla_ffi/engine/eigen/divide_space.h"
-#include "xla_ffi/engine/eigen/divide_tree.h"
-#include "xla_ffi/engine/eigen/tridiagonal_leaf.h"
+#include "xla_ffi/engine/eigen/divide/divide_merges.h"
+#include "xla_ffi/engine/eigen/divide/divide_space.h"
+#include "xla_ffi/engine/eigen/divide/divide_tree.h"
+#include "xla_ffi/engine/eigen/divide/tridiagonal_leaf.h"
 
 namespace jaxmg {
 namespace {

@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/eigen/deflation.h"
+#include "xla_ffi/engine/eigen/divide/deflation.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/qr/tsqr.h"
+#include "xla_ffi/engine/qr/tall/tsqr.h"
 
 #include <algorithm>
 #include <complex>

@@ -1,11 +1,11 @@
 // The merges of divide and conquer.
-#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_MERGES_H_
-#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_MERGES_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_MERGES_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_MERGES_H_
 
 #include <vector>
 
-#include "xla_ffi/engine/eigen/divide_space.h"
-#include "xla_ffi/engine/eigen/divide_tree.h"
+#include "xla_ffi/engine/eigen/divide/divide_space.h"
+#include "xla_ffi/engine/eigen/divide/divide_tree.h"
 
 namespace jaxmg {
 
@@ -19,4 +19,4 @@ Status MergeLevel(const DivideProblem<R>& problem, std::vector<Merge<R>>& merges
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_MERGES_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_DIVIDE_MERGES_H_

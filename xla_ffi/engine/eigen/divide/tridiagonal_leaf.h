@@ -1,6 +1,6 @@
 // The eigenproblem of a small symmetric tridiagonal matrix, on the host.
-#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_TRIDIAGONAL_LEAF_H_
-#define JAXMG_XLA_FFI_ENGINE_EIGEN_TRIDIAGONAL_LEAF_H_
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TRIDIAGONAL_LEAF_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TRIDIAGONAL_LEAF_H_
 
 #include <cstdint>
 
@@ -16,4 +16,4 @@ bool SolveLeaf(int64_t n, R* d, R* e, int64_t rows, R* q, int64_t ldq, int sweep
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_TRIDIAGONAL_LEAF_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TRIDIAGONAL_LEAF_H_

@@ -1,10 +1,10 @@
-#include "xla_ffi/engine/qr/tall_space.h"
+#include "xla_ffi/engine/qr/tall/tall_space.h"
 
 #include <algorithm>
 #include <complex>
 
-#include "xla_ffi/engine/qr/tall_products.h"
-#include "xla_ffi/engine/qr/tsqr.h"
+#include "xla_ffi/engine/qr/tall/tall_products.h"
+#include "xla_ffi/engine/qr/tall/tsqr.h"
 
 namespace jaxmg {
 

@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/eigen/tridiagonal_leaf.h"
+#include "xla_ffi/engine/eigen/divide/tridiagonal_leaf.h"
 
 #include <algorithm>
 #include <cmath>

@@ -30,8 +30,10 @@ def main():
     finally:
         config.plugins.on_shutdown()
     shutil.copy(iframe_worker, folder / "assets/iframe-worker.js")
+    # The theme's own links to the server's root, where the site may not be.
+    shutil.copy(pathlib.Path(config.docs_dir) / "404.html", folder)
     # These are for a server, and the site needs none.
-    for name in ("404.html", "sitemap.xml", "sitemap.xml.gz"):
+    for name in ("sitemap.xml", "sitemap.xml.gz"):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -50,11 +50,16 @@ _CODE_OR_LINK = re.compile(
     r"(?P<code>^```.*?^```|`+[^`]+`+(?!\]\())|(?P<text>!?\[[^\[\]]*\])\((?P<target>[^()\s]+)\)",
     re.M | re.S,
 )
+# Comments around a part of a page that the site shows in another form: (begin, end, its class).
+_BOXES = (
+    ("cards", "end of cards", "grid cards"),
+    ("first screen", "end of first screen", "first-screen"),
+)
 _log = logging.getLogger("mkdocs.hooks.docs")
 
 
 def on_config(config):
-    """States the version at the top and at the bottom of each page."""
+    """States the version at the top and at the bottom of each page, and on the home page."""
     root = pathlib.Path(_root(config))
     names = dict(re.findall(r'^(VERSION|URL) = "(.+)"$', (root / "version.bzl").read_text(), re.M))
     version = names["VERSION"]
@@ -63,6 +68,10 @@ def on_config(config):
     )
     state = f"of {release[1]}" if release else "not released yet"
     config.site_name = f"jaxmg {version}"
+    config.extra["version_line"] = (
+        f"Version {version}, {state} · [Changes](changelog.md) · [Repository]({names['URL']}) · "
+        "[BibTeX](faq.md#how-do-i-cite-it) · Apache-2.0"
+    )
     config.copyright = (
         f"These pages describe jaxmg {version}, {state}. Apache-2.0. "
         f'<a href="{names["URL"]}">Source and issues</a>'
@@ -113,9 +122,18 @@ def on_page_markdown(markdown, page, config, files):
         relative = os.path.relpath(file.src_uri, os.path.dirname(page.file.src_uri) or ".")
         link = f"{text}({relative}{hash_}{anchor})"
         # A picture is as wide as the text; a click opens it in full size.
-        return f"[{link}]({relative})" if text.startswith("!") else link
+        picture = text.startswith("!") and not path.endswith(".svg")  # a badge is a link itself
+        return f"[{link}]({relative})" if picture else link
 
-    return _CODE_OR_LINK.sub(on_site, markdown)
+    markdown = _CODE_OR_LINK.sub(on_site, markdown)
+    for begin, end, class_ in _BOXES:
+        box = f'<div class="{class_}" markdown>'
+        markdown = markdown.replace(f"<!-- {begin} -->", box).replace(f"<!-- {end} -->", "</div>")
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]  # for width
+        start = "## Where to start"
+        markdown = markdown.replace(start, f"{config.extra['version_line']}\n\n{start}")
+    return markdown
 
 
 @event_priority(-50)  # after the search has written its index, before it is made to work offline

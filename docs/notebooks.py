@@ -24,6 +24,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
 NOTEBOOKS = "examples/*.ipynb"
+COLAB = "https://colab.research.google.com/github/jaxmg/jaxmg/blob/main/examples"
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -132,7 +133,9 @@ def page(path):
             pictures[file] = picture
             parts.append(f'<p><img alt="{heading}: the figure of this cell" src="{file}"></p>')
     link = f'This page is a notebook, with the outputs of a run: <a href="{name}.ipynb" download>'
-    parts.insert(1, f"{link}download it</a>, or open `examples/{name}.ipynb` of a checkout.")
+    badge = '<img alt="Open in Colab" class="badge" src="../pictures/colab.svg">'
+    parts.insert(1, f'<a href="{COLAB}/{name}.ipynb">{badge}</a>')
+    parts.insert(2, f"{link}download it</a>, or open `examples/{name}.ipynb` of a checkout.")
     return "\n\n".join(parts) + "\n", pictures
 
 

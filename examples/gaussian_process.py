@@ -262,7 +262,8 @@ def draw(heights, x, y, theta, steps, model, predictions):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shape, size = ((1, 2), (10, 4)) if heights is None else ((2, 2), (10, 8))
+    plt.rc("font", size=13)  # for phones
+    shape, size = ((1, 2), (8.6, 4.2)) if heights is None else ((2, 2), (8.6, 7.4))
     figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", facecolor="white")
     *others, last = axes.flat
     if heights is None:

@@ -282,8 +282,9 @@ def draw(path, results):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.rc("font", size=13)  # for phones
     figure, axes = plt.subplots(
-        2, len(results), figsize=(5 * len(results), 6.5), layout="constrained", sharex=True,
+        2, len(results), figsize=(4.4 * len(results), 7), layout="constrained", sharex=True,
         squeeze=False, facecolor="white",
     )  # fmt: skip
     for (above, below), (name, (history, exact)) in zip(axes.T, results.items(), strict=True):
@@ -294,7 +295,7 @@ def draw(path, results):
         above.set(title=f"{name} of {shape} spins", ylabel="energy a spin")
         above.legend()
         below.semilogy(steps, abs(history / exact - 1))
-        below.axhline(LIMIT, color="tab:red", linestyle=":", label=f"limit, for {LAST} steps' mean")
+        below.axhline(LIMIT, color="tab:red", linestyle=":", label=f"limit of the mean of {LAST}")
         below.set(xlabel="step", ylabel="relative error")
         below.legend()
         for axis in (above, below):

@@ -233,7 +233,8 @@ def draw(path, losses):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained", facecolor="white")
+    plt.rc("font", size=13)  # for phones
+    figure, axis = plt.subplots(figsize=(6, 4.2), layout="constrained", facecolor="white")
     for (name, values), style in zip(losses.items(), ("-", "-", "--"), strict=True):
         axis.plot(range(1, len(values) + 1), values, style, label=name)
     axis.set(xlabel="step", ylabel="bits a byte, other text")

@@ -128,11 +128,13 @@ def draw(x, digits, variances, components):
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    figure = plt.figure(figsize=(13, 4))
-    parts = figure.subfigures(1, 3, width_ratios=[1.2, 1, 1.1])
+    plt.rc("font", size=13)  # for phones
+    figure = plt.figure(figsize=(8.6, 8), layout="constrained")
+    top, below = figure.subfigures(2, 1)
+    parts = [top, *below.subfigures(1, 2)]
     for i, axes in enumerate(parts[0].subplots(2, 4).flat):
         axes.imshow(np.asarray(components[i]).reshape(8, 8), cmap="RdBu", vmin=-0.4, vmax=0.4)
-        axes.set_title(f"component {i + 1}", fontsize=8)
+        axes.set_title(f"component {i + 1}", fontsize=11)
         axes.set_axis_off()
     share = np.cumsum(variances) / np.sum(variances)
     axes = parts[1].subplots()

@@ -307,9 +307,12 @@ def draw(path, k, boundary, density, convergence):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(13, 4), layout="constrained", facecolor="white"
-    )
+    plt.rc("font", size=13)  # for phones
+    figure, axes = plt.subplot_mosaic(
+        [["field", "field"], ["section", "error"]],
+        figsize=(8.2, 8), height_ratios=[3, 2], layout="constrained", facecolor="white",
+    )  # fmt: skip
+    left, middle, right = axes["field"], axes["section"], axes["error"]
     side, edge = 300, 1.4 * abs(boundary.x).max()
     line = np.linspace(-edge, edge, side)
     x = np.stack(np.meshgrid(line, line), axis=2).reshape(-1, 2)
@@ -326,12 +329,12 @@ def draw(path, k, boundary, density, convergence):
     angles = np.linspace(-np.pi, np.pi, 1000)
     section = 2 * np.pi * abs(far_field(k, boundary, density[:, None], angles)) ** 2
     middle.plot(np.degrees(angles), 10 * np.log10(section))
-    middle.set(title="scattering cross-section, dB", xlabel="degrees off the wave's direction")
+    middle.set(title="scattering cross-section", xlabel="degrees off the wave", ylabel="dB")
     middle.set(xlim=(-180, 180), xticks=range(-180, 181, 90))
     middle.grid(alpha=0.3)
 
     right.semilogy(*convergence, marker="o")
-    right.set(title="relative error of a far field", xlabel="points on each obstacle")
+    right.set(title="a far field", xlabel="points on each obstacle", ylabel="relative error")
     right.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
     print(path)

@@ -211,7 +211,8 @@ def draw(path, losses):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained", facecolor="white")
+    plt.rc("font", size=13)  # for phones
+    figure, axis = plt.subplots(figsize=(6, 4.2), layout="constrained", facecolor="white")
     for name, values in losses.items():
         axis.semilogy(range(1, len(values) + 1), values, label=name)
     axis.set(xlabel="step", ylabel="mean squared error, other images")

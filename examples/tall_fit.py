@@ -150,7 +150,8 @@ def draw(heights, fit):
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    plt.rc("font", size=13)  # for phones
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.6), layout="constrained")
     limit = np.abs(heights).max()
     for each, values, title in zip(
         axes,
@@ -161,7 +162,7 @@ def draw(heights, fit):
         image = each.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
         each.set_title(title)
         each.set_axis_off()
-    figure.colorbar(image, ax=axes)
+    figure.colorbar(image, ax=axes, label="m")
     return figure
 
 

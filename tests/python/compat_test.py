@@ -2,14 +2,17 @@
 
 import importlib
 import inspect
+import os
 import pkgutil
+import subprocess
+import sys
 
 import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, get_abstract_mesh
+from jax.sharding import AxisType, NamedSharding, get_abstract_mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -153,6 +156,55 @@ def test_1_4_1_global_contract(suffix):
         np.testing.assert_allclose(logdet, np.linalg.slogdet(_MATRIX)[1], rtol=1e-12)
         cases.check_syevd(_MATRIX, w, v)
         np.testing.assert_allclose(alone, w, rtol=1e-12)
+
+
+@cases.kinds
+@pytest.mark.parametrize("spec", [("r",), ("r", None), (None, "c"), ("r", "c")], ids=str)
+def test_1_4_1_calls(spec, kind):
+    """Positional arguments as in 1.4.1, for each way to shard A there."""
+    mesh, specs = cases.grid(kind), P(*spec)
+    a = jax.device_put(_MATRIX, NamedSharding(mesh, specs))
+
+    x, status = jaxmg.potrs(a, _B, 3, mesh, specs, return_status=True, pad=True, donate=False)
+    cases.check_potrs(_MATRIX, x, _B)
+    assert status == 0
+    w, v = jaxmg.syevd(a, 3, mesh, in_specs=specs, return_eigenvectors=True, donate=False)
+    cases.check_syevd(_MATRIX, w, v)
+    cases.check_potrs(_MATRIX, jaxmg.lu_solve(a, _B, 3, mesh, specs, donate=False), _B)
+    cases.check_potrs(_MATRIX, jaxmg.least_squares(a, _B, 3, mesh, specs, donate=False), _B)
+    q, r = jaxmg.qr(a, 3, mesh, in_specs=specs, donate=False)
+    np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), _MATRIX, atol=1e-12)
+
+
+def test_1_4_1_status_by_index():
+    """jnp.ravel(status)[0] reads a scalar status and one of shape (1,)."""
+    mesh, specs = cases.line(2), P("r", None)
+    a = cases.shard(_MATRIX, mesh, "r", None)
+    scalars = (
+        jaxmg.potrs(a, _B, 3, mesh, specs, return_status=True)[-1],
+        jaxmg.syevd(a, 3, mesh, specs, return_status=True)[-1],
+        jaxmg.lu_solve(a, _B, 3, mesh, specs, return_status=True)[-1],
+        jaxmg.least_squares(a, _B, 3, mesh, specs, return_status=True)[-1],
+        jaxmg.qr(a, 3, mesh, specs, return_status=True)[-1],
+    )
+    for status in scalars:
+        with pytest.raises(IndexError, match="Too many indices"):
+            status[0]
+    vectors = (
+        jaxmg.gesvd(a, 3, mesh, specs, return_status=True)[-1],
+        jaxmg.polar(a, 3, mesh, specs, return_status=True)[-1],
+    )
+    assert all(status.shape == (1,) for status in vectors)
+    assert all(jnp.ravel(status)[0] == 0 for status in (*scalars, *vectors))
+
+
+def test_x64_is_left_alone():
+    program = "import jax, jaxmg; print(jax.config.jax_enable_x64)"
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_ENABLE_X64"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"
 
 
 def test_potri_shardmap_ctx_takes_global_arrays():

@@ -14,7 +14,7 @@ WORDS = {
     "faq.html#what-does-jaxmg-not-do": """
         sparse, csr, banded, band matrix, toeplitz, circulant, tridiagonal, block diagonal,
         lobpcg, lanczos, arnoldi, eigsh, conjugate gradient, cg, gmres, krylov, iterative,
-        preconditioner, nonsymmetric eigenvalues, non-hermitian, unsymmetric, eig, eigvals,
+        preconditioner, nonsymmetric eigenvalues, nonhermitian, unsymmetric, eig, eigvals,
         schur, hessenberg, matrix multiplication, matmul, gemm, matrix product, integer,
         what jaxmg does, limitations, unsupported""",
     "faq.html#is-the-result-reproducible": """
@@ -41,6 +41,9 @@ WORDS = {
     "processes.html#starting-it": """
         kubernetes, k8s, jobset, slurm, srun, sbatch, openmpi, open mpi, mpirun, mpi4py,
         launcher, launch, torchrun, coordinator""",
+    "troubleshooting.html#before-anything-runs": """
+        import error, importerror, modulenotfounderror, no plugin, no gpu found, typeerror,
+        valueerror""",
     "troubleshooting.html#while-it-runs": "timeout, timed out, rendezvous, error message",
     "troubleshooting.html#it-hangs-on-cpu-devices": "hang, hangs, stuck, freeze, frozen, deadlock",
     "troubleshooting.html#it-ends-with-a-segmentation-fault": """
@@ -65,6 +68,10 @@ WORDS = {
         single gpu, one gpu, 1 gpu, small matrices, small matrix, speed vs jax, versus jax,
         compared, comparison""",
     "performance.html#the-first-call": "compile time, compilation, recompile, first call, warmup",
+    "api.html#potrs": "cholesky decomposition, cholesky factorization",
+    "api.html#lu": "lu decomposition, lu factorization, pivoting",
+    "api.html#qr": "qr decomposition, qr factorization",
+    "api.html#syevd": "eigendecomposition",
     "api.html#batches": "batch, batches, batched, batching, vmap, many matrices",
     "api.html#derivatives": """
         gradient, gradients, grad, derivative, derivatives, autodiff, differentiable,
@@ -75,9 +82,9 @@ WORDS = {
     "howto/least_squares.html#ridge": "ridge, regularization, tikhonov, damp",
     "howto/jax_linalg.html#functions": """
         pseudo inverse, pseudoinverse, pinv, moore-penrose, rank deficient, rank, null
-        space, orth, matrix square root, square root of a matrix, sqrtm, expm, logm, matrix
-        exponential, matrix logarithm, matrix function, matrix functions, funm, numpy,
-        scipy, drop-in""",
+        space, orth, inverse of a matrix, matrix square root, square root of a matrix,
+        sqrtm, expm, logm, matrix exponential, matrix logarithm, matrix function, matrix
+        functions, funm, numpy, scipy, drop-in""",
     "howto/jax_linalg.html#singular-values": """
         svd, singular values, singular value decomposition, svdvals, gesvd, pca, principal
         components, low rank, truncated, randomized svd""",
@@ -102,17 +109,18 @@ WORDS = {
     "howto/tile_width.html": "t_a, tile width, tile size",
     "howto/gaussian_process.html": """
         gaussian process, gaussian processes, gp, kernel, likelihood, marginal likelihood,
-        covariance, kriging""",
+        covariance, kriging, bayesian""",
     "howto/random_field.html": "random field, fft, power spectrum",
     "howto/variational_monte_carlo.html": """
-        vmc, variational monte carlo, minsr, stochastic reconfiguration, sampling, quantum""",
+        vmc, variational monte carlo, minsr, stochastic reconfiguration, sampling, quantum,
+        schrodinger""",
     "howto/variational_monte_carlo.html#with-netket": "netket, quantax",
     "howto/scattering.html": "scattering, boundary element, integral equation",
     "howto/hartree_fock.html": "generalized eigenvalue problem, hartree-fock, overlap matrix, dft",
     "howto/cpu_devices.html": "cpu, cpu devices, xla_flags, fake devices, without gpu",
     "migration.html": """
         1.4, 1.4.1, 0.0, 1.x, jaxmg 1.4, migration, migrate, migrating, upgrade, porting""",
-    "cuda.html#backends": "cusolver, cusolvermg, cusolvermp, backend, magma, slate",
+    "cuda.html#backends": "cusolver, cusolvermg, cusolvermp, backend, magma, slate, elpa",
     "install.html": "install, installation, pip, wheel, setup, requirements",
     "install.html#containers": "docker, container, apptainer",
     "install.html#conda": "conda, mamba, conda-forge",
@@ -128,7 +136,8 @@ WORDS = {
     "reference/factors.html#jaxmg.LUFactor.rcond": "rcond, reciprocal condition number",
     "security.html": """
         security, vulnerability, token, port, ports, secret, firewall, authentication""",
+    "glossary.html": "glossary, rank, terms",
     "contributing.html": """
-        contribute, contributing, build, building from source, compile from source, pull
-        request, add a routine, new routine, developer""",
+        contribute, contributing, build, building from source, from source, pull request,
+        add a routine, new routine, developer""",
 }

@@ -262,8 +262,8 @@ def draw(heights, x, y, theta, steps, model, predictions):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rc("font", size=13)  # for phones
-    shape, size = ((1, 2), (8.6, 4.2)) if heights is None else ((2, 2), (8.6, 7.4))
+    plt.rc("font", size=15)  # for phones
+    shape, size = ((1, 2), (9, 4.4)) if heights is None else ((2, 2), (9, 8.4))
     figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", facecolor="white")
     *others, last = axes.flat
     if heights is None:
@@ -273,9 +273,9 @@ def draw(heights, x, y, theta, steps, model, predictions):
     last.plot(-np.array(steps), marker=".", label="optax")
     if model:
         likelihood = model.log_marginal_likelihood_value_
-        last.axhline(likelihood, color="k", linestyle=":", label="scikit-learn's maximum")
-    last.set(title="the fit", xlabel="step", ylabel="log marginal likelihood")
-    last.legend()
+        last.axhline(likelihood, color="k", linestyle=":", label="scikit-learn's")
+    last.set(title="the fit", xlabel="step", ylabel="log likelihood")
+    last.legend(fontsize=11)
     last.grid(alpha=0.3)
     return figure
 

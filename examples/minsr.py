@@ -282,9 +282,9 @@ def draw(path, results):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rc("font", size=13)  # for phones
+    plt.rc("font", size=15)  # for phones
     figure, axes = plt.subplots(
-        2, len(results), figsize=(4.4 * len(results), 7), layout="constrained", sharex=True,
+        2, len(results), figsize=(4.6 * len(results), 7.6), layout="constrained", sharex=True,
         squeeze=False, facecolor="white",
     )  # fmt: skip
     for (above, below), (name, (history, exact)) in zip(axes.T, results.items(), strict=True):

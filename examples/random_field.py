@@ -230,8 +230,8 @@ def draw(path, field, bands, pixels, data, theta, deviations):
     import matplotlib.pyplot as plt
 
     n, (k, measured, modes) = len(field), bands
-    plt.rc("font", size=13)  # for phones
-    figure, axes = plt.subplots(2, 2, figsize=(8.8, 7.6), layout="constrained", facecolor="white")
+    plt.rc("font", size=15)  # for phones
+    figure, axes = plt.subplots(2, 2, figsize=(9.2, 8.6), layout="constrained", facecolor="white")
     plane = np.asarray(field[0])
     for axis, side, title in (
         (axes[0, 0], n, "a plane of the field"),
@@ -264,7 +264,7 @@ def draw(path, field, bands, pixels, data, theta, deviations):
     below = np.array(likelihood) - np.max(likelihood)
     # The first three contours hold 68, 95 and 99.7 % of a two-dimensional normal distribution.
     filled = axis.contourf(x, y, below, [-40, -20, -10, -5.9, -3.1, -1.15, 0], cmap="Blues")
-    figure.colorbar(filled, ax=axis, label="log-likelihood, 0 at its maximum")
+    figure.colorbar(filled, ax=axis, label="log-likelihood")
     axis.plot(*TRUTH, "*", color="gold", markeredgecolor="k", markersize=16, label="truth")
     axis.errorbar(*theta, *deviations[::-1], fmt="o", color="tab:red", label="fit by gradients")
     axis.set(xlabel=NAMES[0], ylabel=NAMES[1], title="likelihood of the pixels")

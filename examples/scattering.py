@@ -307,10 +307,10 @@ def draw(path, k, boundary, density, convergence):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rc("font", size=13)  # for phones
+    plt.rc("font", size=15)  # for phones
     figure, axes = plt.subplot_mosaic(
         [["field", "field"], ["section", "error"]],
-        figsize=(8.2, 8), height_ratios=[3, 2], layout="constrained", facecolor="white",
+        figsize=(8.2, 10), height_ratios=[9, 5], layout="constrained", facecolor="white",
     )  # fmt: skip
     left, middle, right = axes["field"], axes["section"], axes["error"]
     side, edge = 300, 1.4 * abs(boundary.x).max()

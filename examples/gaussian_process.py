@@ -300,13 +300,13 @@ def draw_terrain(figure, axes, heights, x, y, theta):
     span = np.quantile(heights, [0.005, 0.995])
     pictures = (
         ("the terrain", heights[::EVERY, ::EVERY], "terrain", span, "height, m"),
-        (f"from {len(x)} heights (dots)", mean.reshape(rows.shape), "terrain", span, "height, m"),
+        (f"from {len(x)} heights", mean.reshape(rows.shape), "terrain", span, "height, m"),
         ("standard deviation", deviation.reshape(rows.shape), "viridis", (0, None), "m"),
     )
     for axis, (title, values, colours, limits, label) in zip(axes, pictures, strict=True):
         image = axis.imshow(values, extent=extent, cmap=colours, clim=limits)
         axis.set(title=title, xlabel="km", ylabel="km")
-        figure.colorbar(image, ax=axis, label=label)
+        figure.colorbar(image, ax=axis, label=label, shrink=0.75)
     axes[1].plot(*x.T, "k.", markersize=2)
     axes[1].set(xlim=axes[0].get_xlim(), ylim=axes[0].get_ylim())
 

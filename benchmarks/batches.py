@@ -31,10 +31,13 @@ from absl.flags import argparse_flags
 from jax.sharding import Mesh
 
 import jaxmg
-from jaxmg._call import plugins
-from jaxmg._factors import scaling
-from jaxmg._stacks import cholesky, eigh, lu, native, polar, qr
-from jaxmg._transform import at_once
+from jaxmg._cholesky import stacks as cholesky_stacks
+from jaxmg._eigen import stacks as eigen_stacks
+from jaxmg._lu import stacks as lu_stacks
+from jaxmg._plugin import plugins
+from jaxmg._qr import stacks as qr_stacks
+from jaxmg._stacks import native, scaling
+from jaxmg._svd import polar_stacks
 
 SLOW, REPEATS, MOST = 1.0, 5, 4096
 _product = functools.partial(jnp.matmul, precision="highest")
@@ -240,7 +243,7 @@ def _invert_definite(a):
 
 
 def _invert_by_plugin(a):
-    return at_once.invert_by_plugin(native.factor_cholesky(a, upper=True))
+    return cholesky_stacks.invert_by_plugin(native.factor_cholesky(a, upper=True))
 
 
 def _solve_by_plugin(a, b):
@@ -288,7 +291,7 @@ ROUTINES = {
     "qr": (
         "any",
         {
-            "blocked": qr.reduced,
+            "blocked": qr_stacks.reduced,
             "turns": in_turn(jnp.linalg.qr),
             "ours": ours(_linalg.qr),
             "jax": jnp.linalg.qr,
@@ -298,8 +301,8 @@ ROUTINES = {
     "inv": (
         "any",
         {
-            "plugin": lu.inverse_by_plugin,
-            "small": lu.inverse_of_small,
+            "plugin": lu_stacks.inverse_by_plugin,
+            "small": lu_stacks.inverse_of_small,
             "turns": in_turn(jnp.linalg.inv),
             "ours": ours(_linalg.inv),
             "jax": jnp.linalg.inv,
@@ -309,8 +312,8 @@ ROUTINES = {
     "solve": (
         "any",
         {
-            "plugin": with_ones(lu.solve_by_plugin),
-            "small": with_ones(lu.solve_small),
+            "plugin": with_ones(lu_stacks.solve_by_plugin),
+            "small": with_ones(lu_stacks.solve_small),
             "turns": in_turn(with_ones(jnp.linalg.solve)),
             "ours": with_ones(lambda a, b: ours(lambda a, mesh: _linalg.solve(a, b, mesh=mesh))(a)),
             "jax": with_ones(jnp.linalg.solve),
@@ -321,7 +324,7 @@ ROUTINES = {
         "definite",
         {
             "jax": functools.partial(jnp.linalg.cholesky, symmetrize_input=False),
-            "plugin": cholesky.factor_by_plugin,
+            "plugin": cholesky_stacks.factor_by_plugin,
             "turns": in_turn(functools.partial(jnp.linalg.cholesky, symmetrize_input=False)),
             "ours": ours(_linalg.cholesky, symmetrize_input=False),
         },
@@ -348,7 +351,7 @@ ROUTINES = {
     "eigh": (
         "hermitian",
         {
-            "stages": eigh.decompose,
+            "stages": eigen_stacks.decompose,
             "jax": _eigh,
             "jacobi": _jacobi,
             "turns": in_turn(_eigh),
@@ -368,8 +371,8 @@ ROUTINES = {
     "svd": (
         "any",
         {
-            "polar": lambda a: polar.decompose(a, _eigh),
-            "polar stages": lambda a: polar.decompose(a, eigh.decompose),
+            "polar": lambda a: polar_stacks.decompose(a, _eigh),
+            "polar stages": lambda a: polar_stacks.decompose(a, eigen_stacks.decompose),
             "ours": ours(_linalg.svd, full_matrices=False),
             "QR": _algorithm("QR"),
             "JACOBI": _algorithm("JACOBI"),

@@ -162,7 +162,7 @@ def measure(args, libraries, n, dtype, routine):
             seconds, runs, results = _time(library, call, a)
             given, *first = (_wide(library.host(one[0])) for one in (a, *results))
         except Exception as failure:
-            line.append(f"{_of(library)} {type(failure).__name__} {str(failure)[:60]}")
+            line.append(f"{_way(library)} {type(failure).__name__} {str(failure)[:60]}")
             continue
         got, wanted = sides(given, *first)
         error = float(np.linalg.norm(got - wanted)) / float(np.linalg.norm(wanted))
@@ -170,13 +170,13 @@ def measure(args, libraries, n, dtype, routine):
             error /= max(1.0, float(np.linalg.cond(given)) / n)
         right = bool(error <= 10 * n * float(np.finfo(dtype).eps))
         good &= right
-        line.append(f"{_of(library)} {seconds * 1e3:.2f}" + ("" if right else f" ({error:.0e}!)"))
+        line.append(f"{_way(library)} {seconds * 1e3:.2f}" + ("" if right else f" ({error:.0e}!)"))
         origin = records.origin(
             library.name, records.python("benchmarks/batches_peers.py", sys.argv[1:])
         )
         origin["versions"] = origin["versions"] | library.versions
         record = {
-            "routine": routine, "way": _of(library), "dtype": dtype, "n": n, "batch": shape[0],
+            "routine": routine, "way": _way(library), "dtype": dtype, "n": n, "batch": shape[0],
             "seconds": seconds, "runs": runs, "error": error, **origin,
         }  # fmt: skip
         records.append(args.out, record)
@@ -188,7 +188,7 @@ def _wide(a):
     return a.astype("complex128" if a.dtype.kind == "c" else "float64")
 
 
-def _of(library):
+def _way(library):
     return type(library).__name__.lower()
 
 

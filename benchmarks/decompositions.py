@@ -39,7 +39,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._routines import polar, svd
+from jaxmg._svd import polar, svd
 
 
 def arguments(argv):

@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 40)
 SMALL_DTYPES = ("float64", "complex128")

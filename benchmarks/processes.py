@@ -46,7 +46,7 @@ def main(_):
     start = time.perf_counter()
     jax.block_until_ready(jaxmg.potri(a))
     seconds = time.perf_counter() - start
-    connections = jaxmg._call.plugins.load(devices[0].platform).connections()
+    connections = jaxmg._plugin.plugins.load(devices[0].platform).connections()
     about = {
         "processes": len({device.process_index for device in devices}),
         "ranks": len(devices),

@@ -39,8 +39,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._routines import iterations, of_stacks
-from jaxmg._transform import homes
+from jaxmg._trees import functions, homes, iterations
 
 SLOW = 5.0  # seconds of a run above which it isn't repeated
 EPSILON = 1e-4
@@ -127,7 +126,7 @@ def run(args, step, kind, count):
         jax.block_until_ready(compiled(*trees))
         runs.append(time.perf_counter() - start)
     matrices = [leaf.shape for leaf in trees[0]]
-    leaves = tuple(homes.Leaf.of(shape, "float32", spec, mesh) for shape in matrices)
+    leaves = tuple(homes.Leaf.make(shape, "float32", spec, mesh) for shape in matrices)
     balance = homes.deal(leaves, tuple(mesh.shape.items()), cost).balance
     about = {
         "matrices": len(matrices), "compile_seconds": compile_seconds, "error": off,
@@ -176,7 +175,7 @@ root_by_newton = functools.partial(iterations.root_by_newton, p=4, epsilon=EPSIL
 root_by_eigenvalues = functools.partial(iterations.root_by_eigenvalues, p=4, epsilon=EPSILON)
 
 
-def of_muon(_, x):
+def muon_error(_, x):
     """Returns how far the mean square of singular values is outside [0.3^2, 1.3^2], or their mean
     fourth power above 1.3^4, by the traces of the Gram matrix and of its square."""
     x = x if len(x) <= len(x.T) else x.T
@@ -186,11 +185,11 @@ def of_muon(_, x):
     return off.max()
 
 
-def of_soap(_, q):
+def soap_error(_, q):
     return jnp.abs(_product(q.T, q) - jnp.eye(len(q))).max()
 
 
-def of_shampoo(a, x):
+def shampoo_error(a, x):
     """Returns |X^4 (A + ridge) - 1|, estimated by a random vector."""
     v = jax.random.normal(jax.random.key(1), (len(a),), jnp.float32)
     largest = jax.lax.fori_loop(
@@ -209,7 +208,7 @@ class Step(tuple):
     limit = property(lambda self: self[5])
 
     @classmethod
-    def of(cls, make, ours, theirs, error, limit, cost=homes.operations):
+    def make(cls, make, ours, theirs, error, limit, cost=homes.operations):
         return cls((make, ours, theirs, error, cost, limit))
 
 
@@ -231,24 +230,26 @@ def _shampoo(a, mesh, specs, method):
 
 def _cost_of_pair(matrix):
     n = matrix.shape[-1]
-    return of_stacks.cost_of_pair(jax.ShapeDtypeStruct((n, 2 * n), matrix.dtype))
+    return functions.cost_of_pair(jax.ShapeDtypeStruct((n, 2 * n), matrix.dtype))
 
 
 STEPS = {
-    "muon": Step.of(momenta, _muon, orthogonal, of_muon, 0.0),
-    "soap": Step.of(statistics_and_bases, _soap, next_basis, of_soap, 1e-3, cost=_cost_of_pair),
-    "shampoo": Step.of(
+    "muon": Step.make(momenta, _muon, orthogonal, muon_error, 0.0),
+    "soap": Step.make(
+        statistics_and_bases, _soap, next_basis, soap_error, 1e-3, cost=_cost_of_pair
+    ),
+    "shampoo": Step.make(
         both_statistics,
         functools.partial(_shampoo, method="newton"),
         root_by_newton,
-        of_shampoo,
+        shampoo_error,
         1e-2,
     ),
-    "shampoo_eigh": Step.of(
+    "shampoo_eigh": Step.make(
         both_statistics,
         functools.partial(_shampoo, method="eigh"),
         root_by_eigenvalues,
-        of_shampoo,
+        shampoo_error,
         1e-1,
     ),
 }

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 try:
-    from jaxmg._call import plugins
+    from jaxmg._plugin import plugins
 except ImportError:  # an older version to compare with, whose package has no folders
     from jaxmg import _plugin as plugins
 

@@ -19,36 +19,35 @@ from typing import TYPE_CHECKING
 from jaxmg import _names
 from jaxmg import linalg as linalg
 from jaxmg import tree as tree
-from jaxmg._factors.cholesky_factor import CholeskyFactor
-from jaxmg._factors.lu_factor import LUFactor
-from jaxmg._factors.qr_factor import QRFactor
-from jaxmg._factors.refined_factor import RefinedFactor
-from jaxmg._factors.refined_lu_factor import RefinedLUFactor
-from jaxmg._processes.rendezvous import register_handlers
-from jaxmg._routines.cho_factor import cho_factor, cho_solve
+from jaxmg._cholesky.cho_factor import cho_factor, cho_solve
+from jaxmg._cholesky.factor import CholeskyFactor
+from jaxmg._cholesky.potri import potri, potri_shardmap_ctx, potri_symmetrize
+from jaxmg._cholesky.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg._cholesky.refined_factor import RefinedFactor
+from jaxmg._eigen.eigh import eigh, eigvalsh
+from jaxmg._eigen.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
+from jaxmg._eigen.sygvd import sygvd, sygvd_shardmap_ctx
+from jaxmg._lu.factor import LUFactor
+from jaxmg._lu.gesv import gesv, gesv_shardmap_ctx
+from jaxmg._lu.getri import getri, getri_shardmap_ctx
+from jaxmg._lu.lu_factor import lu_factor
+from jaxmg._lu.lu_solve import lu_solve
+from jaxmg._lu.refined_factor import RefinedLUFactor
+from jaxmg._qr.factor import QRFactor
+from jaxmg._qr.gels import least_squares
+from jaxmg._qr.geqrf import geqrf
+from jaxmg._qr.qr import qr
 from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
-from jaxmg._routines.eigh import eigh, eigvalsh
-from jaxmg._routines.export_checks import export_checks
+from jaxmg._routines.exports import export_checks, register_handlers
 from jaxmg._routines.from_portable import from_portable
-from jaxmg._routines.gels import least_squares
-from jaxmg._routines.geqrf import geqrf
-from jaxmg._routines.gesv import gesv, gesv_shardmap_ctx
-from jaxmg._routines.getri import getri, getri_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import device_supports_vmm, gesvd, polar
 from jaxmg._routines.jaxmg_1_4 import gesvd_shardmap_ctx as gesvd_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import least_squares_shardmap_ctx as least_squares_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import lu_solve_shardmap_ctx as lu_solve_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import polar_shardmap_ctx as polar_shardmap_ctx
 from jaxmg._routines.jaxmg_1_4 import qr_shardmap_ctx as qr_shardmap_ctx
-from jaxmg._routines.lu_factor import lu_factor
-from jaxmg._routines.lu_solve import lu_solve
 from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._routines.plan import Plan, plan
-from jaxmg._routines.potri import potri, potri_shardmap_ctx, potri_symmetrize
-from jaxmg._routines.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
-from jaxmg._routines.qr import qr
-from jaxmg._routines.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
-from jaxmg._routines.sygvd import sygvd, sygvd_shardmap_ctx
 
 __all__ = [
     "CholeskyFactor",

@@ -24,8 +24,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import checks, plugins
+from jaxmg._call import checks
 from jaxmg._command import bench, output
+from jaxmg._plugin import plugins
 from jaxmg._processes import rendezvous
 
 # Beginnings of names of environment variables: docs/precision.md says what they change.

@@ -35,25 +35,17 @@ ignored, as in JAX.
 from typing import TYPE_CHECKING
 
 from jaxmg import _names
-from jaxmg._routines.jax_cholesky import cho_factor, cho_solve, cholesky
-from jaxmg._routines.jax_eigh import EighResult, eigh, eigvalsh
-from jaxmg._routines.jax_functions import expm, funm, logm, sqrtm
-from jaxmg._routines.jax_householder import householder_product, qr_multiply
-from jaxmg._routines.jax_lstsq import least_squares, lstsq
-from jaxmg._routines.jax_lu import lu, lu_factor, lu_solve, solve_triangular
-from jaxmg._routines.jax_qr import QRResult, qr
-from jaxmg._routines.jax_square import (
-    SlogdetResult,
-    cond,
-    det,
-    inv,
-    matrix_power,
-    slogdet,
-    solve,
-)
-from jaxmg._routines.jax_svd import SVDResult, matrix_rank, norm, polar, svd, svdvals
-from jaxmg._routines.jax_svd_lowrank import SVDLowRankResult, svd_lowrank
-from jaxmg._routines.jax_svd_spaces import null_space, orth, pinv
+from jaxmg._cholesky.linalg import cho_factor, cho_solve, cholesky
+from jaxmg._eigen.linalg import EighResult, eigh, eigvalsh
+from jaxmg._lu.linalg import lu, lu_factor, lu_solve, solve_triangular
+from jaxmg._qr.householder import householder_product, qr_multiply
+from jaxmg._qr.linalg import QRResult, qr
+from jaxmg._square.functions import expm, funm, logm, sqrtm
+from jaxmg._square.linalg import SlogdetResult, cond, det, inv, matrix_power, slogdet, solve
+from jaxmg._svd.linalg import SVDResult, matrix_rank, norm, polar, svd, svdvals
+from jaxmg._svd.linalg_lowrank import SVDLowRankResult, svd_lowrank
+from jaxmg._svd.linalg_spaces import null_space, orth, pinv
+from jaxmg._svd.lstsq import least_squares, lstsq
 
 __all__ = [
     "EighResult",

@@ -25,9 +25,10 @@ import numpy as np
 
 import jaxmg.tree
 from jaxmg import _compat
-from jaxmg._call import checks, layouts
+from jaxmg._call import checks
 from jaxmg._call.arguments import either_spec
-from jaxmg._routines.optimizer_leaves import Form, Leaves, adjoint, as_dtype_of, wide
+from jaxmg._layouts import layouts
+from jaxmg._trees.optimizer_leaves import Form, Leaves, adjoint, as_dtype_of, wide
 from jaxmg._types import MeshLike
 
 try:

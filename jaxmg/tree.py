@@ -26,8 +26,7 @@ import numpy as np
 from jaxmg import _compat, _names
 from jaxmg._call import checks
 from jaxmg._call.arguments import either_spec
-from jaxmg._routines import iterations, of_stacks, trees
-from jaxmg._transform import homes
+from jaxmg._trees import functions, homes, iterations, trees
 from jaxmg._types import MeshLike, Triangle
 
 __all__ = [
@@ -93,7 +92,7 @@ def map(
     """
     if in_specs is not None:
         matrix_specs = either_spec("tree.map", matrix_specs, in_specs)
-    return trees.of_each("map", f, tree, mesh, matrix_specs, cost=cost)
+    return trees.map_leaves("map", f, tree, mesh, matrix_specs, cost=cost)
 
 
 @_compat.api_boundary
@@ -125,7 +124,7 @@ def eigh(
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"tree.eigh: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     function = _function("eigh", UPLO=UPLO, symmetrize_input=bool(symmetrize_input))
-    return trees.of_each("eigh", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+    return trees.map_leaves("eigh", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
 
 
 @_compat.api_boundary
@@ -154,7 +153,9 @@ def cholesky(
     if in_specs is not None:
         matrix_specs = either_spec("tree.cholesky", matrix_specs, in_specs)
     function = _function("cholesky", upper=bool(upper), symmetrize_input=bool(symmetrize_input))
-    return trees.of_each("cholesky", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+    return trees.map_leaves(
+        "cholesky", function, tree, mesh, matrix_specs, checks.DTYPES, square=True
+    )
 
 
 @_compat.api_boundary
@@ -176,7 +177,7 @@ def inv(
     if in_specs is not None:
         matrix_specs = either_spec("tree.inv", matrix_specs, in_specs)
     function = _function("inv")
-    return trees.of_each("inv", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+    return trees.map_leaves("inv", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
 
 
 @_compat.api_boundary
@@ -207,7 +208,7 @@ def qr(
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"tree.qr: mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
     function = _function("qr", mode=mode)
-    return trees.of_each("qr", function, tree, mesh, matrix_specs, checks.DTYPES)
+    return trees.map_leaves("qr", function, tree, mesh, matrix_specs, checks.DTYPES)
 
 
 @_compat.api_boundary
@@ -237,13 +238,13 @@ def svd(
     if in_specs is not None:
         matrix_specs = either_spec("tree.svd", matrix_specs, in_specs)
     function = _function("svd", full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
-    return trees.of_each("svd", function, tree, mesh, matrix_specs, checks.DTYPES)
+    return trees.map_leaves("svd", function, tree, mesh, matrix_specs, checks.DTYPES)
 
 
 @functools.lru_cache(maxsize=64)
 def _function(name: str, **options: Any) -> Callable[[Any], Any]:
     """Returns a function of jax.numpy.linalg with these options, always the same object."""
-    return of_stacks.Function(name, tuple(options.items()))
+    return functions.Function(name, tuple(options.items()))
 
 
 @_compat.api_boundary
@@ -284,9 +285,9 @@ def orthogonal_iteration(
         matrix_specs = either_spec("tree.orthogonal_iteration", matrix_specs, in_specs)
     count = checks.positive("tree.orthogonal_iteration", "steps", steps)
     pairs = trees.side_by_side("orthogonal_iteration", tree, bases, checks.DTYPES, matrix_specs)
-    function = of_stacks.OrthogonalIteration(count)
-    return trees.of_each(
-        "orthogonal_iteration", function, pairs, mesh, matrix_specs, cost=of_stacks.cost_of_pair
+    function = functions.OrthogonalIteration(count)
+    return trees.map_leaves(
+        "orthogonal_iteration", function, pairs, mesh, matrix_specs, cost=functions.cost_of_pair
     )
 
 
@@ -372,8 +373,8 @@ def orthogonalize(
         for name, absent in (("dtype is", dtype is None), ("preconditioning and eps are", plain)):
             if not absent:
                 raise ValueError(f"tree.orthogonalize: {name} not for method='exact'; leave it out")
-        return trees.of_each(
-            "orthogonalize", of_stacks.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, checks.DTYPES
+        return trees.map_leaves(
+            "orthogonalize", functions.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, checks.DTYPES
         )
     if dtype is not None and str(jnp.dtype(dtype)) not in _FLOATS:
         raise TypeError(
@@ -381,7 +382,7 @@ def orthogonalize(
         )
     of = None if dtype is None else jnp.dtype(dtype)
     function = _orthogonal(polynomials, method == "polar-express", of, None if plain else scale)
-    return trees.of_each(
+    return trees.map_leaves(
         "orthogonalize", function, tree, mesh, matrix_specs, _FLOATS,
         cost=_steps_cost, rounded={"float32": "bfloat16"} if of == jnp.bfloat16 else None,
     )  # fmt: skip
@@ -446,7 +447,7 @@ def inverse_pth_root(
             f"tree.inverse_pth_root: epsilon must be a number of at least 0; got {epsilon!r}"
         )
     function = _inverse_root(method, root, float(epsilon))
-    return trees.of_each(
+    return trees.map_leaves(
         "inverse_pth_root", function, tree, mesh, matrix_specs, checks.DTYPES, square=True
     )
 
@@ -459,7 +460,7 @@ def _orthogonal(
     scale: iterations.Scale | None,
 ) -> Callable[[Any], Any]:
     """Returns the function of `orthogonalize`, always the same object."""
-    return of_stacks.Orthogonal(polynomials, safe, dtype, scale)
+    return functions.Orthogonal(polynomials, safe, dtype, scale)
 
 
 def _polynomials(method: str, steps: int, coefficients: Any) -> tuple[tuple[float, ...], ...]:
@@ -483,7 +484,7 @@ def _polynomials(method: str, steps: int, coefficients: Any) -> tuple[tuple[floa
 def _inverse_root(method: str, p: int, epsilon: float) -> Callable[[Any], Any]:
     """Returns the function of `inverse_pth_root`, always the same object."""
     by = iterations.root_by_newton if method == "newton" else iterations.root_by_eigenvalues
-    return of_stacks.InverseRoot(by, p, epsilon)
+    return functions.InverseRoot(by, p, epsilon)
 
 
 def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:

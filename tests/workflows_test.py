@@ -111,11 +111,11 @@ def notes(tmp_path):
     spec.loader.exec_module(module)
     (tmp_path / "version.bzl").write_text('"""A version."""\n\nVERSION = "1.2.0"\n')
 
-    def of(tag, changelog):
+    def make_notes(tag, changelog):
         (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n" + changelog)
         return module.notes(tag, tmp_path)
 
-    return of
+    return make_notes
 
 
 def test_the_notes_are_the_section_of_the_version(notes):

@@ -4,7 +4,7 @@ import typing
 
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import layouts
+from jaxmg._layouts import layouts, meshes
 
 
 class Arguments(typing.NamedTuple):
@@ -56,7 +56,7 @@ def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **o
 def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
     """Returns the `Arguments` for the routine's ``_shardmap_ctx``; outside of a shard_map, those of
     `collect_traced`."""
-    if not layouts.manual_axes():
+    if not meshes.manual_axes():
         return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}
     for argument, flag in routine.older:

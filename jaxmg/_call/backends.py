@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from jaxmg._call import checks, plugins
+from jaxmg._call import checks
+from jaxmg._plugin import plugins
 
 _ONE_PROCESS = "cusolvermg"
 # Needs one process for each device. "auto" never selects it: docs/laboratory.md#cusolvermp.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._layouts import shardings
 
 
 def split_rows(array, layout, multiple=1):
@@ -19,9 +19,9 @@ def split_rows(array, layout, multiple=1):
     extra = -array.shape[0] % (layout.ranks * multiple)
     if extra:
         if layout.explicit:
-            array = layouts.constrain(array, layout, P())
+            array = shardings.constrain(array, layout, P())
         array = jnp.pad(array, ((0, extra), (0, 0)))
-    return layouts.constrain(array, layout, layout.row_spec) if layout.explicit else array
+    return shardings.constrain(array, layout, layout.row_spec) if layout.explicit else array
 
 
 def join_rows(array, layout, count):
@@ -29,13 +29,13 @@ def join_rows(array, layout, count):
     if array.shape[0] == count:
         return array
     if layout.explicit:  # a size that P doesn't divide can't be sharded over explicit axes
-        array = layouts.constrain(array, layout, P())
+        array = shardings.constrain(array, layout, P())
     return array[:count]
 
 
 def replicate(array, layout):
     """Replicates ``array``, which shard_map requires for explicit axes."""
-    return layouts.constrain(array, layout, P()) if layout.explicit else array
+    return shardings.constrain(array, layout, P()) if layout.explicit else array
 
 
 def height(shape, square):

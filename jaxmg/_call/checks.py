@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxmg import _compat
-from jaxmg._call import layouts, places
+from jaxmg._layouts import layouts, places
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 # The dtypes that `jaxmg.linalg` promotes to these, as JAX does.
@@ -147,7 +147,7 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
         if value.ndim != 2:
             raise ValueError(
                 f"{routine}: {name} must be a matrix of shape (m, n); it has shape "
-                f"{tuple(value.shape)}" + _of_batches(value)
+                f"{tuple(value.shape)}" + _batch_hint(value)
             )
         return
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
@@ -157,11 +157,11 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
             f"{routine}: {name} must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
             + (". If it has rows of padding, pass pad=False" if padded else "")
-            + _of_batches(value)
+            + _batch_hint(value)
         )
 
 
-def _of_batches(value):
+def _batch_hint(value):
     """Returns the end of an error about a batch, if this JAX is too old for batches."""
     if ALL or value.ndim < 3:
         return ""

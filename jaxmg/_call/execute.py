@@ -10,18 +10,9 @@ import operator
 import jax
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import (
-    alignment,
-    backends,
-    blocks,
-    checks,
-    ffi,
-    layouts,
-    local_layouts,
-    programs,
-    results,
-)
+from jaxmg._call import alignment, backends, blocks, checks, ffi, programs, results
 from jaxmg._call.arguments import Arguments, local_name
+from jaxmg._layouts import layouts, local_layouts, meshes
 
 
 def run(routine, arrays, arguments):
@@ -72,14 +63,14 @@ def check(routine, arrays, arguments):
     caller = arguments.caller
     if isinstance(arguments.mesh, layouts.Layout):  # in a program, whose caller has checked
         return checks.tile(caller, arguments.T_A)
-    layouts.refuse_manual_axes(caller, local_name(routine))
+    meshes.refuse_manual_axes(caller, local_name(routine))
     checks.operands(caller, routine, arrays, arguments.pad)
     return checks.tile(caller, arguments.T_A)
 
 
 def resolve_layout(routine, arrays, arguments):
     """Returns the layout of the matrices of a call."""
-    layout = layouts.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
+    layout = meshes.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
     checks.padding(arguments.caller, arrays[0].shape[-2:], layout, arguments.pad, routine.square)
     return layout
 

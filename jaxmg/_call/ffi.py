@@ -12,7 +12,8 @@ from jax.interpreters import ad, mlir
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import exits, layouts, local_layouts
+from jaxmg._layouts import layouts, local_layouts, shardings
+from jaxmg._plugin import exits
 
 _DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.complex64, np.complex128)))
 
@@ -117,7 +118,7 @@ def over_ranks(
     if layout.explicit and _compat.mapped_axes():
         # A shard_map can't map over the mesh axes that shard a batch.
         function = over_ranks(layout.automatic, function, in_specs, out_specs)
-        return functools.partial(layouts.automatically, layout.mesh, function, out_specs)
+        return functools.partial(shardings.automatically, layout.mesh, function, out_specs)
     everywhere = P(layout.mesh.axis_names)
     mapped = jax.shard_map(
         function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
@@ -131,7 +132,7 @@ def over_ranks(
         mapped = functools.partial(_as_one_operation, mapped)
     coordinates = layout.coordinates
     if layout.explicit:
-        coordinates = layouts.constrain(jnp.asarray(coordinates), layout, everywhere)
+        coordinates = shardings.constrain(jnp.asarray(coordinates), layout, everywhere)
     return functools.partial(mapped, coordinates)
 
 

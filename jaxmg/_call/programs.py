@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import layouts, places
+from jaxmg._layouts import layouts, places, shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,7 +317,7 @@ def lies_by_rows(matrix, layout):
 def _constrain(call, *arrays):
     results = zip(call.program(call, *arrays), call.specs, strict=True)
     return tuple([
-        result if spec is None else layouts.constrain(result, call.layout, spec)
+        result if spec is None else shardings.constrain(result, call.layout, spec)
         for result, spec in results
     ])  # fmt: skip
 

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import blocks, layouts, local_layouts
+from jaxmg._call import blocks
+from jaxmg._layouts import local_layouts, shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Solution(Result):
         return jax.ShapeDtypeStruct(b.shape, b.dtype)
 
     def spec(self, layout, a, b):
-        return layouts.spec_of(b, layout)
+        return shardings.spec_of(b, layout)
 
     def whole(self, value, call, b):
         return like(value, b)

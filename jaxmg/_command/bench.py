@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import plugins
 from jaxmg._command import output
+from jaxmg._plugin import plugins
 from jaxmg._routines import counts
 from jaxmg._types import RoutineName
 

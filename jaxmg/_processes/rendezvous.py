@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call import exporting, plugins
+from jaxmg._plugin import plugins
 
 _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
@@ -33,37 +33,6 @@ _BEFORE_NOTICE = 10  # seconds of waiting for a process before a message reports
 # when this module is imported. It isn't in the environment, which a script's subprocesses inherit
 # and logs may show.
 launcher_secret = b""
-
-
-@_compat.api_boundary
-def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None:
-    """Registers the native routines with XLA, for programs that another process traced.
-
-    Serialized programs of `jax.export` and deserialized executables call the routines by name. The
-    first call of a jaxmg function registers them too; repeated calls are safe. Call
-    `register_handlers` before `jax.export.deserialize`: it also registers the types of results and
-    factors (``jaxmg.linalg.QRResult``, ...) with `jax.export`.
-
-    Args:
-        platform: "cpu" or "gpu". None: the platform of ``mesh``, or of JAX's default backend.
-        mesh: ``jax.sharding.Mesh`` of such programs if it spans processes. Each process has to make
-            the call, and waits for the others.
-
-    Raises:
-        RuntimeError: No plugin is installed for the platform, it can't be loaded, or another
-            process didn't make the call in time.
-
-    Examples:
-        >>> jaxmg.register_handlers()
-        >>> x = jax.export.deserialize(blob).call(a, b)
-    """
-    if platform is None:
-        platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-    plugins.load(platform)
-    exporting.register()
-    if mesh is not None:
-        processes = {device.process_index for device in mesh.devices.flat}
-        meet("register_handlers", platform, processes if len(processes) > 1 else ())
 
 
 def attribute(indices, mesh, rows, others):

@@ -11,8 +11,9 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
+from jaxmg._call import backends, blocks, checks, ffi, programs
 from jaxmg._call.arguments import matrix_spec
+from jaxmg._layouts import meshes
 from jaxmg._processes import rendezvous
 from jaxmg._types import AnyArray, MatrixLike, MeshLike, Specs
 
@@ -187,13 +188,13 @@ def plot_block_to_cyclic(
 
 @programs.cache_plans
 def _deal(arrays, T_A, mesh, spec, pad, inverse):
-    layouts.refuse_manual_axes("cyclic_1d")
+    meshes.refuse_manual_axes("cyclic_1d")
     (a,) = arrays
     checks.array("cyclic_1d", "a", a)
     if a.ndim != 2:
         raise ValueError(f"cyclic_1d: a must have 2 dimensions; it has shape {tuple(a.shape)}")
     tile = checks.tile("cyclic_1d", T_A, required=True)
-    layout = layouts.infer("cyclic_1d", arrays, mesh, spec)
+    layout = meshes.infer("cyclic_1d", arrays, mesh, spec)
     if layout.spec != P() and layout.spec[1] is not None:
         raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
     checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of this

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, SupportsIndex, cast
 
 from jaxmg import _compat
-from jaxmg._factors import portable
-from jaxmg._factors.cholesky_factor import CholeskyFactor
-from jaxmg._factors.lu_factor import LUFactor
-from jaxmg._factors.qr_factor import QRFactor
-from jaxmg._factors.refined_factor import RefinedFactor
-from jaxmg._factors.refined_lu_factor import RefinedLUFactor
-from jaxmg._routines.cho_factor import cho_factor
-from jaxmg._routines.lu_factor import lu_factor
+from jaxmg._cholesky.cho_factor import cho_factor
+from jaxmg._cholesky.factor import CholeskyFactor
+from jaxmg._cholesky.refined_factor import RefinedFactor
+from jaxmg._kept import portable
+from jaxmg._lu.factor import LUFactor
+from jaxmg._lu.lu_factor import lu_factor
+from jaxmg._lu.refined_factor import RefinedLUFactor
+from jaxmg._qr.factor import QRFactor
 from jaxmg._types import MeshLike, Specs
 
 

@@ -14,9 +14,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts
+from jaxmg._call import checks
 from jaxmg._call.arguments import matrix_spec
-from jaxmg._routines import gels, gesv, jax_svd, qr
+from jaxmg._layouts import layouts
+from jaxmg._lu import gesv
+from jaxmg._qr import gels, qr
+from jaxmg._svd import linalg as svd_linalg
 from jaxmg._types import MatrixLike, MeshLike, Specs
 
 # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED of cuda.h.
@@ -64,9 +67,9 @@ def gesvd(
     where = _check("gesvd", a, T_A, mesh, matrix_specs, in_specs)
     u = vh = None
     if compute_u or compute_vh:
-        u, s, vh = jax_svd.svd(a, bool(full_matrices), **where)
+        u, s, vh = svd_linalg.svd(a, bool(full_matrices), **where)
     else:
-        s = jax_svd.svdvals(a, **where)
+        s = svd_linalg.svdvals(a, **where)
     vectors = (compute_u, u), (True, s), (compute_vh, vh)
     results = tuple(value for wanted, value in vectors if wanted and value is not None)
     return _finish(a, results, _status(s), return_status, donate)
@@ -100,7 +103,7 @@ def polar(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.linalg.polar`.
     """
     where = _check("polar", a, T_A, mesh, matrix_specs, in_specs)
-    u, h = jax_svd.polar(a, **where)
+    u, h = svd_linalg.polar(a, **where)
     results = (u, h) if compute_h else (u,)
     return _finish(a, results, _status(u), return_status, donate)
 

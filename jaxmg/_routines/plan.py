@@ -12,8 +12,12 @@ from jax.sharding import Mesh
 from numpy.typing import DTypeLike
 
 from jaxmg import _compat
-from jaxmg._call import backends, checks, layouts, plugins
-from jaxmg._factors import lu_refinement, refinement
+from jaxmg._call import backends, checks
+from jaxmg._cholesky import refinement
+from jaxmg._kept import lower_precision
+from jaxmg._layouts import layouts
+from jaxmg._lu import refinement as lu_refinement
+from jaxmg._plugin import plugins
 from jaxmg._routines import table
 from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
 
@@ -144,7 +148,7 @@ def plan(
     backend = backends.resolve(row.native, layout, backend, a)
     if refine is not None:
         general = routine in ("gesv", "lu_factor")
-        precision_name = refinement.check(name, refine, dtype, backend, layout.platform)
+        precision_name = lower_precision.check(name, refine, dtype, backend, layout.platform)
         planned = lu_refinement if general else refinement
         lower = planned.plan(layout, dtype, n, tile, precision_name)
         refined = _refined_general_bytes if general else _refined_bytes
@@ -184,14 +188,14 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     Args:
         lower: the plugin's plan of the factorization in lower precision.
     """
-    size, low = dtype.itemsize, refinement.lower_dtype(dtype).itemsize
+    size, low = dtype.itemsize, lower_precision.lower_dtype(dtype).itemsize
     real = np.finfo(dtype).dtype.itemsize
     height = -(-n // layout.ranks)
     a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
     tiles = height * n * low
     vectors = _LIKE_B * b + _OF_ROWS * n * size
     # A piece of A, and the squares of its elements, which are summed.
-    rounding = refinement.piece_height(height, n) * n * (size + real) + _OF_ROWS * n * size
+    rounding = lower_precision.piece_height(height, n) * n * (size + real) + _OF_ROWS * n * size
     # XLA computes the exponents of b before it rounds A, and keeps them for the solve.
     exponents = n * nrhs * np.dtype(np.int32).itemsize
     # The fallback takes a copy of A, in memory that the other arrays no longer need.
@@ -214,7 +218,7 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
 
 def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     """As `_refined_bytes`, for LU."""
-    size, low = dtype.itemsize, refinement.lower_dtype(dtype).itemsize
+    size, low = dtype.itemsize, lower_precision.lower_dtype(dtype).itemsize
     height = -(-n // layout.ranks)
     a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
     tiles, shared = height * n * low, 3 * n * np.dtype(np.int32).itemsize
@@ -223,7 +227,7 @@ def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower)
     if dtype.kind == "c":  # XLA's complex products take temporary memory
         vectors += (16 * columns + 10) * n * size
     # A piece of A, scaled, rounded, and a mask of its denormals.
-    piece = refinement.piece_height(height, n) * n
+    piece = lower_precision.piece_height(height, n) * n
     rounding = piece * (size + low + 1) + _OF_ROWS * n * size
     in_place = routine == "gesv" and donate and _compat.BRANCHES_WORK_IN_PLACE
     again = 0 if in_place else a + b
@@ -236,7 +240,7 @@ def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower)
     if routine == "lu_factor":
         own, others, native = a + tiles + overflow + shared, rounding, factoring
     else:
-        solving = beside_x("lu_apply", refinement.lower_dtype(dtype), lower["tile"])
+        solving = beside_x("lu_apply", lower_precision.lower_dtype(dtype), lower["tile"])
         again_bytes = beside_x("gesv", dtype, tile)
         native = list(map(max, factoring, solving, again_bytes))
         own = a + 2 * b
@@ -246,7 +250,7 @@ def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower)
 
 def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
     """Returns the largest workspace of the routines that a refined solve calls, on each device."""
-    height, low = -(-n // layout.ranks), refinement.lower_dtype(dtype)
+    height, low = -(-n // layout.ranks), lower_precision.lower_dtype(dtype)
 
     def beside_x(routine, dtype, tile):
         sizes = backends.plan(routine, layout, "native", dtype, (n, n), tile, nrhs)

@@ -1,37 +1,22 @@
 """The table of routines, one row per routine. It determines the names of handlers and functions.
 
-A new routine is a module in this folder with its record and its public functions, and a row here.
+A new routine is a module of its family with its record and its public functions, and a row here.
 """
 
-from jaxmg._call import plugins
-from jaxmg._factors import (
-    cholesky_operations,
-    lu_operations,
-    packed_lu,
-    qr_operations,
-    refinement,
-    upper_factor,
-)
-from jaxmg._routines import (
-    cho_factor,
-    cyclic,
-    eigh,
-    gels,
-    geqrf,
-    gesv,
-    gesvd,
-    getri,
-    lu_factor,
-    on_one,
-    polar,
-    potri,
-    potrs,
-    syevd,
-    sygvd,
-    tall_qr,
-)
+from jaxmg._cholesky import cho_factor, potri, potrs, refinement, upper_factor
+from jaxmg._cholesky import operations as cholesky_operations
+from jaxmg._eigen import eigh, syevd, sygvd
+from jaxmg._linalg import on_one
+from jaxmg._lu import gesv, getri, lu_factor
+from jaxmg._lu import operations as lu_operations
+from jaxmg._lu import packed as packed_lu
+from jaxmg._matrices import product_calls
+from jaxmg._plugin import plugins
+from jaxmg._qr import gels, geqrf, tall_qr
+from jaxmg._qr import operations as qr_operations
+from jaxmg._routines import cyclic
 from jaxmg._stacks import native
-from jaxmg._transform import product_calls
+from jaxmg._svd import gesvd, polar
 
 ROUTINES = (
     potrs.POTRS,

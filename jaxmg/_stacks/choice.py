@@ -6,12 +6,16 @@ for matrices of order 32. If another way was measured to be faster, `TABLE` has 
 `benchmarks/batches.py` measures the ways, and docs/laboratory.md has the times.
 """
 
+import collections.abc
+import functools
 import math
 import typing
 
+import jax
 import numpy as np
 
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
+from jaxmg._stacks import products, sections
 
 JAX, TURNS = "jax", "turns"
 
@@ -23,7 +27,7 @@ class Row(typing.NamedTuple):
         platform: "gpu" or "cpu".
         function: "cholesky", "potri", "trsm", "lu", "qr", "inv", "solve", "eigh", "svd" or
             "polar".
-        way: a key of the function's ways, in ways.py or `_transform.at_once`.
+        way: a key of the function's ways, in the `stacks.py` of its family.
         orders: the least and the largest min(m, n).
         least: the minimum number of matrices.
         dtypes: kinds and bytes of their real parts, for example "f4".
@@ -120,3 +124,17 @@ def function(functions, platform, name, a):
     if way in _BY_PLUGIN:
         plugins.load(platform)
     return functions[way]
+
+
+def in_turn(function):
+    """Applies ``function`` to one matrix after the other: libraries have other routines for one."""
+    return functools.partial(jax.lax.map, function)
+
+
+Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
+
+
+def multiply(platform, *stacks):
+    """Computes the product of the stacks, by the plugin on GPUs."""
+    by_plugin = multiplies_by_plugin(platform)
+    return functools.reduce(products.multiply if by_plugin else sections.multiply, stacks)

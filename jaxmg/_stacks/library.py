@@ -28,8 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._factors import scaling
-from jaxmg._transform import rotations
+from jaxmg._stacks import rotations, scaling
 
 
 def eigh_of_scaled(a, bad):
@@ -142,7 +141,7 @@ def _eigh_with_options(a, UPLO=None, symmetrize_input=True):
     return _eigh(UPLO, symmetrize_input, a)
 
 
-def _of_jax(name, reads=None, degrees=(), columns=False, function=None):
+def _guard(name, reads=None, degrees=(), columns=False, function=None):
     """Returns the guarded function of `jax.numpy.linalg` of this name.
 
     Args:
@@ -168,20 +167,20 @@ def _read_by_eigh(a, UPLO=None, symmetrize_input=True):
 
 
 # For matrices with entries near 1.
-svd_of_scaled = _of_jax("svd")
-eigvalsh_of_scaled = _of_jax("eigvalsh", _read_by_eigh)
-# `jaxmg._routines.of_stacks` also calls these by name.
-svd = _of_jax("svd", degrees=(0, 1, 0))
-eigh = _of_jax("eigh", _read_by_eigh, degrees=(1, 0), function=_eigh_with_options)
-eigvalsh = _of_jax("eigvalsh", _read_by_eigh, degrees=(1,))
-inv = _of_jax("inv", degrees=(-1,))
-solve = _of_jax("solve", degrees=(-1,), columns=True)
-slogdet = _of_jax("slogdet")
-det = _of_jax("det")
+svd_of_scaled = _guard("svd")
+eigvalsh_of_scaled = _guard("eigvalsh", _read_by_eigh)
+# `jaxmg._trees.functions` also calls these by name.
+svd = _guard("svd", degrees=(0, 1, 0))
+eigh = _guard("eigh", _read_by_eigh, degrees=(1, 0), function=_eigh_with_options)
+eigvalsh = _guard("eigvalsh", _read_by_eigh, degrees=(1,))
+inv = _guard("inv", degrees=(-1,))
+solve = _guard("solve", degrees=(-1,), columns=True)
+slogdet = _guard("slogdet")
+det = _guard("det")
 
 
 _cholesky = scaling.homogeneous(_call_jax("cholesky"), 0.5, reads=_read_by_cholesky)
-_qr = _of_jax("qr", degrees=(0, 1))
+_qr = _guard("qr", degrees=(0, 1))
 
 
 def cholesky(a, upper=False, symmetrize_input=True):

@@ -74,7 +74,7 @@ def decompose(a, vectors=True):
 
 def scale(a, step=1):
     """Returns (2^-e A, e) for each matrix of a (count, m, n), with its largest entry in [1, 2). The
-    exponent e, int32 (count,), is that of `jaxmg._factors.scaling.exponent_of`, rounded down to a
+    exponent e, int32 (count,), is that of `jaxmg._stacks.scaling.exponent_of`, rounded down to a
     multiple of ``step``."""
     exponents = jax.ShapeDtypeStruct(a.shape[:-2], jnp.int32)
     return call("stacked_scale", (_like(a), exponents), a, aliases={0: 0}, step=np.int64(step))

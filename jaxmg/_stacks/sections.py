@@ -1,5 +1,7 @@
 """Parts of stacks, and products by JAX."""
 
+from __future__ import annotations
+
 import functools
 
 import jax
@@ -39,3 +41,12 @@ def adjoint(a):
 def identity(n, like):
     """Returns a stack of identities of order n, with ``like``'s number of matrices and dtype."""
     return jnp.broadcast_to(jnp.eye(n, dtype=like.dtype), (len(like), n, n))
+
+
+def in_front(arrays, dimensions):
+    """Moves the batch to the front. Returns its size, which arrays have it, and the arrays."""
+    marks = [dimension is not None for dimension in dimensions]
+    each = list(zip(arrays, dimensions, marks, strict=True))
+    size = next(array.shape[dimension] for array, dimension, mark in each if mark)
+    moved = [jnp.moveaxis(x, dimension, 0) if mark else x for x, dimension, mark in each]
+    return size, tuple(marks), moved

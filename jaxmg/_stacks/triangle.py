@@ -1,12 +1,15 @@
 """Triangular matrices of a stack: inverses by products, as LAPACK's trtri, and substitution."""
 
+from __future__ import annotations
+
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import native, sections
+from jaxmg._stacks import choice, native, sections
 
 # The order of diagonal blocks that are inverted by substitution.
 _LEAF = 64
@@ -67,3 +70,17 @@ def solve(by_plugin, a, b, upper=False, adjoint=False, unit=False, few: float = 
         a, b, left_side=True, lower=not upper, transpose_a=adjoint, conjugate_a=adjoint,
         unit_diagonal=unit,
     )  # fmt: skip
+
+
+def solve_on(platform, a, b, **triangle_of_a):
+    """Runs the way of `triangle.solve` chosen for the stack ``a``; JAX's way if the platform is
+    None."""
+    function = choice.function(_SOLVE, platform, "trsm", a)
+    return function(a, b, **triangle_of_a)
+
+
+_SOLVE = {
+    choice.JAX: functools.partial(solve, False),
+    "plugin": functools.partial(solve, True),
+    "lapack": functools.partial(solve, True, few=math.inf),
+}

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import backends, checks, execute, layouts, local_layouts, programs, record, results
+from jaxmg._call import backends, checks, execute, programs, record, results
 from jaxmg._call.arguments import Arguments
+from jaxmg._layouts import layouts, local_layouts, meshes, shardings
 from jaxmg._transform import at_once, batching
 
 # Backends that name no vendor's solver.
@@ -43,11 +44,11 @@ class Execution(batching.Batchable):
     def plan(self, settled, size, marks, *arrays):
         """Returns the function that computes the results for batches such as this one."""
         routine = self.routine
-        ones = [batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
+        ones = [batching.element_of(x, mark) for x, mark in zip(arrays, marks, strict=True)]
         if not any(marks[: routine.matrices]):
             return functools.partial(self._columns, size, ones)
         (rows, n), dtype = arrays[0].shape[-2:], arrays[0].dtype
-        arguments = of_each(arrays, marks, self.arguments)
+        arguments = element_arguments(arrays, marks, self.arguments)
         layout = execute.resolve_layout(routine, arrays, arguments)
         placement = self._make_placement(layout, ones, marks, arrays)
         free = not (settled and routine.factor)
@@ -89,14 +90,14 @@ class Execution(batching.Batchable):
         return columns if placement is None else placement.put(columns)
 
 
-def of_each(arrays, marks, arguments):
+def element_arguments(arrays, marks, arguments):
     """Returns the arguments for each matrix of a batch, the leading dimension of marked arrays."""
     mesh, spec = arguments.mesh, arguments.spec
     if isinstance(mesh, layouts.Layout):
         return arguments._replace(donate=False)
     if mesh is None or mesh.empty:
-        mesh = layouts.mesh_of(arguments.caller, arrays)
-    known = layouts.known_spec(arrays[0], mesh) if spec is None else None
+        mesh = meshes.mesh_of(arguments.caller, arrays)
+    known = shardings.known_spec(arrays[0], mesh) if spec is None else None
     if known is not None:
         spec = P(*known[1:] if marks[0] else known)
     return arguments._replace(mesh=mesh, spec=spec, donate=False)
@@ -197,7 +198,7 @@ class _AtOnce:
     one: _OnDevice
     function: collections.abc.Callable
 
-    def of_all(self, coordinates, *stacks):
+    def compute_all(self, coordinates, *stacks):
         values, failed = self.function(self.one.layout.platform, *stacks)
         call = self.one.make_call(jax.ShapeDtypeStruct(stacks[0].shape[1:], stacks[0].dtype))
         if failed is not None:

@@ -21,7 +21,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import checks, ffi, layouts, places
+from jaxmg._call import checks, ffi
+from jaxmg._layouts import layouts, places, shardings
+from jaxmg._stacks import sections
 
 # A single matrix below this order is faster on one device than on several. A batch of at least as
 # many matrices as devices is faster with whole matrices on the devices for any order.
@@ -47,7 +49,7 @@ class Placement:
     specs: tuple | None
     square: P = P()
 
-    def of_results(self, results):
+    def result_specs(self, results):
         """Returns the spec of each leaf."""
         leaves, tree = jax.tree.flatten(results)
         specs = self.specs or [self.square if _are_square(x) else P() for x in leaves]
@@ -60,7 +62,7 @@ class Placement:
         """Reshards ``results`` to these specs."""
         shardings = jax.tree.map(
             lambda spec: NamedSharding(self.mesh, spec),
-            self.of_results(results),
+            self.result_specs(results),
             is_leaf=lambda value: isinstance(value, P),
         )
         return jax.tree.map(_compat.reshard, results, shardings)
@@ -85,19 +87,19 @@ def make_placement(layout, arrays, marks, specs, square=None):
 def placement_of_last(layout, arrays, marks):
     """Returns the `Placement` of a result that is sharded like the last array."""
     return make_placement(
-        layout, arrays, marks, (layouts.spec_of(of_one(arrays[-1], marks[-1]), layout),)
+        layout, arrays, marks, (shardings.spec_of(element_of(arrays[-1], marks[-1]), layout),)
     )
 
 
 def axes_in_front(arrays, marks):
     """Returns the explicit axes over which a batch is sharded."""
-    each = (layouts.leading_axes(x) for x, mark in zip(arrays, marks, strict=True) if mark)
+    each = (shardings.leading_axes(x) for x, mark in zip(arrays, marks, strict=True) if mark)
     return next((axes for axes in each if axes), ())
 
 
-def of_one(array, mark):
+def element_of(array, mark):
     """Returns shape, dtype and sharding of one element of a batch, or of an array without batch."""
-    explicit = layouts.explicit_spec(array)
+    explicit = shardings.explicit_spec(array)
     shape = array.shape[1:] if mark else array.shape
     if explicit is None:
         return jax.ShapeDtypeStruct(shape, array.dtype)
@@ -187,7 +189,7 @@ def below(function, arrays):
 
 
 def _batch(arrays, dimensions, *, rule):
-    leaves = rule(*in_front(arrays, dimensions))
+    leaves = rule(*sections.in_front(arrays, dimensions))
     return leaves, (0,) * len(leaves)
 
 
@@ -227,7 +229,7 @@ def merged(larger, sizes, marks, *arrays):
     """
     of_outer, of_inner = marks
     outer = axes_in_front(arrays, of_outer)
-    ones = [of_one(array, mark) for array, mark in zip(arrays, of_outer, strict=True)]
+    ones = [element_of(array, mark) for array, mark in zip(arrays, of_outer, strict=True)]
     inner = tuple(axis for axis in axes_in_front(ones, of_inner) if axis not in outer)
     each = zip(arrays, of_inner, of_outer, strict=True)
     results = larger(*(_merge(sizes, outer + inner, *one) for one in each))
@@ -243,7 +245,7 @@ def _merge(sizes, axes, array, inner, outer):
     rest = array.shape[outer + inner :]
     missing = tuple(i for i, there in enumerate((outer, inner)) if not there)
     shapes = (outer_size, inner_size, *rest), (outer_size * inner_size, *rest)
-    explicit = layouts.explicit_spec(array)
+    explicit = shardings.explicit_spec(array)
     if explicit is None:
         return _reshape(missing, shapes, array)
     mesh, spec = explicit
@@ -255,7 +257,7 @@ def _split(result, sizes, outer, inner):
     """Splits the batch dimension of a result into two, sharded over the explicit axes ``outer`` and
     ``inner``."""
     shapes = result.shape, (*sizes, *result.shape[1:])
-    explicit = layouts.explicit_spec(result)
+    explicit = shardings.explicit_spec(result)
     if explicit is None:
         return _reshape((), shapes, result)
     mesh, spec = explicit
@@ -279,16 +281,7 @@ def _reshape_explicit(missing, shapes, mesh, spec, array):
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _reshape_automatically(missing, shapes, mesh, spec, array):
-    return layouts.automatically(mesh, functools.partial(_reshape, missing, shapes), spec, array)
-
-
-def in_front(arrays, dimensions):
-    """Moves the batch to the front. Returns its size, which arrays have it, and the arrays."""
-    marks = [dimension is not None for dimension in dimensions]
-    each = list(zip(arrays, dimensions, marks, strict=True))
-    size = next(array.shape[dimension] for array, dimension, mark in each if mark)
-    moved = [jnp.moveaxis(x, dimension, 0) if mark else x for x, dimension, mark in each]
-    return size, tuple(marks), moved
+    return shardings.automatically(mesh, functools.partial(_reshape, missing, shapes), spec, array)
 
 
 def is_batch(a):
@@ -313,7 +306,7 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
     axes += [None] * (len(arrays) - len(axes))  # for scalars after them
     for _ in leading:
         function = jax.vmap(function, axes)
-    if not any(map(layouts.explicit_spec, arrays)):
+    if not any(map(shardings.explicit_spec, arrays)):
         return function
     return lambda *arrays: function(*_alike_in_front(arrays, len(leading)))
 
@@ -321,7 +314,7 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
 def _alike_in_front(arrays, count):
     """Shards the ``count`` leading dimensions of all arrays alike over explicit axes, as vmap
     requires, and removes these axes from other dimensions."""
-    explicit = [layouts.explicit_spec(array) for array in arrays]
+    explicit = [shardings.explicit_spec(array) for array in arrays]
     batches = [array.ndim > 2 for array in arrays]
     known = [one for one, batch in zip(explicit, batches, strict=True) if one and batch]
     lead = next((P(*spec[:count]) for _, spec in known if any(spec[:count])), None)
@@ -349,7 +342,7 @@ def repeated(results, size):
 
 def to_columns(b):
     """Arranges a batch of right-hand sides, (size, n) or (size, n, k), as columns of a matrix."""
-    explicit = layouts.explicit_spec(b)
+    explicit = shardings.explicit_spec(b)
     if explicit is not None:  # every device needs all right-hand sides
         b = _compat.reshard(b, NamedSharding(explicit[0], P()))
     return b.T if b.ndim == 2 else jnp.moveaxis(b, 0, 1).reshape(b.shape[1], -1)
@@ -357,7 +350,7 @@ def to_columns(b):
 
 def from_columns(x, b):
     """Undoes `to_columns` for the solution ``x``."""
-    explicit = layouts.explicit_spec(x)
+    explicit = shardings.explicit_spec(x)
     if explicit is not None:
         x = _compat.reshard(x, NamedSharding(explicit[0], P()))
     if b.ndim == 2:
@@ -387,13 +380,13 @@ def spread(layout, function, size, marks, *arrays, placement=None):
     """Computes ``function(coordinates, *arrays)`` for a batch, on the devices of an `alone` layout.
 
     Each device computes its part of the batch: one element after the other, or all at once if the
-    function has ``of_all``. The function must be hashable.
+    function has ``compute_all``. The function must be hashable.
 
     Args:
         placement: the `Placement` of the results, on explicit axes.
     """
     if not size:
-        return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, placement)
+        return _map_none(functools.partial(_spread, layout, function, 1), marks, arrays, placement)
     with _compat.entered(layout.mesh):
         if placement is not None:
             return _spread_explicit(
@@ -407,7 +400,7 @@ def _spread_explicit(layout, function, size, marks, placement, *arrays):
     run = functools.partial(_spread, layout, function, size, marks)
     with _compat.entered(layout.mesh), _compat.outside_vmap():
         results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
-    return layouts.automatically(placement.mesh, run, placement.of_results(results), *arrays)
+    return shardings.automatically(placement.mesh, run, placement.result_specs(results), *arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -418,10 +411,10 @@ def _spread(layout, function, size, marks, *arrays):
     by_batch = P(layout.others)
 
     def on_device(coordinates, *arrays):
-        if hasattr(function, "of_all"):
+        if hasattr(function, "compute_all"):
             each = zip(arrays, marks, strict=True)
             stacks = [x if mark else jnp.broadcast_to(x, (share, *x.shape)) for x, mark in each]
-            return function.of_all(coordinates, *stacks)
+            return function.compute_all(coordinates, *stacks)
         return _each(functools.partial(function, coordinates), marks, arrays)
 
     padded = [
@@ -442,13 +435,13 @@ def in_turn(function, marks, *arrays, placement=None):
     """
     each = list(zip(arrays, marks, strict=True))
     if any(mark and not len(array) for array, mark in each):
-        return _of_none(functools.partial(_in_turn, function), marks, arrays, placement)
+        return _map_none(functools.partial(_in_turn, function), marks, arrays, placement)
     whole = [_unshard_batch(array) if mark else array for array, mark in each]
     results = _in_turn(function, tuple(marks), *whole)
     return results if placement is None else placement.put(results)
 
 
-def _of_none(run, marks, arrays, placement):
+def _map_none(run, marks, arrays, placement):
     """Returns the results for an empty batch, which not all compilers support. Their shapes are
     those of ``run(marks, *arrays)`` for a batch of one."""
     ones = (
@@ -476,7 +469,7 @@ def _in_turn(function, marks, *arrays):
 def _unshard_batch(array):
     """Removes explicit axes from the batch dimension, because a loop can't run over a sharded one.
     The axes shard the next dimension instead, if they divide it."""
-    axes, explicit = layouts.leading_axes(array), layouts.explicit_spec(array)
+    axes, explicit = shardings.leading_axes(array), shardings.explicit_spec(array)
     if not axes or explicit is None:
         return array
     mesh, spec = explicit

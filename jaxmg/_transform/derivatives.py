@@ -20,7 +20,8 @@ from jax.interpreters import ad, mlir
 from jax.interpreters import batching as jax_batching
 
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._layouts import layouts, shardings
+from jaxmg._stacks import sections
 from jaxmg._transform import batching
 
 
@@ -79,7 +80,7 @@ ad.deflinear2(_front, lambda cotangent, x: [_front.bind(cotangent)])
 def _placed_like(tangent, result):
     """Shards a tangent like its result on explicit axes. There the sharding is part of the type,
     and a result and its tangent have the same type."""
-    if _is_still(tangent) or layouts.explicit_spec(result) is None:
+    if _is_still(tangent) or shardings.explicit_spec(result) is None:
         return tangent
     return _alike.bind(tangent, result)
 
@@ -87,9 +88,9 @@ def _placed_like(tangent, result):
 # A primitive with two operands, because a batch of a jitted function sees the types of its elements
 # alone: its results and their tangents may be sharded in different ways once they have a batch.
 _alike = Primitive("jaxmg_alike")
-_alike.def_impl(layouts.constrain_like)
+_alike.def_impl(shardings.constrain_like)
 _alike.def_abstract_eval(lambda tangent, result: tangent.update(sharding=result.sharding))
-mlir.register_lowering(_alike, mlir.lower_fun(layouts.constrain_like, multiple_results=False))
+mlir.register_lowering(_alike, mlir.lower_fun(shardings.constrain_like, multiple_results=False))
 
 
 def _alike_jvp(primals, tangents):
@@ -101,16 +102,16 @@ def _alike_jvp(primals, tangents):
 def _alike_transpose(cotangent, tangent, result):
     if isinstance(cotangent, ad.Zero):
         return None, None
-    return layouts.constrain_like(cotangent, tangent.aval), None
+    return shardings.constrain_like(cotangent, tangent.aval), None
 
 
 def _alike_batch(arrays, dimensions):
-    size, marks, (tangent, result) = batching.in_front(arrays, dimensions)
+    size, marks, (tangent, result) = sections.in_front(arrays, dimensions)
     if not marks[0]:
         tangent = batching.repeated(tangent, size)
     if not marks[1]:  # as JAX does, repeats the result over the axes that shard the batch
-        axes = layouts.leading_axes(tangent)
-        mesh, spec = layouts.explicit_spec(result)
+        axes = shardings.leading_axes(tangent)
+        mesh, spec = shardings.explicit_spec(result)
         placement = batching.Placement(mesh, axes, (spec,))
         result = placement.put(batching.repeated(result, size))
     return _alike.bind(tangent, result), 0
@@ -168,7 +169,7 @@ class Linear(abc.ABC):
     def _trace(self, arrays):
         if self.inside:  # there the trace also depends on the axes over which arrays vary
             return jax.make_jaxpr(self.run)(*arrays)
-        avals = ((array.shape, array.dtype, layouts.named_sharding(array)) for array in arrays)
+        avals = ((array.shape, array.dtype, shardings.named_sharding(array)) for array in arrays)
         return _jaxpr(self, tuple(avals), jax.sharding.get_abstract_mesh(), _compat.x64_enabled())
 
     @abc.abstractmethod
@@ -256,7 +257,7 @@ def _linear_transpose(cotangent, *arrays, of, jaxpr):
 @_compat.compiled
 @_compat.default_promotion()
 def _linear_batch(arrays, dimensions, *, of, jaxpr):
-    size, marks, arrays = batching.in_front(arrays, dimensions)
+    size, marks, arrays = sections.in_front(arrays, dimensions)
     return of.batched(size, marks, *arrays), 0
 
 

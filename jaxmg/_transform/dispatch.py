@@ -11,8 +11,10 @@ import functools
 from typing import Any
 
 from jaxmg import _compat
-from jaxmg._call import checks, execute, layouts, programs, symmetry
+from jaxmg._call import checks, execute, programs
 from jaxmg._call.arguments import Arguments
+from jaxmg._layouts import layouts, meshes
+from jaxmg._matrices import symmetry
 from jaxmg._transform import batched_calls, batching, derivatives
 
 
@@ -100,7 +102,7 @@ def _resolve(routine, arrays, arguments, pack):
 def call_local(routine, arrays, arguments, rule):
     """Returns the results for this rank's block, inside a shard_map. Outside of one, returns the
     results of `transform`, with a status of shape (1,), as in JAXMg 1.4.1."""
-    if not layouts.manual_axes():
+    if not meshes.manual_axes():
         *results, status = transform(routine, arrays, arguments, rule)
         with _compat.entered_by(status):
             return *results, status.reshape(1)

@@ -19,7 +19,7 @@ import run
 import versions
 import workspace
 
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 jax.config.update("jax_enable_x64", True)
 

@@ -65,7 +65,7 @@ class Child:
 
     def __init__(self, shim, name):
         sys.path.insert(0, str(_ROOT / "tests/python"))  # cases.py, for routine_calls.py
-        from jaxmg._call import plugins
+        from jaxmg._plugin import plugins
 
         self.answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # some error messages go to stdout

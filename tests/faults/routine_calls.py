@@ -82,8 +82,8 @@ class Problem:
         from jax.sharding import Mesh
 
         import jaxmg
-        from jaxmg._call import plugins
-        from jaxmg._routines import gesvd, svd
+        from jaxmg._plugin import plugins
+        from jaxmg._svd import gesvd, svd
 
         routine, n, dtype, replicas = CASES[name]
         plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")

@@ -58,12 +58,12 @@ def _general(a):
     return a * (1 - 2 * jnp.tri(a.shape[-1], k=-1)).astype(a.dtype)
 
 
-def _of_eigenvalues(function):
-    def of(a, b):
+def _recompose(function):
+    def evaluate(a, b):
         w, v = jnp.linalg.eigh(a)
         return (v * function(w).astype(v.dtype)) @ _adjoint(v)
 
-    return of
+    return evaluate
 
 
 def _factor(use):
@@ -102,7 +102,7 @@ def _subset(name, results, n):
     return {key: value[..., first:last] for key, value in results.items()}
 
 
-def _of_general(function):
+def _general_case(function):
     return lambda a, b, m: function(_general(a), b, m)
 
 
@@ -137,14 +137,14 @@ REFERENCES = {
     "diagonal": lambda a, b, m: {"diagonal": jnp.diagonal(_lower(a), axis1=-2, axis2=-1).real},
     "from_upper": _upper,
     "upper": _upper,
-    "gesv": _of_general(_general_solution),
-    "getri": _of_general(_inverse),
-    "lu_factor": _of_general(lambda g, b, m: {**_lu(g, b, m), "logdet": _log_det(g)}),
-    "lu_solve": _of_general(_solution),
-    "lu_inv": _of_general(_inverse),
-    "slogdet": _of_general(lambda g, b, m: {"logdet": _log_det(g)}),
-    "lu_diagonal": _of_general(_lu_diagonal),
-    "packed": _of_general(_lu),
+    "gesv": _general_case(_general_solution),
+    "getri": _general_case(_inverse),
+    "lu_factor": _general_case(lambda g, b, m: {**_lu(g, b, m), "logdet": _log_det(g)}),
+    "lu_solve": _general_case(_solution),
+    "lu_inv": _general_case(_inverse),
+    "slogdet": _general_case(lambda g, b, m: {"logdet": _log_det(g)}),
+    "lu_diagonal": _general_case(_lu_diagonal),
+    "packed": _general_case(_lu),
     "refined": _solution,
 }
 
@@ -201,7 +201,7 @@ FUNCTIONS = {
         lambda a, b, w: jaxmg.linalg.expm(a / a.shape[-1], **w),
         lambda a, b: jax.scipy.linalg.expm(a / a.shape[-1]),
     ),
-    "linalg.sqrtm": (lambda a, b, w: jaxmg.linalg.sqrtm(a, **w), _of_eigenvalues(jnp.sqrt)),
+    "linalg.sqrtm": (lambda a, b, w: jaxmg.linalg.sqrtm(a, **w), _recompose(jnp.sqrt)),
 }
 # Functions that take arrays with leading dimensions.
 LEADING = [
@@ -264,7 +264,7 @@ def _jvp(function):
     return lambda a, b: jax.jvp(function, (a, b), (a * a + 1, b - 1))[1]
 
 
-def _of_hermitian_part(function):
+def _hermitian_case(function):
     def called(a, b):
         adjoint, sharding = _adjoint(a), jax.typeof(a).sharding
         if AxisType.Explicit in sharding.mesh.axis_types:
@@ -336,8 +336,8 @@ def run(seed, number):
     found, expected = _transformed(
         kind,
         way,
-        _of_hermitian_part(lambda a, b: ours(a, b, given)),
-        _of_hermitian_part(theirs),
+        _hermitian_case(lambda a, b: ours(a, b, given)),
+        _hermitian_case(theirs),
     )
     expected = expected(jnp.asarray(a, wide), jnp.asarray(b, wide))
     context = jax.set_mesh(mesh) if axes == AxisType.Explicit else contextlib.nullcontext()

@@ -423,7 +423,7 @@ def threads(quick):
 
 def check_all_ranks(dtype, mesh):
     """Checks an eigenproblem by the engine's own stages, with and without eigenvectors."""
-    plugin = jaxmg._call.plugins.load(jax.default_backend())
+    plugin = jaxmg._plugin.plugins.load(jax.default_backend())
     plugin.set_eigensolver("all")
     try:
         for vectors in (True, False):
@@ -436,8 +436,8 @@ def check_all_ranks(dtype, mesh):
 def check_singular_values(name, n, dtype, mesh):
     """Checks singular values by reduction to a band, as for large matrices."""
     a = problems.matrix(np, n, dtype, kind="uniform")
-    layout = jaxmg._call.layouts.infer("svdvals", (a,), mesh, P("r", None))
-    values = jax.jit(lambda a: jaxmg._routines.gesvd.singular_values(a, layout))(a)
+    layout = jaxmg._layouts.meshes.infer("svdvals", (a,), mesh, P("r", None))
+    values = jax.jit(lambda a: jaxmg._svd.gesvd.singular_values(a, layout))(a)
     exact = np.linalg.svd(a.astype(np.complex128), compute_uv=False)
     error = np.abs(values - exact).max() / exact[0] / np.finfo(dtype).eps
     report(name, error < 10 * n**0.5, f"{error:.2g}")

@@ -26,7 +26,7 @@ from peaks import peaks
 from problems import DTYPES, matrix, vectors
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 jax.config.update("jax_enable_x64", True)
 

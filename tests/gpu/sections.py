@@ -54,6 +54,6 @@ def _run(sections, names):
         start = time.perf_counter()
         sections[name](FLAGS.quick)
         print(f"-- {name}: {time.perf_counter() - start:.0f} s", flush=True)
-    print(jaxmg._call.plugins.load(jax.default_backend()).about())
+    print(jaxmg._plugin.plugins.load(jax.default_backend()).about())
     print(f"{len(failures)} failures", *failures, sep="\n  ")
     sys.exit(min(len(failures), 100))

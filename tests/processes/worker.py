@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 from jaxmg._processes import rendezvous
 
 # jaxlib raises ValueError if a program fails while it starts.

@@ -133,7 +133,7 @@ def test_donated_matrices_are_gone(orders):
 
 
 def test_matrices_that_fill_a_device_stay_as_they_are(orders, monkeypatch):
-    from jaxmg._call import layouts
+    from jaxmg._layouts import layouts
 
     monkeypatch.setattr(layouts.Layout, "memory", 64 * 64 * 8 * 5 // 2)
     a = jnp.asarray(matrix(33, "float64"))
@@ -282,7 +282,7 @@ _HERMITIAN = {
 @pytest.fixture
 def by_all_ranks():
     """Makes all ranks share the eigenproblems of small orders, as they share large ones."""
-    from jaxmg._call import plugins
+    from jaxmg._plugin import plugins
 
     plugin = plugins.load(jax.default_backend())
     plugin.set_eigensolver("all")
@@ -291,7 +291,7 @@ def by_all_ranks():
 
 
 def test_the_plugin_says_from_which_order_stages_solve():
-    from jaxmg._call import plugins
+    from jaxmg._plugin import plugins
 
     plugin = plugins.load(jax.default_backend())
     found = {}

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import linalg
-from jaxmg._routines import svd
+from jaxmg._svd import svd
 
 pytestmark = cases.needs_transformations
 

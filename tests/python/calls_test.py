@@ -20,8 +20,9 @@ from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
 import jaxmg
-from jaxmg._call import checks, execute, layouts, programs
-from jaxmg._routines import potrs
+from jaxmg._call import checks, execute, programs
+from jaxmg._cholesky import potrs
+from jaxmg._layouts import meshes
 
 _N = 16
 
@@ -95,7 +96,7 @@ def _nothing_is_planned(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checks, "array", prepare)
-        patch.setattr(layouts, "infer", prepare)
+        patch.setattr(meshes, "infer", prepare)
         yield
 
 
@@ -442,7 +443,7 @@ def test_donated_buffer_is_the_work_space():
     a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
     b = cases.shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
-    layout = layouts.infer("potrs", (a, b), None, None)
+    layout = meshes.infer("potrs", (a, b), None, None)
     specs = (layout.row_spec, P(), P(), P())
     attributes = (("products", checks.DEFAULT), ("check_b", False))
     call = execute.make_call(potrs.POTRS, layout, a, 8, "native", attributes, specs)

@@ -13,8 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import plugins, programs
-from jaxmg._routines import jax_linalg
+from jaxmg._call import programs
+from jaxmg._linalg import compositions
+from jaxmg._plugin import plugins
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZES = (1, 2, 7, 97, 130)
@@ -140,7 +141,7 @@ def shard_rows(array, mesh):
 
 def forget_plans():
     """Clears the caches of plans, after a test has changed something that plans depend on."""
-    kept = programs._slots, programs._compiled, jax_linalg._jit_run, jax_linalg._jit_batch
+    kept = programs._slots, programs._compiled, compositions._jit_run, compositions._jit_batch
     for cache in kept:
         cache.cache_clear()
 
@@ -249,7 +250,7 @@ def general(kind, n, dtype):
     return ((left * spectrum(kind, n, dtype)) @ right).astype(dtype)
 
 
-def of_condition(condition, n, dtype="float64"):
+def conditioned(condition, n, dtype="float64"):
     """Returns a matrix with this condition number, which the diagonal doesn't reveal."""
     q, _ = np.linalg.qr(
         normal(rng(n), (n, n), np.complex128 if np.dtype(dtype).kind == "c" else np.float64)

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._factors import condition
+from jaxmg._kept import condition
 
 _NAMES = {1: "1", np.inf: "I"}
 

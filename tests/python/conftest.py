@@ -25,8 +25,8 @@ if os.environ.get("JAXMG_TEST_STRICT"):  # the settings of JAX's and lineax's ow
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-from jaxmg._call import plugins  # noqa: E402
-from jaxmg._routines import on_one  # noqa: E402
+from jaxmg._linalg import on_one  # noqa: E402
+from jaxmg._plugin import plugins  # noqa: E402
 
 # Small matrices of tests are for all ranks; on_one_test.py has what one device does for all.
 on_one.MOST = 0

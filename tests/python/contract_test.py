@@ -8,7 +8,7 @@ import pytest
 from processes import run
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 from jaxmg._routines import table
 from jaxmg._stacks import native
 

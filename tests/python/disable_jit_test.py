@@ -9,7 +9,7 @@ import cases
 import pytest
 from processes import run
 
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 _PROGRAM = """
 import sys

@@ -123,11 +123,11 @@ def test_a_derivative_in_a_batch_of_one_of_two_arguments(name, argument, transfo
             return jnp.sum(jnp.sin(function(a, b)))
 
         def pushed(a, b):
-            def of_one(x):
+            def element(x):
                 return total(*(x if i == argument else y for i, y in enumerate((a, b))))
 
             x = (a, b)[argument]
-            return jax.jvp(of_one, (x,), (x * x,))[1]
+            return jax.jvp(element, (x,), (x * x,))[1]
 
         return pushed if transformation == "jvp" else jax.grad(total, argument)
 

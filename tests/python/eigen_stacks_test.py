@@ -9,14 +9,10 @@ import stack_cases
 from jax.test_util import check_grads
 
 import jaxmg
-from jaxmg._stacks import (
-    choice,
-    eigh,
-    householder,
-    native,
-    polar_svd,
-    tridiagonal,
-)
+from jaxmg._eigen import householder, tridiagonal
+from jaxmg._eigen import stacks as eigen_stacks
+from jaxmg._stacks import choice, native
+from jaxmg._svd import stacks as svd_stacks
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
@@ -115,7 +111,7 @@ def test_reduction_to_tridiagonal_form(dtype, n):
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.breadth), "float64"])
 def test_symmetric_eigenproblems_by_stages(dtype):
-    n, solve = 40, jax.jit(eigh.decompose)
+    n, solve = 40, jax.jit(eigen_stacks.decompose)
     huge, tiny = (1e30, 1e-25) if dtype == "float32" else (1e300, 1e-290)
     for scale in (huge, tiny, 1):
         a = (_symmetric(3, n, "float64") * scale).astype(dtype)
@@ -133,7 +129,7 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages():
     a = _symmetric(2, 7, "float64")
 
     def invariant(a):
-        w, v = eigh.decompose((a + jnp.swapaxes(a, 1, 2)) / 2)
+        w, v = eigen_stacks.decompose((a + jnp.swapaxes(a, 1, 2)) / 2)
         return jnp.sin(w), (v * jnp.cos(w)[:, None, :]) @ jnp.swapaxes(v, 1, 2)
 
     check_grads(invariant, (jnp.asarray(a),), order=1, modes=("fwd", "rev"), rtol=1e-5)
@@ -142,10 +138,10 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages():
 @pytest.fixture
 def by_stages(monkeypatch):
     """Selects stages for order 22 on this platform; returns a list of the shapes that took them."""
-    taken, original = [], eigh.decompose
+    taken, original = [], eigen_stacks.decompose
     row = choice.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
     monkeypatch.setattr(choice, "TABLE", (row,))
-    monkeypatch.setattr(eigh, "decompose", lambda a: taken.append(a.shape) or original(a))
+    monkeypatch.setattr(eigen_stacks, "decompose", lambda a: taken.append(a.shape) or original(a))
     return taken
 
 
@@ -194,7 +190,7 @@ def test_trees_by_stages(by_stages):
 def test_svd_by_stages(shape):
     a = np.asarray(stack_cases.stack(shape, "float64")).copy()
     a[0, :, 1:3] = a[0, :, :1]
-    u, s, vh = map(np.asarray, jax.jit(polar_svd.decompose_by_stages)(jnp.asarray(a)))
+    u, s, vh = map(np.asarray, jax.jit(svd_stacks.decompose_by_stages)(jnp.asarray(a)))
     stack_cases.check((u * s[:, None]) @ vh, a, "float64", 10 * np.abs(a).max())
     stack_cases.check(s[:, None], np.linalg.svd(a, compute_uv=False)[:, None], "float64", s.max())
     stack_cases.check_orthonormal(u, "float64")

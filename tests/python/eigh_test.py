@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 # On CPU devices all ranks share the first order, and a single rank solves the second.
 _SHARED, _ALONE = 300, 40

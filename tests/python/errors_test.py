@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 _A = cases.positive_definite("well", 6, "float64")
 _B = np.ones(6)

@@ -17,7 +17,7 @@ import pytest
 from processes import run
 
 import jaxmg
-from jaxmg._call import exits, plugins
+from jaxmg._plugin import exits, plugins
 
 _PROGRAM = """
 import sys
@@ -78,7 +78,7 @@ import jax, numpy as np
 at_end = []  # called after the handlers that were registered later
 atexit.register(lambda: print(*(f() for f in at_end), flush=True))
 import jaxmg
-from jaxmg._call import exits
+from jaxmg._plugin import exits
 from jax.sharding import Mesh
 assert not exits._platforms
 a = 800 * np.eye(800) + 1

@@ -76,7 +76,7 @@ def _alone(name, derivative):
     return on_device
 
 
-def _of_each(name, derivative, matrices):
+def _map_each(name, derivative, matrices):
     """Returns the results of each matrix of a batch, as a batch."""
     leading = matrices.shape[:-2]
     each = [_alone(name, derivative)(x) for x in matrices.reshape(-1, *matrices.shape[-2:])]
@@ -107,7 +107,7 @@ def test_values(name, ranks, layout):
     matrices, a, mesh = _placed(name, ranks, layout)
     with cases.context(mesh):
         found = TABLE[name].call(a)
-    wanted = _of_each(name, False, matrices)
+    wanted = _map_each(name, False, matrices)
     assert jax.tree.structure(found) == jax.tree.structure(wanted)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(np.asarray(x), y, rtol=1e-9, atol=1e-9)
@@ -128,7 +128,7 @@ def test_derivatives(name, ranks, layout):
         moved = a / 2 + 0.1
         gradient, tangent = both(a, moved)
     assert jax.typeof(gradient).sharding.spec == jax.typeof(a).sharding.spec
-    wanted = _of_each(name, True, matrices)
+    wanted = _map_each(name, True, matrices)
     np.testing.assert_allclose(tangent, np.vdot(wanted, moved), rtol=1e-7, atol=1e-7)
     gradient = np.asarray(gradient)
     if TABLE[name].kind == "definite":  # has only Hermitian tangents

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg._routines import on_one
+from jaxmg._linalg import on_one
 
 pytestmark = cases.needs_transformations
 

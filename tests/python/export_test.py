@@ -6,7 +6,8 @@ from contract_test import _CPU, run
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._call import exporting, plugins
+from jaxmg._layouts import exporting
+from jaxmg._plugin import plugins
 from jaxmg._routines import table
 
 _PROGRAM = """

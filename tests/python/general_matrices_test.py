@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import blocks, checks, execute, ffi, layouts, local_layouts, record, results
+from jaxmg._call import blocks, checks, execute, ffi, record, results
 from jaxmg._call.arguments import collect, collect_local
+from jaxmg._layouts import local_layouts, meshes
 
 SHAPES = ((1, 1), (2, 9), (9, 2), (8, 4), (4, 8), (13, 7), (7, 13), (1, 5), (5, 1))
 _SHAPES_ON_RANKS = pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def _copy(a, mesh, spec=None, pad=True, **options):
 
 @_SHAPES_ON_RANKS
 def test_a_rank_has_its_rows(ranks, shape):
-    layout = layouts.infer("copy", (_matrix(shape),), cases.line(ranks), None)
+    layout = meshes.infer("copy", (_matrix(shape),), cases.line(ranks), None)
     height = -(-shape[0] // ranks)
 
     @jax.jit
@@ -67,7 +68,7 @@ def test_a_rank_has_its_rows(ranks, shape):
 @pytest.mark.core("(13, 7)")
 @_SHAPES_ON_RANKS
 def test_a_rank_has_its_columns(ranks, shape):
-    (m, n), layout = shape, layouts.infer("copy", (_matrix(shape),), cases.line(ranks), None)
+    (m, n), layout = shape, meshes.infer("copy", (_matrix(shape),), cases.line(ranks), None)
     width = -(-n // ranks)
 
     @jax.jit

@@ -103,7 +103,7 @@ def _scaled(m, n):
     return _normal(m, n) * np.where(np.arange(n) % 2, 1e150, 1e-150)
 
 
-def _of_rank_2(m, n):
+def _rank_2(m, n):
     return _normal(m, 2) @ _normal(2, n)
 
 
@@ -113,7 +113,7 @@ def _zero_columns(m, n):
 
 # The names are test ids, which must be the same in all processes of a job.
 _MAKERS = {
-    "graded": _graded, "scaled": _scaled, "of rank 2": _of_rank_2, "zero columns": _zero_columns
+    "graded": _graded, "scaled": _scaled, "of rank 2": _rank_2, "zero columns": _zero_columns
 }  # fmt: skip
 
 
@@ -391,7 +391,7 @@ def _solutions_by_jax(a, b, c):
     )
 
 
-def _of_solutions(dtype, ranks, kind):
+def _solutions(dtype, ranks, kind):
     """Returns (a function of A, b and c that uses a factor, arrays to call it with, tangents)."""
     mesh = cases.line(ranks, kind=kind)
     shapes = (7, 4), (7, 2), (4, 2)
@@ -423,7 +423,7 @@ def _check_derivative(function, reference, arrays, moved, dtype, factor):
 )
 def test_derivatives_of_solutions(dtype, ranks, kind):
     """Derivatives of solutions agree with derivatives of the normal equations."""
-    ours, arrays, moved = _of_solutions(dtype, ranks, kind)
+    ours, arrays, moved = _solutions(dtype, ranks, kind)
     _check_derivative(ours, _solutions_by_jax, arrays, moved, dtype, 1e5)
 
 
@@ -431,7 +431,7 @@ def test_derivatives_of_solutions(dtype, ranks, kind):
 @pytest.mark.breadth
 @pytest.mark.parametrize("dtype, ranks", [("float64", 3), ("complex128", 2)])
 def test_gradients_of_solutions_and_their_derivatives(dtype, ranks):
-    ours, arrays, moved = _of_solutions(dtype, ranks, AxisType.Auto)
+    ours, arrays, moved = _solutions(dtype, ranks, AxisType.Auto)
 
     def gradient(function):
         def loss(*arrays):

@@ -11,7 +11,7 @@ import pytest
 from processes import run
 
 from jaxmg import _internals
-from jaxmg._call import interrupts, plugins
+from jaxmg._plugin import interrupts, plugins
 
 _START = """
 import ctypes, os, signal, sys, threading, time
@@ -96,7 +96,7 @@ print("right")
 """
 
 _BY_ALL_RANKS = """
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 plugins.load(jax.default_backend()).set_eigensolver("all")
 """
 

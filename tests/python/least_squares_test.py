@@ -13,11 +13,13 @@ from jax.sharding import AxisType
 from qr_test import HARD, hard
 
 from jaxmg import linalg
-from jaxmg._routines import jax_lstsq, jax_qr, svd, tall_qr
+from jaxmg._qr import linalg as qr_linalg
+from jaxmg._qr import tall_qr
 from jaxmg._stacks import choice
+from jaxmg._svd import lstsq, svd
 
 
-def _of_rank(m, n, rank, dtype):
+def _low_rank(m, n, rank, dtype):
     """Returns a matrix of this rank, and the left and right factors of its tangent (see
     `_moved`)."""
     a = cases.normal(cases.rng(m, n), (m, n), dtype)
@@ -74,7 +76,7 @@ def test_as_numpy(shape, ranks, rank, dtype, kind):
     """Results agree with NumPy's for full rank (rank 3) and low rank, for vectors and several
     columns."""
     rank = min(shape) if rank == 3 else rank
-    mesh, (a, *_) = cases.line(ranks, kind=kind), _of_rank(*shape, rank, dtype)
+    mesh, (a, *_) = cases.line(ranks, kind=kind), _low_rank(*shape, rank, dtype)
     b, rcond = _b(shape[0], dtype), 50 * cases.eps(dtype)
     for right in (b, b[:, 0]) if rank == min(shape) else (b,):
         found = linalg.lstsq(cases.shard_rows(a, mesh), right, rcond, mesh=mesh)
@@ -96,7 +98,7 @@ def test_as_numpy(shape, ranks, rank, dtype, kind):
 )
 def test_ridge(shape, ranks, dtype):
     """Ridge is least squares of A with damp times I below it."""
-    mesh, (a, *_) = cases.line(ranks), _of_rank(*shape, min(shape), dtype)
+    mesh, (a, *_) = cases.line(ranks), _low_rank(*shape, min(shape), dtype)
     b = _b(shape[0], dtype)
     x, resid, *_ = linalg.lstsq(cases.shard_rows(a, mesh), b, damp=0.3, mesh=mesh)
     expected, residuals, *_ = _numpys(a, b, 0.3)
@@ -179,7 +181,7 @@ def _scaled_lapacks(a, b):
 def test_each_way_of_least_squares(condition, damp):
     """least_squares takes the seminormal equations for a well-conditioned A, and Q otherwise; both
     are equally accurate."""
-    a = _of_condition(40, 8, condition)
+    a = _conditioned(40, 8, condition)
     a = a * np.logspace(-3, 3, 8)  # has no effect: columns are scaled
     b, mesh = _b(40, "float64"), cases.line(2)
     found = linalg.least_squares(jnp.asarray(a), b, damp=damp, mesh=mesh)
@@ -195,15 +197,15 @@ def test_singular_values_of_well_conditioned_matrices_by_eigenvalues(monkeypatch
     monkeypatch.setattr(choice, "_PRODUCTS", ())
     gpus = types.SimpleNamespace(platform="gpu", is_whole=False)
     for condition, by_svd in ((2, False), (1e7, True)):
-        r = np.triu(np.linalg.qr(_of_condition(9, 9, condition))[1])
+        r = np.triu(np.linalg.qr(_conditioned(9, 9, condition))[1])
         r = r * np.sign(np.diagonal(r))[:, None]
         assert bool(tall_qr.is_moderate(r, np.linalg.inv(r))) != by_svd
         exact = np.linalg.svd(r, compute_uv=False)
-        found = jax_lstsq._singular_values(jnp.asarray(r), gpus)
+        found = lstsq._singular_values(jnp.asarray(r), gpus)
         np.testing.assert_allclose(found, exact, rtol=0, atol=5e-15)
 
 
-def _of_condition(m, n, condition):
+def _conditioned(m, n, condition):
     left = np.linalg.qr(cases.normal(cases.rng(m, 1), (m, n), "float64"))[0]
     right = np.linalg.qr(cases.normal(cases.rng(n, 2), (n, n), "float64"))[0]
     return left * np.logspace(0, -np.log10(condition), n) @ right
@@ -232,7 +234,7 @@ def test_every_small_shape(ranks):
 @pytest.mark.parametrize("shape", [(12, 3), (7, 5), (3, 7)], ids=str)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_numbers_that_are_not_finite(shape, bad, dtype):
-    mesh, (a, *_), b = cases.line(2), _of_rank(*shape, 3, dtype), _b(shape[0], dtype)
+    mesh, (a, *_), b = cases.line(2), _low_rank(*shape, 3, dtype), _b(shape[0], dtype)
     wrong = a.copy()
     wrong[-1, 1] = bad
     x, *_ = linalg.lstsq(wrong, b, mesh=mesh)
@@ -265,7 +267,7 @@ def _moved(a, b, left, right, b_dot, h):
 )
 def test_derivatives(shape, ranks, rank, dtype, kind):
     """Derivatives agree with differences along a direction that preserves the rank."""
-    mesh, (a, left, right) = cases.line(ranks, kind=kind), _of_rank(*shape, rank, dtype)
+    mesh, (a, left, right) = cases.line(ranks, kind=kind), _low_rank(*shape, rank, dtype)
     b, b_dot = _b(shape[0], dtype), _b(shape[0], dtype)[::-1].copy()
     a_dot, cutoff, h = left @ a + a @ right, 1e-9, 1e-6
 
@@ -290,7 +292,7 @@ def test_derivatives(shape, ranks, rank, dtype, kind):
 @pytest.mark.parametrize("shape", [(12, 3), (5, 5), (3, 8)], ids=str)
 def test_gradients(shape, dtype, rank):
     """Gradients agree with those of JAX's pseudo-inverse, for full and low rank."""
-    mesh, (a, *_) = cases.line(2), _of_rank(*shape, rank, dtype)
+    mesh, (a, *_) = cases.line(2), _low_rank(*shape, rank, dtype)
     b = _b(shape[0], dtype)
 
     def loss(solve):
@@ -313,7 +315,7 @@ def test_gradients(shape, dtype, rank):
 @pytest.mark.parametrize("shape", ((12, 3), (3, 8)))
 def test_gradients_and_second_derivatives_of_ridge(shape):
     """Derivatives by A, b and damp agree with those of the normal equations."""
-    mesh, (a, *_) = cases.line(2), _of_rank(*shape, 3, "float64")
+    mesh, (a, *_) = cases.line(2), _low_rank(*shape, 3, "float64")
     b = _b(shape[0], "float64", 1)[:, 0]
 
     def ours(a, b, damp):
@@ -353,7 +355,7 @@ def test_batches(dtype):
 
 @pytest.mark.breadth
 def test_residuals_as_numpy_has_them():
-    a, b, mesh = _of_rank(12, 3, 2, "float64")[0], _b(12, "float64"), cases.line(4)
+    a, b, mesh = _low_rank(12, 3, 2, "float64")[0], _b(12, "float64"), cases.line(4)
     run = functools.partial(linalg.lstsq, rcond=1e-12, numpy_resid=True, mesh=mesh)
     assert run(cases.shard_rows(a, mesh), b)[1].shape == (0,)
 
@@ -372,9 +374,9 @@ def test_residuals_as_numpy_has_them():
 def test_large_matrices_that_are_neither_tall_nor_wide(
     monkeypatch, dtype, shape, rank, devices, damp
 ):
-    monkeypatch.setattr(jax_qr, "SMALL", 4)
+    monkeypatch.setattr(qr_linalg, "SMALL", 4)
     cases.forget_plans()
-    a, b = _of_rank(*shape, rank, dtype)[0], _b(shape[0], dtype)
+    a, b = _low_rank(*shape, rank, dtype)[0], _b(shape[0], dtype)
     mesh, rcond = cases.line(devices), 1e-4
     expected = _numpys(a, b, damp, rcond) if damp is None or shape[0] >= shape[1] else None
     for right, columns in ((b, expected), (b[:, 0], None)):
@@ -395,7 +397,7 @@ def test_large_matrices_that_are_neither_tall_nor_wide(
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(9, 9), (7, 11)], ids=str)
 def test_derivatives_of_large_matrices(monkeypatch, shape):
-    mesh, (a, left, _), b = cases.line(4), _of_rank(*shape, 5, "float64"), _b(shape[0], "float64")
+    mesh, (a, left, _), b = cases.line(4), _low_rank(*shape, 5, "float64"), _b(shape[0], "float64")
     left, b_dot = left / 10, _b(shape[0] + 1, "float64")[1:]
 
     def run(t):
@@ -403,7 +405,7 @@ def test_derivatives_of_large_matrices(monkeypatch, shape):
         return linalg.lstsq(moved, b + t * b_dot, 1e-10, mesh=mesh)
 
     expected = jax.jvp(run, (0.0,), (1.0,))[1]
-    monkeypatch.setattr(jax_qr, "SMALL", 4)
+    monkeypatch.setattr(qr_linalg, "SMALL", 4)
     cases.forget_plans()
     found = jax.jvp(run, (0.0,), (1.0,))[1]
     for x, y in zip(found, expected, strict=True):
@@ -413,7 +415,7 @@ def test_derivatives_of_large_matrices(monkeypatch, shape):
 
 
 def test_errors():
-    a, b = _of_rank(6, 3, 3, "float64")[0], _b(6, "float64")
+    a, b = _low_rank(6, 3, 3, "float64")[0], _b(6, "float64")
     with pytest.raises(ValueError, match=r"b must have shape \(6,\) or \(6, nrhs\)"):
         linalg.lstsq(a, b[:5])
     with pytest.raises(ValueError, match="damp must be a real scalar"):

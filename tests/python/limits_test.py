@@ -7,7 +7,7 @@ import jax
 import pytest
 from processes import run
 
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 _SOLVE = """
 import jax, numpy as np

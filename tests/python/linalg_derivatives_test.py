@@ -16,7 +16,7 @@ from jaxmg import linalg
 pytestmark = cases.needs_transformations
 
 
-def _of_eigenvalues(function, a):
+def _recompose(function, a):
     w, v = jnp.linalg.eigh(a)
     return (v * function(w)) @ v.conj().T
 
@@ -35,7 +35,7 @@ FUNCTIONS = {
     "eigvalsh": (lambda a, b, **o: linalg.eigvalsh(a, **o), lambda a, b: jnp.linalg.eigvalsh(a)),
     "expm": (
         lambda a, b, **o: linalg.expm(a, assume_a="her", **o),
-        lambda a, b: _of_eigenvalues(jnp.exp, a),
+        lambda a, b: _recompose(jnp.exp, a),
     ),
     "matrix_power": (
         lambda a, b, **o: linalg.matrix_power(a, 3, **o),
@@ -69,14 +69,14 @@ def test_derivatives(name, n, dtype, jitted, kind):
     )
 
     def derivatives(function):
-        def of_hermitian(a, b):
+        def symmetrized(a, b):
             return function(cases.hermitian_part(a), b)
 
         def loss(a, b):
-            return jnp.sum(jnp.abs(of_hermitian(a, b)) ** 2)
+            return jnp.sum(jnp.abs(symmetrized(a, b)) ** 2)
 
         def both(a, b, *tangents):
-            return jax.jvp(of_hermitian, (a, b), tangents)[1], jax.grad(loss, (0, 1))(a, b)
+            return jax.jvp(symmetrized, (a, b), tangents)[1], jax.grad(loss, (0, 1))(a, b)
 
         return jax.jit(both) if jitted else both
 

@@ -63,7 +63,7 @@ def test_batches_of_other_functions(how, check_vma):
     """Without tracking, JAX differentiates the sum of all ranks' results."""
     ranks = 2
 
-    def of(solve, vmap):
+    def evaluate(solve, vmap):
         def loss(a, b):
             x, logdet = solve(a, b)
             return jnp.sum(jnp.sin(x)) + logdet[0]
@@ -81,11 +81,11 @@ def test_batches_of_other_functions(how, check_vma):
 
     by_rows = P(None, "r", None)
     mapped = jax.shard_map(
-        of(local, jax.vmap), mesh=local_cases.make_mesh(r=ranks), in_specs=(by_rows, P()),
+        evaluate(local, jax.vmap), mesh=local_cases.make_mesh(r=ranks), in_specs=(by_rows, P()),
         out_specs=(by_rows, P()) if how == "vmap of grad" else P(), check_vma=check_vma,
     )  # fmt: skip
     a, _, b = local_cases.make_batch(8, "float64")
-    found, expected = jax.jit(mapped)(a, b), of(alone, jax.vmap)(a, b)
+    found, expected = jax.jit(mapped)(a, b), evaluate(alone, jax.vmap)(a, b)
     if how == "vmap of grad" and not check_vma:
         expected = ranks * expected[0], expected[1]
     local_cases.assert_close(found, expected, "float64")

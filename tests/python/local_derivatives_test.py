@@ -226,12 +226,12 @@ def test_as_of_global_arrays():
         w, _ = jaxmg.syevd_shardmap_ctx(a, return_eigenvectors=False)
         return x, logdet, w * weights
 
-    def of_global(a):
+    def global_loss(a):
         x, logdet = jaxmg.potrs(a, b, 3, mesh, return_logdet=True)
         return x, logdet, jaxmg.syevd(a, None, mesh, return_eigenvectors=False) * weights
 
     ours = jax.shard_map(local, mesh=mesh, in_specs=P("r", None), out_specs=P())
-    found, expected = (jax.jit(jax.grad(local_cases.loss_of(f)))(a) for f in (ours, of_global))
+    found, expected = (jax.jit(jax.grad(local_cases.loss_of(f)))(a) for f in (ours, global_loss))
     local_cases.assert_close(found, expected, "complex128")
     assert (np.tril(found, -1) == 0).all()
 

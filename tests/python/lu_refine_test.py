@@ -8,7 +8,8 @@ import pytest
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._factors import gmres, lu_refinement, refinement
+from jaxmg._kept import gmres, lower_precision
+from jaxmg._lu import refinement as lu_refinement
 
 _FAILED, _SLOW = -3, -51
 
@@ -170,7 +171,7 @@ def test_a_residual_that_stands_still(restart, monkeypatch):
 @pytest.mark.breadth
 @pytest.mark.parametrize("donate", [True, False])
 def test_nothing_is_gathered_or_copied(donate, monkeypatch):
-    monkeypatch.setattr(refinement, "_PIECE", 2**10)
+    monkeypatch.setattr(lower_precision, "_PIECE", 2**10)
     mesh, n = cases.line(4), 400
     a, b = cases.shard(_general(n, "float64", 1e2), mesh, "r", None), np.ones((n, 1))
     programs = cases.watch_programs(monkeypatch)

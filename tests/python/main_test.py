@@ -13,8 +13,8 @@ from processes import run
 
 import jaxmg
 from jaxmg import __main__
-from jaxmg._call import plugins
 from jaxmg._command import bench
+from jaxmg._plugin import plugins
 
 _IMPORT = """
 import sys
@@ -98,7 +98,7 @@ def test_report_says_what_the_solve_changed():
     """The report shows changes after the solve, since a plugin opens most libraries at the first
     call that needs them."""
     pretend = (
-        "import itertools, runpy, jax; from jaxmg._call import plugins;"
+        "import itertools, runpy, jax; from jaxmg._plugin import plugins;"
         "plugin = plugins.load(jax.devices()[0].platform); calls = itertools.count();"
         "plugin.about = lambda: {'same': 0, 'opened': next(calls)};"
         "runpy.run_module('jaxmg', run_name='__main__', alter_sys=True)"

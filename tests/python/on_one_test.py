@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import linalg
-from jaxmg._call import plugins
-from jaxmg._routines import on_one
+from jaxmg._linalg import on_one
+from jaxmg._plugin import plugins
 
 pytestmark = [
     pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices"),

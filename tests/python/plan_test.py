@@ -10,8 +10,10 @@ import pytest
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import layouts, plugins
-from jaxmg._factors import refinement
+from jaxmg._cholesky import refinement
+from jaxmg._kept import lower_precision
+from jaxmg._layouts import layouts
+from jaxmg._plugin import plugins
 from jaxmg._routines import table
 
 
@@ -119,7 +121,7 @@ def test_refined_calls_have_a_plan(routine, dtype):
         for refine in ("auto", None)
     )
     wide = dtype in ("float64", "complex128")
-    refine = refinement.check("potrs", "auto", dtype, "native", cases.devices(1)[0].platform)
+    refine = lower_precision.check("potrs", "auto", dtype, "native", cases.devices(1)[0].platform)
     assert (plan.refine, usual.refine) == (refine, None)
     assert plan == jaxmg.plan(routine, 1000, dtype, cases.devices(2), nrhs=3, refine=refine)
     assert str(plan).startswith(f"{routine} with refine={refine!r}, n = 1000, {dtype}, on 2 dev")
@@ -173,7 +175,7 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
         results = plan["overflow_rows"] if native in ("potrf", "getrf") else nrhs
         return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
 
-    lower = refinement.lower_dtype(dtype)
+    lower = lower_precision.lower_dtype(dtype)
     if routine in ("gesv", "lu_factor"):
         factoring = beside_results("getrf", lower)
         solving = max(beside_results("lu_apply", lower), beside_results("gesv", dtype))
@@ -227,7 +229,7 @@ def test_refined_calls_take_what_is_planned(
     if cases.devices(1)[0].platform != "cpu":
         pytest.skip("XLA's account of memory is that of CPU devices here")
     n = 392 + 16 * (piece == 2**24)  # compiled programs ignore a new piece, so n differs
-    monkeypatch.setattr(refinement, "_PIECE", piece)
+    monkeypatch.setattr(lower_precision, "_PIECE", piece)
     monkeypatch.setattr(refinement, "_DEPTH", 40)
     mesh = cases.line(ranks)
     a, b = cases.shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
@@ -263,13 +265,13 @@ def test_any_plugin_plans_for_gpus():
     blocks; a single solution doesn't."""
     plugin = plugins.load(cases.devices(1)[0].platform)
 
-    def of(routine):
+    def total(routine):
         return plugin.plan(
             routine, "native", "float64", 8192, 8192, 2048, 4, 1024, 1, platform="gpu"
         )
 
     share, x = 2 * 1024 * 8, 8192 * 8
-    kept, solved = of("potrf"), of("potrs")
+    kept, solved = total("potrf"), total("potrs")
     assert kept["tile"] == solved["tile"] == 1024
     assert kept["bytes"][0] - (solved["bytes"][0] - share - x) == 4 * 1024**2 * 8
     with pytest.raises(ValueError, match="no platform 'tpu'"):

@@ -12,7 +12,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from processes import run
 
-from jaxmg._call import backends, checks, layouts, plugins
+from jaxmg._call import backends, checks
+from jaxmg._layouts import layouts
+from jaxmg._plugin import plugins
 from jaxmg._routines import table
 
 

@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._call import backends, checks, execute, layouts
-from jaxmg._routines import potrs
+from jaxmg._call import backends, checks, execute
+from jaxmg._cholesky import potrs
+from jaxmg._layouts import layouts, meshes
 
 _TF32_EPS = 2.0**-10
 _X3_EPS = 2.0**-16
@@ -234,7 +235,7 @@ def test_only_the_native_backend_has_it():
 def test_products_are_plain_where_parts_have_no_room(dtype, donate, monkeypatch):
     routine, layout = (
         potrs.POTRS,
-        layouts.infer("potrs", (np.eye(96, dtype=dtype),), cases.line(2), None),
+        meshes.infer("potrs", (np.eye(96, dtype=dtype),), cases.line(2), None),
     )
     a, attributes = jax.ShapeDtypeStruct((96, 96), dtype), {"products": checks.DEFAULT}
     block = 48 * 96 * np.dtype(dtype).itemsize

@@ -14,7 +14,9 @@ from jax.sharding import Mesh, PartitionSpec
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import backends, layouts, plugins
+from jaxmg._call import backends
+from jaxmg._layouts import layouts
+from jaxmg._plugin import plugins
 from jaxmg._processes import rendezvous
 
 _A, _B = np.eye(6), np.ones(6)

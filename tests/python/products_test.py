@@ -13,8 +13,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import layouts
-from jaxmg._transform import product_calls, products
+from jaxmg._layouts import layouts, meshes
+from jaxmg._matrices import product_calls, products
 
 # Name -> (shapes of the operands for sizes (m, k, n), the product).
 PRODUCTS = {
@@ -49,7 +49,7 @@ def _layout(mesh, spec=None):
     rows = mesh.axis_names if spec is None else spec[0]
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
     layout = layouts.Layout(mesh, tuple(rows), others, P(tuple(rows), None))
-    return layouts.with_processes("product", layout)
+    return meshes.with_processes("product", layout)
 
 
 def _operands(name, sizes, dtype):

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 _N = 24
 

@@ -14,14 +14,14 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._routines import jax_qr
+from jaxmg._qr import linalg as qr_linalg
 
 
 def _normal(m, n, dtype="complex128"):
     return cases.normal(cases.rng(m, n), (m, n), dtype)
 
 
-def _of_rank(m, n, rank):
+def _low_rank(m, n, rank):
     return _normal(m, rank) @ _normal(rank, n)
 
 
@@ -59,7 +59,7 @@ HARD = {
     "kahan": lambda m, n, huge, unit: _kahan(m, n),
     "hilbert": lambda m, n, huge, unit: _hilbert(m, n),
     "vandermonde": lambda m, n, huge, unit: np.vander(np.linspace(-1, 1, m), n),
-    "of rank 2": lambda m, n, huge, unit: _of_rank(m, n, 2),
+    "of rank 2": lambda m, n, huge, unit: _low_rank(m, n, 2),
     "nearly of rank 1": lambda m, n, huge, unit: np.ones((m, n)) + 50 * unit * _normal(m, n),
     "zero columns": lambda m, n, huge, unit: _with_columns(m, n, _zero),
     "repeated columns": lambda m, n, huge, unit: _with_columns(m, n, _repeat),
@@ -182,7 +182,7 @@ def test_every_small_shape(ranks):
 
 @pytest.mark.extended
 def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
-    monkeypatch.setattr(jax_qr, "SMALL", 16)
+    monkeypatch.setattr(qr_linalg, "SMALL", 16)
     mesh = cases.line(1)
     for m, n, by_reflectors in ((67, 17, True), (69, 17, False)):
         a = _normal(m, n)
@@ -280,7 +280,7 @@ def test_pivoting_where_a_library_rounds_differently(monkeypatch, kind):
     def qr(a):
         return jax.pure_callback(factor, (jax.typeof(a),) * 2, a)
 
-    monkeypatch.setattr(jax_qr.library, "qr", qr)
+    monkeypatch.setattr(qr_linalg.library, "qr", qr)
     a, mesh = _normal(32, 2, "float64") @ _normal(2, 6, "float64"), cases.line(4, kind=kind)
     q, r, order = map(np.asarray, _run(a, mesh, pivoting=True))
     np.testing.assert_allclose(q.T @ q, np.eye(6), atol=1e-12)
@@ -447,9 +447,9 @@ def taken_by_tiles(monkeypatch):
         found.append(a.shape)
         return original(call, a)
 
-    original = jax_qr.factor_and_r
-    monkeypatch.setattr(jax_qr, "factor_and_r", factor_and_r)
-    monkeypatch.setattr(jax_qr, "_LEAST_BY_TILES", 3)
+    original = qr_linalg.factor_and_r
+    monkeypatch.setattr(qr_linalg, "factor_and_r", factor_and_r)
+    monkeypatch.setattr(qr_linalg, "_LEAST_BY_TILES", 3)
     jax.clear_caches()
     with cases.by_all_ranks():
         yield found

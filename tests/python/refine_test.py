@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._factors import pcg, refinement
+from jaxmg._cholesky import refinement
+from jaxmg._kept import lower_precision, pcg
 
 _FAILED, _SLOW = -3, -51
 
@@ -126,7 +127,9 @@ def test_a_solution_is_as_exact_as_its_residuals():
 def _shifted_by(monkeypatch, shift):
     """Changes the shift. A test calls with orders that no other test uses, since compiled programs
     ignore the change."""
-    monkeypatch.setitem(refinement._PRECISIONS, "float32", refinement._Lower(checks.DEFAULT, shift))
+    monkeypatch.setitem(
+        lower_precision.PRECISIONS, "float32", lower_precision._Lower(checks.DEFAULT, shift)
+    )
 
 
 @pytest.mark.slow
@@ -148,7 +151,7 @@ def test_ill_conditioned_matrices(condition, n, iterations, monkeypatch):
     if condition == 1e10:
         _shifted_by(monkeypatch, 1e-5)
     mesh = cases.line(2)
-    matrix, b = cases.of_condition(condition, n), cases.normal(cases.rng(2), (n, 2), "float64")
+    matrix, b = cases.conditioned(condition, n), cases.normal(cases.rng(2), (n, 2), "float64")
     a = cases.shard_rows(cases.upper_only(matrix), mesh)
     x, status, taken = _solve(a, b, mesh, refine="float32")
     least, most = iterations
@@ -258,9 +261,9 @@ def _solve_traced(a, b, mesh):
 def test_nothing_is_gathered_or_copied(donate, monkeypatch):
     """In addition to A, a call needs half of A's size for the factor in lower precision, or, in the
     same memory, a copy of A as a fallback. XLA's account excludes the native code's workspace."""
-    monkeypatch.setattr(refinement, "_PIECE", 2**10)
+    monkeypatch.setattr(lower_precision, "_PIECE", 2**10)
     mesh, n, nrhs = cases.line(4), 400, 1
-    matrix, b = cases.of_condition(1e14, n), np.ones((n, nrhs))
+    matrix, b = cases.conditioned(1e14, n), np.ones((n, nrhs))
     a = cases.shard(matrix, mesh, "r", None)
     expected = jaxmg.potrs(a, b, None, mesh)
     programs = cases.watch_programs(monkeypatch)
@@ -296,12 +299,12 @@ def test_calls_that_can_not_be(dtype, options, message):
 
 
 def test_only_the_native_backend_has_it():
-    assert refinement.check("potrs", "auto", "complex128", "native", "cpu") == "float32"
-    assert refinement.check("potrs", "auto", "float32", "native", "cpu") == "tf32"
+    assert lower_precision.check("potrs", "auto", "complex128", "native", "cpu") == "float32"
+    assert lower_precision.check("potrs", "auto", "float32", "native", "cpu") == "tf32"
     for dtype in ("float64", "complex64"):
-        assert refinement.check("potrs", "auto", dtype, "native", "gpu") == "BF16_BF16_F32_X3"
+        assert lower_precision.check("potrs", "auto", dtype, "native", "gpu") == "BF16_BF16_F32_X3"
     with pytest.raises(ValueError, match="needs backend 'native' .*; got 'cusolvermg'"):
-        refinement.check("potrs", "float32", "float64", "cusolvermg", "gpu")
+        lower_precision.check("potrs", "float32", "float64", "cusolvermg", "gpu")
 
 
 def test_empty():

@@ -54,7 +54,7 @@ def test_a_matrix_that_has_to_be_laid_out_first(donate):
 @pytest.mark.extended
 def test_a_kept_factor_falls_back_as_often_as_it_is_used():
     mesh, n = cases.line(4), 64
-    a, b = cases.shard_rows(cases.of_condition(1e14, n), mesh), np.ones((n, 4))
+    a, b = cases.shard_rows(cases.conditioned(1e14, n), mesh), np.ones((n, 4))
     factor = jaxmg.cho_factor(a, mesh=mesh, refine="float32")
     assert factor.status != 0
     x, iterations = factor.solve(b, return_iterations=True)

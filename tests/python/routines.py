@@ -119,36 +119,36 @@ def _residual(a, x, b):
     return _norm(a @ x - b) / (_norm(a) * _norm(x) + _norm(b))
 
 
-def _of_singular_values(a, m, b, results):
+def _singular_values(a, m, b, results):
     return _norm(np.linalg.svd(a, compute_uv=False) - results[0]) / _norm(a)
 
 
-def _of_polar_factors(a, m, b, results):
+def _polar_factors(a, m, b, results):
     return _norm(a - results[0] @ results[1]) / _norm(a)
 
 
-def _of_solution(a, m, b, results):
+def _solution(a, m, b, results):
     return _residual(a, results[0], b)
 
 
-def _of_triangular_solution(a, m, b, results):
+def _triangular_solution(a, m, b, results):
     return _residual(_upper(a).conj().T, results[0], b)
 
 
-def _of_product(a, m, b, results):
+def _product(a, m, b, results):
     return _norm(results[0] - _upper(a).conj().T @ b) / (_norm(_upper(a)) * _norm(b))
 
 
-def _of_inverse(a, m, b, results):
+def _inverse(a, m, b, results):
     return _norm(a @ results[0] - np.eye(len(a))) / (_norm(a) * _norm(results[0]))
 
 
-def _of_factor(a, m, b, results):
+def _factor(a, m, b, results):
     u = np.triu(results[0])
     return _norm(u.conj().T @ u - a) / _norm(a)
 
 
-def _of_lu(g, m, b, results):
+def _lu(g, m, b, results):
     """Returns the error of A P^T = F G; the pivots are the interchanges of columns."""
     lu, pivots = results[0], np.asarray(results[1]).real.astype(int)
     product, columns = np.tril(lu) @ (np.triu(lu, 1) + np.eye(len(lu))), np.arange(len(lu))
@@ -157,45 +157,45 @@ def _of_lu(g, m, b, results):
     return _norm(product - g[:, columns]) / _norm(g)
 
 
-def _of_lu_diagonal(g, m, b, results):
+def _lu_diagonal(g, m, b, results):
     upper = scipy.linalg.lu(g.T)[2]
     return _norm(results[0] - np.diagonal(upper)) / _norm(upper)
 
 
-def _of_qr(g, m, b, results):
+def _qr(g, m, b, results):
     q, r = results[:2]
     return max(_norm(q @ np.triu(r) - g) / _norm(g), _norm(q.conj().T @ q - np.eye(len(g))))
 
 
-def _of_q_product(g, m, b, results):
+def _q_product(g, m, b, results):
     """Returns the error in the norm of Q b. R determines Q only up to signs."""
     (product,) = results
     return _norm(np.abs(_norm(product) - _norm(b))) / _norm(b)
 
 
-def _of_log_determinant(g, m, b, results):
+def _log_determinant(g, m, b, results):
     return _norm(results[0] - np.linalg.slogdet(g)[1]) / len(g)
 
 
-def _of_diagonal(a, m, b, results):
+def _diagonal(a, m, b, results):
     return _norm(results[0] - np.diagonal(_upper(a))) / _norm(_upper(a))
 
 
-def _of_eigenvectors(a, m, b, results):
-    return _of_pair(a, np.eye(len(a)), b, results)
+def _eigenvectors(a, m, b, results):
+    return _pair(a, np.eye(len(a)), b, results)
 
 
-def _of_pair(a, m, b, results):
+def _pair(a, m, b, results):
     w, v = results[:2]
     orthogonality = v.conj().T @ m @ v - np.eye(v.shape[1])
     return max(_norm(a @ v - m @ v * w) / (_norm(a) * _norm(v)), _norm(orthogonality))
 
 
-def _of_eigenvalues(a, m, b, results):
+def _eigenvalues(a, m, b, results):
     return _norm(results[0] - np.linalg.eigvalsh(a)) / _norm(a)
 
 
-def _of_rows(a, m, b, results):
+def _rows(a, m, b, results):
     """Returns 0 if the results are A's rows in another order, possibly with rows of zeros; inf
     otherwise."""
     (rows,) = results
@@ -215,13 +215,13 @@ _ALL = ("native", "cusolvermg")
 
 ROUTINES = {
     "potrs": Routine(
-        "potrs", {"jaxmg_potrs": "potrs"}, ("a", "b"), ("x", "logdet", "status"), _of_solution,
+        "potrs", {"jaxmg_potrs": "potrs"}, ("a", "b"), ("x", "logdet", "status"), _solution,
         lambda n: {"return_status": True, "return_logdet": True},
         backends=_ALL, precision=True, benchmark=True,
     ),
     "refine": Routine(
         "potrs", {"jaxmg_hemm": "hemm", "jaxmg_all_gather": "refine"}, ("a", "b"),
-        ("x", "status", "iterations"), _of_solution,
+        ("x", "status", "iterations"), _solution,
         lambda n: {"refine": "auto", "return_status": True, "return_iterations": True},
     ),
     "potri": Routine(
@@ -231,136 +231,136 @@ ROUTINES = {
             "jaxmg_root_exchange": "root_exchange",
         },
         ("a",),
-        ("inverse", "status"), _of_inverse, _with_status,
+        ("inverse", "status"), _inverse, _with_status,
         backends=_ALL, precision=True, benchmark=True,
     ),
     "syevd": Routine(
-        "syevd", {"jaxmg_syevd": "syevd"}, ("a",), ("w", "v", "status"), _of_eigenvectors,
+        "syevd", {"jaxmg_syevd": "syevd"}, ("a",), ("w", "v", "status"), _eigenvectors,
         _with_status, backends=_ALL, benchmark=True,
     ),
     "eigvalsh": Routine(
-        "eigvalsh", {"jaxmg_syevd": "syevd"}, ("a",), ("w", "status"), _of_eigenvalues,
+        "eigvalsh", {"jaxmg_syevd": "syevd"}, ("a",), ("w", "status"), _eigenvalues,
         _with_status, backends=("native",),
     ),
     "eigh": Routine(
-        "eigh", {"jaxmg_syevx": "eigh"}, ("a",), ("w", "v", "status"), _of_eigenvectors, _subset,
+        "eigh", {"jaxmg_syevx": "eigh"}, ("a",), ("w", "v", "status"), _eigenvectors, _subset,
         backends=("native",),
     ),
     "sygvd": Routine(
-        "sygvd", {"jaxmg_sygvd": "sygvd"}, ("a", "m"), ("w", "v", "status"), _of_pair, _with_status,
+        "sygvd", {"jaxmg_sygvd": "sygvd"}, ("a", "m"), ("w", "v", "status"), _pair, _with_status,
         backends=("native",),
     ),
     "eigh_pair": Routine(
         "eigh", {"jaxmg_sygvx": "eigh leaves out its second matrix"}, ("a", "m"),
-        ("w", "v", "status"), _of_pair, _subset, backends=("native",),
+        ("w", "v", "status"), _pair, _subset, backends=("native",),
     ),
     "cyclic_1d": Routine(
-        "cyclic_1d", {"jaxmg_cyclic_1d": "cyclic"}, ("a",), ("rows",), _of_rows,
+        "cyclic_1d", {"jaxmg_cyclic_1d": "cyclic"}, ("a",), ("rows",), _rows,
         transforms=False, T_A=2,
     ),
     "cho_factor": Routine(
         "cho_factor", {"jaxmg_potrf": "cho_factor"}, ("a",), ("upper", "logdet", "status"),
-        _of_factor, unpack=lambda factor: (factor.upper(), factor.logdet(), factor.status),
+        _factor, unpack=lambda factor: (factor.upper(), factor.logdet(), factor.status),
         precision=True,
     ),
     "cho_solve": Routine(
-        "cho_solve", {"jaxmg_factor_apply": "cho_solve"}, ("factor", "b"), ("x",), _of_solution,
+        "cho_solve", {"jaxmg_factor_apply": "cho_solve"}, ("factor", "b"), ("x",), _solution,
         benchmark=True,
     ),
     "solve_triangular": Routine(
         "CholeskyFactor.solve_triangular", {"jaxmg_factor_solve_rows": "rows of a matrix"},
-        ("factor", "b"), ("x",), _of_triangular_solution,
+        ("factor", "b"), ("x",), _triangular_solution,
     ),
     "matmul": Routine(
         "CholeskyFactor.matmul", {"jaxmg_factor_apply": "cho_solve"}, ("factor", "b"), ("product",),
-        _of_product,
+        _product,
     ),
     "inv": Routine(
         "CholeskyFactor.inv", {"jaxmg_factor_invert": "inverse of a factor"}, ("factor",),
-        ("inverse",), _of_inverse,
+        ("inverse",), _inverse,
     ),
     "diagonal": Routine(
         "CholeskyFactor.diagonal", {"jaxmg_factor_diagonal": "diagonal of a factor"}, ("factor",),
-        ("diagonal",), _of_diagonal,
+        ("diagonal",), _diagonal,
     ),
     "from_upper": Routine(
         "CholeskyFactor.from_upper", {"jaxmg_factor_tiles": "from_upper"}, ("upper",), ("upper",),
-        _of_factor, unpack=lambda factor: (factor.upper(),),
+        _factor, unpack=lambda factor: (factor.upper(),),
     ),
     "upper": Routine(
         "CholeskyFactor.upper", {"jaxmg_factor_rows": "upper factor"}, ("factor",), ("upper",),
-        _of_factor,
+        _factor,
     ),
     "gesv": Routine(
-        "gesv", {"jaxmg_gesv": "gesv"}, ("g", "b"), ("x", "logdet", "status"), _of_solution,
+        "gesv", {"jaxmg_gesv": "gesv"}, ("g", "b"), ("x", "logdet", "status"), _solution,
         lambda n: {"return_status": True, "return_logdet": True},
         unpack=lambda results: (results[0], *results[2:]), backends=("native",), benchmark=True,
     ),
     "getri": Routine(
-        "getri", {"jaxmg_getri": "getri"}, ("g",), ("inverse", "status"), _of_inverse, _with_status,
+        "getri", {"jaxmg_getri": "getri"}, ("g",), ("inverse", "status"), _inverse, _with_status,
         backends=("native",), benchmark=True,
     ),
     "lu_factor": Routine(
         "lu_factor", {"jaxmg_getrf": "lu_factor"}, ("g",), ("lu", "pivots", "logdet", "status"),
-        _of_lu, unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
+        _lu, unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
     ),
     "lu_solve": Routine(
-        "lu_solve", {"jaxmg_lu_apply": "lu_solve"}, ("lu", "b"), ("x",), _of_solution,
+        "lu_solve", {"jaxmg_lu_apply": "lu_solve"}, ("lu", "b"), ("x",), _solution,
         benchmark=True,
     ),
     "lu_inv": Routine(
         "LUFactor.inv", {"jaxmg_lu_invert": "inverse of an LU factor"}, ("lu",), ("inverse",),
-        _of_inverse,
+        _inverse,
     ),
     "slogdet": Routine(
         "LUFactor.slogdet", {"jaxmg_lu_solve_rows": "rows of an LU factor"}, ("lu",), ("logdet",),
-        _of_log_determinant, unpack=lambda results: results[1:],
+        _log_determinant, unpack=lambda results: results[1:],
     ),
     "lu_diagonal": Routine(
         "LUFactor.diagonal", {"jaxmg_lu_diagonal": "diagonal of an LU factor"}, ("lu",),
-        ("lu_diagonal",), _of_lu_diagonal,
+        ("lu_diagonal",), _lu_diagonal,
     ),
     "packed": Routine(
-        "LUFactor.packed", {"jaxmg_lu_rows": "packed"}, ("lu",), ("lu", "pivots"), _of_lu,
+        "LUFactor.packed", {"jaxmg_lu_rows": "packed"}, ("lu",), ("lu", "pivots"), _lu,
     ),
     "from_packed": Routine(
         "LUFactor.from_packed", {"jaxmg_lu_tiles": "from_packed"}, ("packed", "pivots"),
-        ("lu", "pivots", "logdet", "status"), _of_lu, transforms=False,
+        ("lu", "pivots", "logdet", "status"), _lu, transforms=False,
         unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
     ),
     "geqrf": Routine(
         "geqrf", {"jaxmg_geqrf": "geqrf", "jaxmg_qr_form": "Q is formed"}, ("g",),
-        ("q", "r", "status"), _of_qr, transforms=False,
+        ("q", "r", "status"), _qr, transforms=False,
         unpack=lambda factor: (factor.q(), factor.r, factor.status), precision=True,
     ),
     "svdvals": Routine(
         "linalg.svdvals", {"jaxmg_gesvd": "bidiagonal_band"}, ("g",), ("s",),
-        _of_singular_values, transforms=False, T_A=0,
+        _singular_values, transforms=False, T_A=0,
     ),
     "lstsq": Routine(
-        "linalg.lstsq", {"jaxmg_tall_qr": "tall_qr"}, ("g", "b"), ("x",), _of_solution,
+        "linalg.lstsq", {"jaxmg_tall_qr": "tall_qr"}, ("g", "b"), ("x",), _solution,
         unpack=lambda results: results[:1], transforms=False, T_A=0,
     ),
     "polar": Routine(
-        "linalg.polar", {"jaxmg_polar": "polar"}, ("g",), ("u", "h"), _of_polar_factors,
+        "linalg.polar", {"jaxmg_polar": "polar"}, ("g",), ("u", "h"), _polar_factors,
         transforms=False, T_A=0,
     ),
     "qr_multiply": Routine(
         "QRFactor.multiply",
         {"jaxmg_qr_apply": "right-hand sides", "jaxmg_qr_apply_rows": "columns are multiplied"},
-        ("qr", "b"), ("product",), _of_q_product, transforms=False,
+        ("qr", "b"), ("product",), _q_product, transforms=False,
     ),
     "qr_solve": Routine(
-        "QRFactor.solve", {"jaxmg_qr_solve": "is solved as M"}, ("qr", "b"), ("x",), _of_solution,
+        "QRFactor.solve", {"jaxmg_qr_solve": "is solved as M"}, ("qr", "b"), ("x",), _solution,
         transforms=False,
     ),
     "least_squares": Routine(
-        "least_squares", {"jaxmg_gels": "gels"}, ("g", "b"), ("x", "status"), _of_solution,
+        "least_squares", {"jaxmg_gels": "gels"}, ("g", "b"), ("x", "status"), _solution,
         _with_status, transforms=False,
     ),
     "refined": Routine(
         "RefinedFactor.solve", {"jaxmg_hemm": "hemm", "jaxmg_all_gather": "refine"},
-        ("refined", "b"), ("x", "status", "iterations"), _of_solution,
+        ("refined", "b"), ("x", "status", "iterations"), _solution,
         lambda n: {"return_status": True, "return_iterations": True},
     ),
 }  # fmt: skip

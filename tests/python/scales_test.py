@@ -15,8 +15,10 @@ import scipy.linalg
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._routines import jax_qr, norms
-from jaxmg._stacks import ways
+from jaxmg._cholesky import stacks as cholesky_stacks
+from jaxmg._lu import stacks as lu_stacks
+from jaxmg._matrices import norms
+from jaxmg._qr import linalg as qr_linalg
 
 # Powers of two at which squares of entries overflow or underflow, but entries don't.
 _FAR = {"float32": (-100, 120), "float64": (-900, 1000)}
@@ -61,17 +63,20 @@ def test_norm(dtype):
 def test_norm_of_vectors_and_gradient(order):
     x = _random("float32", 3, 8)
 
-    def of(x):
+    def evaluate(x):
         return linalg.norm(x, order, axis=1)
 
-    value, gradient = of(jnp.asarray(x)), jax.grad(lambda x: of(x).sum())(jnp.asarray(x))
+    value, gradient = (
+        evaluate(jnp.asarray(x)),
+        jax.grad(lambda x: evaluate(x).sum())(jnp.asarray(x)),
+    )
     np.testing.assert_allclose(value, np.linalg.norm(x, order, axis=1), rtol=1e-5)
     exact = jax.grad(lambda x: jnp.linalg.norm(x, order, axis=1).sum())(x.astype(float))
     np.testing.assert_allclose(gradient, exact, rtol=1e-4, atol=1e-6)
     for k in _powers(x.dtype):
         scaled = jnp.asarray(_times(x, k))
-        np.testing.assert_array_equal(of(scaled), _times(value, k))
-        np.testing.assert_array_equal(jax.grad(lambda x: of(x).sum())(scaled), gradient)
+        np.testing.assert_array_equal(evaluate(scaled), _times(value, k))
+        np.testing.assert_array_equal(jax.grad(lambda x: evaluate(x).sum())(scaled), gradient)
 
 
 @pytest.mark.extended
@@ -181,13 +186,13 @@ def test_least_squares(ranks, shape, name):
     dtype, mesh = "float32", cases.line(ranks)
     a, b = _random(dtype, *shape), _random(dtype, shape[0], 2, seed=1)
 
-    def of(a, b):
+    def evaluate(a, b):
         return _LEAST_SQUARES[name](a, b, mesh=mesh)
 
     def loss(a, b, scale):
-        return jnp.sum(jnp.cos(of(a, b) * scale))
+        return jnp.sum(jnp.cos(evaluate(a, b) * scale))
 
-    run, gradients = jax.jit(of), jax.jit(jax.grad(loss, (0, 1)))
+    run, gradients = jax.jit(evaluate), jax.jit(jax.grad(loss, (0, 1)))
     x, slopes = run(a, b), gradients(a, b, np.float32(1))
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], rtol=1e-4, atol=1e-5)
     for i, j in ((-60, -60), (-60, -70), (60, 60), (62, 0), (-10, -110)):
@@ -224,7 +229,7 @@ def test_lstsq_of_columns_far_apart(damp):
 @cases.needs_transformations
 @pytest.mark.breadth
 def test_lstsq_of_a_large_matrix_that_is_not_tall(monkeypatch):
-    monkeypatch.setattr(jax_qr, "SMALL", 4)
+    monkeypatch.setattr(qr_linalg, "SMALL", 4)
     cases.forget_plans()
     a, b, mesh = _random("float32", 9, 9), _random("float32", 9, 2, seed=1), cases.line(2)
     x, resid, rank, s = linalg.lstsq(a, b, mesh=mesh)
@@ -280,8 +285,8 @@ def test_det_of_a_batch_of_large_matrices():
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("table", "way", "degree"),
-    [(ways._INV, "small", -1), (ways._INV, "plugin", -1), (ways._SOLVE, "small", -1),
-     (ways._SOLVE, "plugin", -1), (ways._CHOLESKY, "plugin", 0.5)],
+    [(lu_stacks._INV, "small", -1), (lu_stacks._INV, "plugin", -1), (lu_stacks._SOLVE, "small", -1),
+     (lu_stacks._SOLVE, "plugin", -1), (cholesky_stacks._CHOLESKY, "plugin", 0.5)],
 )  # fmt: skip
 def test_stacks_by_the_plugin(table, way, degree):
     """Stacks scale exactly, although partial sums of results near the least normal number are
@@ -289,7 +294,7 @@ def test_stacks_by_the_plugin(table, way, degree):
     a = _random("float32", 40, 6, 6)
     if degree == 0.5:
         a = a @ a.swapaxes(1, 2) + np.eye(6, dtype="float32")
-    others = (_random("float32", 40, 6, 2, seed=1),) * (table is ways._SOLVE)
+    others = (_random("float32", 40, 6, 2, seed=1),) * (table is lu_stacks._SOLVE)
     run = jax.jit(table[way])
     value = np.asarray(run(a, *others))
     info = np.finfo("float32")
@@ -323,16 +328,16 @@ def test_rcond_of_a_tie():
 def test_qr_of_huge(mode, dtype):
     a, where = _random(dtype, 24, 3), {"mesh": cases.line(4)}
 
-    def of(a):
+    def evaluate(a):
         if mode == "stack":
             return linalg.qr(a[None].repeat(2, 0), **where)
         if mode == "complete":
             return linalg.qr(a, mode="complete", **where)
         return linalg.qr(a, pivoting=mode == "pivoting", **where)[:2]
 
-    q, r = of(jnp.asarray(a))
+    q, r = evaluate(jnp.asarray(a))
     for k in (-110, 121):
-        found = of(jnp.asarray(_times(a, k)))
+        found = evaluate(jnp.asarray(_times(a, k)))
         np.testing.assert_array_equal(found[0], q)
         np.testing.assert_array_equal(found[1], _times(r, k))
 

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._routines import on_one
+from jaxmg._linalg import on_one
 
 pytestmark = cases.one_process("what a call does with the values of arrays is the same in each")
 

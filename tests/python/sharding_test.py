@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._layouts import meshes
 
 _N = 16
 _MOVED = cases.one_process("JAX moves nothing to a mesh of other devices")
@@ -436,13 +436,13 @@ def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
     """The warning appears once, names the caller's line, and doesn't appear if the caller chose the
     device."""
     cases.devices(2)
-    monkeypatch.setattr(layouts, "_WORTH_SHARING", 8)
+    monkeypatch.setattr(meshes, "_WORTH_SHARING", 8)
     matrix = cases.positive_definite("well", 8, "float64")
     small, chosen = jnp.asarray(matrix[:7, :7]), jax.device_put(matrix, jax.local_devices()[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for tile in (2, 3):  # each width has a new plan
-            monkeypatch.setattr(layouts, "_warned", False)
+            monkeypatch.setattr(meshes, "_warned", False)
             jaxmg.potri(small, tile)
             jaxmg.potri(chosen, tile)
             jaxmg.potri(matrix, tile)

@@ -22,7 +22,7 @@ def _matrices(leading, m, n, dtype, seed=0):
     return cases.normal(cases.rng(seed, *leading, m, n), (*leading, m, n), dtype)
 
 
-def _of_svd(function, **options):
+def _svd_by(function, **options):
     """Returns a function of results that don't depend on signs."""
 
     def call(a, **where):
@@ -32,7 +32,7 @@ def _of_svd(function, **options):
     return call
 
 
-def _of_qr(a, **where):
+def _qr_by(a, **where):
     """Returns QR factors with the signs of JAX's."""
     q, r = linalg.qr(a, **where)
     units = jnp.sign(jnp.diagonal(jnp.linalg.qr(a)[1], axis1=-2, axis2=-1).real)
@@ -67,8 +67,8 @@ _FUNCTIONS = {
         jax.vmap(lambda a: jax.scipy.linalg.lu(a, True)),
         False,
     ),
-    "qr": (_of_qr, jnp.linalg.qr, False),
-    "svd": (_of_svd(linalg.svd), _of_svd(jnp.linalg.svd), False),
+    "qr": (_qr_by, jnp.linalg.qr, False),
+    "svd": (_svd_by(linalg.svd), _svd_by(jnp.linalg.svd), False),
     "svdvals": (linalg.svdvals, jnp.linalg.svdvals, False),
     "pinv": (linalg.pinv, jnp.linalg.pinv, False),
     "polar": (linalg.polar, _polar, False),
@@ -124,17 +124,17 @@ def test_gradients_are_those_of_jax(name, ranks, dtype, kind):
         m = _N  # for other shapes derivatives of the product with the permutation differ
     a = _matrices((4,), m, _N, dtype) + 3 * np.eye(m, _N, dtype=dtype)
 
-    def of(function):
+    def evaluate(function):
         def loss(a):
             leaves = jax.tree.leaves(function(a))
             return sum(jnp.sum(jnp.sin(leaf.real) + leaf.imag**2) for leaf in leaves)
 
         return jax.grad(loss)
 
-    expected = of(theirs)(jnp.asarray(a))
+    expected = evaluate(theirs)(jnp.asarray(a))
     placed = cases.shard(a, mesh)
     for function in (lambda a: ours(a, mesh=mesh), jax.vmap(lambda a: ours(a, mesh=mesh))):
-        found = cases.on(mesh, of(function))(placed)
+        found = cases.on(mesh, evaluate(function))(placed)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
 
 
@@ -169,14 +169,14 @@ def test_hermitian_matrices_and_gradients(name, ranks, dtype, kind):
     a = a @ a.swapaxes(1, 2).conj() + np.eye(_N, dtype=dtype)
     placed = cases.shard(a, mesh)
 
-    def of(function):
+    def evaluate(function):
         return lambda a: jnp.sum(jnp.sin(function(a).real)) + jnp.sum(function(a).imag ** 2)
 
     found, expected = ours(placed, mesh=mesh), theirs(jnp.asarray(a))
     limit = 1e3 * cases.eps(dtype)
     np.testing.assert_allclose(found, expected, rtol=0, atol=limit * np.abs(expected).max())
-    found = cases.on(mesh, jax.grad(of(functools.partial(ours, mesh=mesh))))(placed)
-    expected = jax.grad(of(theirs))(jnp.asarray(a))
+    found = cases.on(mesh, jax.grad(evaluate(functools.partial(ours, mesh=mesh))))(placed)
+    expected = jax.grad(evaluate(theirs))(jnp.asarray(a))
     # Our gradient may be upper triangular, with doubled entries. Derivatives along Hermitian
     # matrices depend only on its Hermitian part.
     found, expected = map(_hermitian_part, (found, expected))

@@ -16,9 +16,8 @@ import scipy.linalg
 
 import jaxmg
 from jaxmg import _compat, linalg
-from jaxmg._call import plugins
-from jaxmg._factors import scaling
-from jaxmg._stacks import native
+from jaxmg._plugin import plugins
+from jaxmg._stacks import native, scaling
 
 _N = 40
 

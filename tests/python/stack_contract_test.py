@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 from jaxmg._stacks import native
 
 pytestmark = pytest.mark.skipif(

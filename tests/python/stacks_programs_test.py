@@ -12,11 +12,12 @@ import stack_cases
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._call import plugins
-from jaxmg._factors import scaling
-from jaxmg._routines import iterations, of_stacks, shares
-from jaxmg._stacks import choice, householder, native, pieces
+from jaxmg._eigen import householder
+from jaxmg._linalg import shares
+from jaxmg._plugin import plugins
+from jaxmg._stacks import choice, native, pieces, scaling
 from jaxmg._transform import at_once
+from jaxmg._trees import functions, iterations
 
 pytestmark = cases.needs_transformations
 
@@ -200,15 +201,15 @@ def test_results_are_as_the_functions_say(shape):
         "cholesky": {"upper": False, "symmetrize_input": True}, "qr": {"mode": "reduced"},
         "svd": {"full_matrices": True, "compute_uv": True},
     }  # fmt: skip
-    known = [of_stacks.Function(name, tuple(given.items())) for name, given in options.items()]
-    known += [of_stacks.Function("qr", (("mode", mode),)) for mode in ("complete", "r")]
+    known = [functions.Function(name, tuple(given.items())) for name, given in options.items()]
+    known += [functions.Function("qr", (("mode", mode),)) for mode in ("complete", "r")]
     known += [
-        of_stacks.Function("svd", (("full_matrices", False), ("compute_uv", values)))
+        functions.Function("svd", (("full_matrices", False), ("compute_uv", values)))
         for values in (False, True)
     ]
-    known += [of_stacks.EXACTLY_ORTHOGONAL, of_stacks.Orthogonal(((1, 1, 1),), False, None)]
+    known += [functions.EXACTLY_ORTHOGONAL, functions.Orthogonal(((1, 1, 1),), False, None)]
     square = shape[0] == shape[1]
-    known += [of_stacks.InverseRoot(iterations.root_by_newton, 2, 0.1)] if square else []
+    known += [functions.InverseRoot(iterations.root_by_newton, 2, 0.1)] if square else []
     for function in known:
         if not square and getattr(function, "name", "") in ("eigh", "inv", "cholesky"):
             continue
@@ -216,7 +217,7 @@ def test_results_are_as_the_functions_say(shape):
             matrix = jax.ShapeDtypeStruct(shape, dtype)
             assert function.result(matrix) == jax.eval_shape(function, matrix), function
     for pair in ((4, 8), (8, 4), (0, 0)):
-        function, matrix = of_stacks.OrthogonalIteration(1), jax.ShapeDtypeStruct(pair, "float32")
+        function, matrix = functions.OrthogonalIteration(1), jax.ShapeDtypeStruct(pair, "float32")
         assert function.result(matrix) == jax.eval_shape(function, matrix)
 
 
@@ -325,12 +326,12 @@ def test_inverse_roots_that_newton_finds(ways_of_gpus, dtype):
     np.testing.assert_allclose(3 * tangent, -value, rtol=0, atol=1e4 * cases.eps(dtype))
     scaled = root(a * factors**3)
     np.testing.assert_array_equal(scaled * factors, value)
-    by_values = of_stacks.InverseRoot(iterations.root_by_eigenvalues, 3, 0.0)
+    by_values = functions.InverseRoot(iterations.root_by_eigenvalues, 3, 0.0)
     indefinite = a.at[0].multiply(-1)
     assert np.isnan(root(indefinite)[0]).all()
     assert (
         "stacked_root"
-        not in jax.jit(by_values.of_stack, static_argnums=0)
+        not in jax.jit(by_values.compute_stack, static_argnums=0)
         .lower(jax.default_backend(), a)
         .as_text()
     )

@@ -11,21 +11,17 @@ import scipy.linalg
 import stack_cases
 
 import jaxmg
-from jaxmg._call import plugins
-from jaxmg._routines import norms, svd_spaces, syevd
-from jaxmg._stacks import (
-    choice,
-    cholesky,
-    determinants,
-    lu,
-    native,
-    parts,
-    polar_svd,
-    qr,
-    triangle,
-    ways,
-)
-from jaxmg._transform import at_once
+from jaxmg._cholesky import stacks as cholesky_stacks
+from jaxmg._eigen import stacks as eigen_stacks
+from jaxmg._eigen import syevd
+from jaxmg._lu import stacks as lu_stacks
+from jaxmg._matrices import norms
+from jaxmg._plugin import plugins
+from jaxmg._qr import stacks as qr_stacks
+from jaxmg._square import determinants
+from jaxmg._stacks import choice, native, parts, triangle
+from jaxmg._svd import spaces
+from jaxmg._svd import stacks as svd_stacks
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
@@ -41,7 +37,7 @@ _CORE = [((2, 5, 3), "complex64")]
 )
 def test_qr_is_that_of_lapack(shape, dtype):
     a = stack_cases.stack(shape, dtype)
-    q, r = jax.jit(qr.reduced)(a)
+    q, r = jax.jit(qr_stacks.reduced)(a)
     q0, r0 = np.linalg.qr(np.asarray(a))
     assert q.dtype == r.dtype == a.dtype
     stack_cases.check_orthonormal(q, dtype)
@@ -58,7 +54,7 @@ def test_qr_of_matrices_without_full_rank_and_of_any_size_of_numbers():
     a = np.zeros((5, 9, 4), "float32")
     a[1], a[2, :, 0], a[3] = 1, 1e-30, np.asarray(stack_cases.stack((9, 4), "float32")) * 1e30
     a[4] = np.asarray(stack_cases.stack((9, 4), "float32")) * 10.0 ** np.array([20, 0, -20, -30])
-    q, r = qr.reduced(jnp.asarray(a))
+    q, r = qr_stacks.reduced(jnp.asarray(a))
     stack_cases.check_orthonormal(q, "float32")
     lengths = np.linalg.norm(a.astype("float64"), axis=1)  # of columns, each by itself
     off = np.abs(cases.wide(np.asarray(q)) @ cases.wide(np.asarray(r)) - a).max(axis=1)
@@ -69,7 +65,12 @@ def test_qr_of_matrices_without_full_rank_and_of_any_size_of_numbers():
 def test_a_matrix_with_nan_is_alone():
     a = np.asarray(stack_cases.stack((3, 40, 40), "float64")).copy()
     a[1, 35, 3] = np.nan
-    for function in (qr.reduced, lu.inverse_by_plugin, polar_svd.decompose, polar_svd.unitary):
+    for function in (
+        qr_stacks.reduced,
+        lu_stacks.inverse_by_plugin,
+        svd_stacks.decompose,
+        svd_stacks.unitary,
+    ):
         for result in jax.tree.leaves(jax.jit(function)(jnp.asarray(a))):
             bad = np.isnan(np.asarray(result)).reshape(3, -1).any(axis=1)
             assert list(bad) == [False, True, False]
@@ -106,8 +107,8 @@ def test_lu_by_the_plugin(n, dtype):
     a = stack_cases.stack((2, n, n), dtype)
     packed, pivots = native.factor_lu(a)
     _check_lu(a, packed, pivots)
-    _check_inverses_and_solutions(a, lu.inverse_by_plugin, lu.solve_by_plugin)
-    sign, log = determinants.slogdet_by_plugin(a)
+    _check_inverses_and_solutions(a, lu_stacks.inverse_by_plugin, lu_stacks.solve_by_plugin)
+    sign, log = lu_stacks.slogdet_by_plugin(a)
     expected = np.linalg.slogdet(cases.wide(np.asarray(a)))
     assert sign.dtype == a.dtype and log.dtype == np.abs(np.asarray(a)).dtype
     np.testing.assert_allclose(sign, expected[0], atol=100 * n * cases.eps(dtype))
@@ -123,10 +124,10 @@ def test_lu_by_the_plugin_of_singular_matrices_and_nan():
     np.testing.assert_array_equal(packed[0], [[1, 1, 1], [1, 0, 0], [1, 0, 0]])
     np.testing.assert_allclose(packed[1], scipy.linalg.lu_factor(a[1])[0], atol=1e-15)
     np.testing.assert_array_equal(pivots[:2], 2 * [[0, 1, 2]])
-    for result in (lu.inverse_by_plugin(a), lu.solve_by_plugin(a, a[..., :1])):
+    for result in (lu_stacks.inverse_by_plugin(a), lu_stacks.solve_by_plugin(a, a[..., :1])):
         assert np.isnan(result[2]).any() and np.isfinite(np.asarray(result[1])).all()
-    assert lu.inverse_by_plugin(jnp.zeros((0, 3, 3))).shape == (0, 3, 3)
-    sign, log = map(np.asarray, determinants.slogdet_by_plugin(jnp.asarray(a)))
+    assert lu_stacks.inverse_by_plugin(jnp.zeros((0, 3, 3))).shape == (0, 3, 3)
+    sign, log = map(np.asarray, lu_stacks.slogdet_by_plugin(jnp.asarray(a)))
     assert sign[0] == 0 and log[0] == -np.inf and np.isnan(sign[2]) and np.isnan(log[2])
     np.testing.assert_allclose([sign[1], log[1]], np.linalg.slogdet(a[1]), atol=1e-14)
 
@@ -164,7 +165,7 @@ def test_polar_and_svd(shape, dtype, kind):
         a = np.broadcast_to(3 * np.eye(*shape[1:]), shape).astype(dtype)
     elif kind == "graded":
         a = (a * np.geomspace(1, cases.eps(dtype) ** 2, shape[-1])).astype(dtype)
-    u, s, vh = map(np.asarray, jax.jit(polar_svd.decompose)(jnp.asarray(a)))
+    u, s, vh = map(np.asarray, jax.jit(svd_stacks.decompose)(jnp.asarray(a)))
     assert (np.diff(s) <= 0).all() and (s >= 0).all()
     stack_cases.check((u * s[:, None]) @ vh, a, dtype, max(np.abs(a).max(), 1e-30) * 10)
     stack_cases.check(
@@ -173,7 +174,7 @@ def test_polar_and_svd(shape, dtype, kind):
     stack_cases.check_orthonormal(u, dtype)
     stack_cases.check_orthonormal(stack_cases.adjoint(vh), dtype)
     tall = shape[1] >= shape[2]
-    w = np.asarray(jax.jit(polar_svd.unitary)(jnp.asarray(a)))
+    w = np.asarray(jax.jit(svd_stacks.unitary)(jnp.asarray(a)))
     stack_cases.check_orthonormal(w if tall else stack_cases.adjoint(w), dtype)
     h = stack_cases.adjoint(w) @ a if tall else a @ stack_cases.adjoint(w)
     stack_cases.check(h, stack_cases.adjoint(h), dtype, max(np.abs(a).max(), 1e-30) * 10)
@@ -205,20 +206,20 @@ def _unphased(function):
 
 _GRADIENTS = {
     "slogdet": (
-        determinants.slogdet_by_plugin,
+        lu_stacks.slogdet_by_plugin,
         lambda a: tuple(jnp.linalg.slogdet(a)),
         [(2, 4, 4)],
     ),
-    "qr": (qr.reduced, jnp.linalg.qr, [(2, 5, 3), (2, 4, 4)]),
-    "inverse": (lu.inverse_by_plugin, jnp.linalg.inv, [(2, 4, 4)]),
+    "qr": (qr_stacks.reduced, jnp.linalg.qr, [(2, 5, 3), (2, 4, 4)]),
+    "inverse": (lu_stacks.inverse_by_plugin, jnp.linalg.inv, [(2, 4, 4)]),
     "solve": (
-        lambda a: lu.solve_by_plugin(a, jnp.cos(a)[..., :2]),
+        lambda a: lu_stacks.solve_by_plugin(a, jnp.cos(a)[..., :2]),
         lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
         [(2, 4, 4)],
     ),
-    "svd": (_unphased(polar_svd.decompose), _unphased(_svd), [(2, 4, 4), (2, 5, 3), (2, 3, 5)]),
+    "svd": (_unphased(svd_stacks.decompose), _unphased(_svd), [(2, 4, 4), (2, 5, 3), (2, 3, 5)]),
     "polar": (
-        polar_svd.unitary,
+        svd_stacks.unitary,
         lambda a: (lambda u, s, vh: u @ vh)(*_svd(a)),
         [(2, 4, 4), (2, 5, 3), (2, 3, 5)],
     ),
@@ -247,13 +248,13 @@ def test_determinants_by_the_plugin(monkeypatch, dtype):
     if jax.default_backend() != "cpu":
         pytest.skip("for CPU devices; on GPUs all other tests go this way")
     monkeypatch.setattr(choice, "TABLE", (choice.Row("cpu", "lu", "plugin", (4, 8)),))
-    for ways_of in (determinants._SLOGDET, determinants._TRACE):
+    for ways_of in (lu_stacks._SLOGDET, determinants._TRACE):
         monkeypatch.setitem(ways_of, choice.JAX, None)  # must not be used
     a = np.asarray(stack_cases.stack((3, 5, 5), dtype)).copy()
     a[1, :, 4] = a[1, :, 3] + 1e-12 * a[1, :, 2]  # nearly singular
     a = jnp.asarray(a)
     np.testing.assert_allclose(determinants.det("cpu", a), jnp.linalg.det(a), atol=1e-12)
-    sign, log = determinants.log_det("cpu", a)
+    sign, log = lu_stacks.log_det("cpu", a)
     expected = jnp.linalg.slogdet(a)
     np.testing.assert_allclose(sign[::2], expected[0][::2], atol=1e-12)
     np.testing.assert_allclose(log[::2], expected[1][::2], atol=1e-12)
@@ -294,10 +295,10 @@ def test_a_large_share_in_parts(monkeypatch):
     a = np.random.default_rng(2).standard_normal((7, 13, 13))  # compiled by no other test
     mesh = jax.make_mesh((1,), ("r",))
     expected = np.linalg.inv(a)
-    sizes, original = [], ways.inverse
+    sizes, original = [], lu_stacks.inverse
     monkeypatch.setattr(parts, "LARGEST", 3 * 169)
     monkeypatch.setattr(
-        ways, "inverse", lambda platform, a: sizes.append(len(a)) or original(platform, a)
+        lu_stacks, "inverse", lambda platform, a: sizes.append(len(a)) or original(platform, a)
     )
     np.testing.assert_allclose(jaxmg.linalg.inv(jnp.asarray(a), mesh=mesh), expected, atol=1e-10)
     assert sizes and max(sizes) <= 3
@@ -343,18 +344,18 @@ def test_few_matrices_of_a_gpu_get_their_eigenvalues_one_after_the_other(gpus, c
 
 def test_every_row_names_a_way():
     known = {
-        "qr": ways._QR,
-        "inv": ways._INV,
-        "solve": ways._SOLVE,
-        "svd": ways._SVD,
-        "eigh": ways._EIGH,
-        "polar": ways._POLAR,
-        "cholesky": ways._CHOLESKY,
-        "potri": at_once._INVERSE,
-        "trsm": at_once._SOLVE,
-        "lu": at_once._LU,
+        "qr": qr_stacks._QR,
+        "inv": lu_stacks._INV,
+        "solve": lu_stacks._SOLVE,
+        "svd": svd_stacks._SVD,
+        "eigh": eigen_stacks._EIGH,
+        "polar": svd_stacks._POLAR,
+        "cholesky": cholesky_stacks._CHOLESKY,
+        "potri": cholesky_stacks._INVERSE,
+        "trsm": triangle._SOLVE,
+        "lu": lu_stacks._LU,
     }
-    of_the_same = {"cholesky": at_once._CHOLESKY, "inv": at_once._LU_INVERSE}
+    of_the_same = {"cholesky": cholesky_stacks._FACTORIZE, "inv": lu_stacks._LU_INVERSE}
     for row in choice.TABLE:
         assert row.way in known[row.function] and row.way in of_the_same.get(row.function, row.way)
         assert row.platform in ("cpu", "gpu")
@@ -362,19 +363,19 @@ def test_every_row_names_a_way():
 
 
 _WITH_RULES = {
-    "reduced": qr.reduced,
-    "r": qr.upper_by_lapack,
-    "solve": lambda a: lu.solve_by_lapack(a[:, :3], jnp.ones_like(a[:, :3, :2])),
-    "inverse": lambda a: lu.inverse_by_plugin(a[:, :3]),
-    "slogdet": lambda a: determinants.slogdet_by_plugin(a[:, :3]),
+    "reduced": qr_stacks.reduced,
+    "r": qr_stacks.upper_by_lapack,
+    "solve": lambda a: lu_stacks.solve_by_lapack(a[:, :3], jnp.ones_like(a[:, :3, :2])),
+    "inverse": lambda a: lu_stacks.inverse_by_plugin(a[:, :3]),
+    "slogdet": lambda a: lu_stacks.slogdet_by_plugin(a[:, :3]),
     "det": lambda a: determinants.det(jax.default_backend(), a @ jnp.swapaxes(a, 1, 2)),
-    "svd": polar_svd.decompose_by_jax,
-    "values": polar_svd.values_by_jax,
-    "unitary": polar_svd.unitary_by_jax,
-    "cholesky": lambda a: cholesky.factor_by_lapack(a[:, :3] @ jnp.swapaxes(a[:, :3], 1, 2)),
+    "svd": svd_stacks.decompose_by_jax,
+    "values": svd_stacks.values_by_jax,
+    "unitary": svd_stacks.unitary_by_jax,
+    "cholesky": lambda a: cholesky_stacks.factor_by_lapack(a[:, :3] @ jnp.swapaxes(a[:, :3], 1, 2)),
     "largest": lambda a: norms._extreme(a, 1, True),
-    "norm": lambda a: norms._of_squares(a, (1, 2)),
-    "pseudoinverse": lambda a: svd_spaces._of_stack(
+    "norm": lambda a: norms._euclidean(a, (1, 2)),
+    "pseudoinverse": lambda a: spaces._pseudoinverse_stack(
         jax.default_backend(), a, jnp.full(len(a), 1e-9)
     ),
 }
@@ -415,8 +416,8 @@ def test_a_way_by_the_plugin_loads_it(monkeypatch):
     monkeypatch.setattr(plugins, "load", loaded.append)
     a = stack_cases.stack((3, 5, 5), "float64")
     monkeypatch.setattr(choice, "TABLE", ())
-    ways.inverse(platform, a)
+    lu_stacks.inverse(platform, a)
     assert not loaded
     monkeypatch.setattr(choice, "TABLE", (choice.Row(platform, "inv", "plugin", (5, 5)),))
-    ways.inverse(platform, a)
+    lu_stacks.inverse(platform, a)
     assert loaded == [platform]

@@ -16,9 +16,10 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from jaxmg import _compat, linalg
-from jaxmg._call import backends, ffi, layouts
-from jaxmg._routines import gesvd, polar
-from jaxmg._routines import svd as svd_programs
+from jaxmg._call import backends, ffi
+from jaxmg._layouts import layouts, meshes
+from jaxmg._svd import gesvd, polar
+from jaxmg._svd import svd as svd_programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 KINDS = ("random", "ill", "singular", "graded", "zero", "huge", "tiny", "clustered", "orthogonal")
@@ -185,7 +186,7 @@ def test_transformed_values_of_large_matrices(devices, all_large):
     for s in (values(a), jax.vmap(values)(a), jax.jit(jax.vmap(values))(a)):
         np.testing.assert_allclose(s, exact, rtol=1e-12)
     # All devices compute one matrix after the other.
-    layout = layouts.infer("svdvals", (a[0],), where["mesh"], P("r", None))
+    layout = meshes.infer("svdvals", (a[0],), where["mesh"], P("r", None))
     one_by_one = jax.vmap(lambda a: gesvd.singular_values(a, layout))(a)
     np.testing.assert_allclose(one_by_one, exact, rtol=1e-12)
     g = jax.grad(lambda a: jnp.sum(values(a)[:3]))(a[0])
@@ -445,7 +446,7 @@ def test_derivatives_and_batches_in_double(double_is_fast):
 
 
 def test_single_precision_stays_where_double_is_slow_or_large(double_is_fast, monkeypatch):
-    layout = layouts.infer("polar", (jnp.eye(4),), cases.line(2), P(cases.line(2).axis_names[0]))
+    layout = meshes.infer("polar", (jnp.eye(4),), cases.line(2), P(cases.line(2).axis_names[0]))
     square = functools.partial(jax.ShapeDtypeStruct, (64, 64))
     assert polar.in_double(square("float32"), layout)
     assert not polar.in_double(square("float64"), layout)
@@ -473,7 +474,7 @@ def test_pinv(dtype, shape, way):
     assert np.linalg.norm(p - exact) <= 100 * eps * condition * np.linalg.norm(exact)
 
 
-def _of_rank(rank, m, n, dtype, seed=0):
+def _low_rank(rank, m, n, dtype, seed=0):
     return matrix("random", m, rank, dtype, seed) @ matrix("random", rank, n, dtype, seed + 1)
 
 
@@ -508,7 +509,7 @@ def test_orth_of_a_batch_that_is_not_small(devices, kind):
 @pytest.mark.extended
 def test_orth_and_null_space():
     for shape in ((8, 8), (6, 9)):
-        _check_bases(_of_rank(3, *shape, "float64"), on(cases.line(2)))
+        _check_bases(_low_rank(3, *shape, "float64"), on(cases.line(2)))
 
 
 @pytest.mark.breadth
@@ -525,9 +526,9 @@ def test_orth_and_null_space():
 )
 def test_bases_of_any_matrix(dtype, shape, devices, way):
     where = on(cases.line(devices))
-    _check_bases(_of_rank(2, *shape, dtype), where, rank=2)
+    _check_bases(_low_rank(2, *shape, dtype), where, rank=2)
     for rank in (3, min(shape)):
-        _check_bases(_of_rank(rank, *shape, dtype), where, 1e-4)
+        _check_bases(_low_rank(rank, *shape, dtype), where, 1e-4)
 
 
 @pytest.mark.breadth
@@ -570,7 +571,7 @@ def test_derivatives_of_bases(dtype, shape):
 @cases.needs_transformations
 @pytest.mark.breadth
 def test_bases_need_a_rank_where_it_is_traced():
-    a, where = jnp.asarray(_of_rank(3, 9, 5, "float64")), on(cases.line(2))
+    a, where = jnp.asarray(_low_rank(3, 9, 5, "float64")), on(cases.line(2))
     with pytest.raises(TypeError, match="pass rank="):
         jax.jit(lambda a: linalg.orth(a, **where))(a)
     run = jax.jit(

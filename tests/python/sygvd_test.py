@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._plugin import plugins
 
 
 @pytest.fixture(params=["one", "all"])

@@ -73,12 +73,12 @@ def test_complex_leaves_stay_complex_with_a_real_dtype(method, leaf, dtype, rank
         tree.orthogonalize(a, 8, method, dtype=jnp.dtype(dtype), mesh=cases.line(ranks))
     )
     assert found.dtype == leaf
-    of = "complex128" if dtype == "float64" else "complex64"
-    as_complex = tree.orthogonalize(a, 8, method, dtype=of, mesh=cases.line(ranks))
+    evaluate = "complex128" if dtype == "float64" else "complex64"
+    as_complex = tree.orthogonalize(a, 8, method, dtype=evaluate, mesh=cases.line(ranks))
     np.testing.assert_array_equal(found, as_complex)
     if method == "polar-express":
         u, _, vh = np.linalg.svd(a, full_matrices=False)
-        limit = 1e-5 if "complex64" in (of, leaf) else 1e-13
+        limit = 1e-5 if "complex64" in (evaluate, leaf) else 1e-13
         np.testing.assert_allclose(found, u @ vh, rtol=0, atol=limit)
 
 
@@ -110,13 +110,13 @@ def test_entries_near_the_largest_number(leaf, dtype):
     large = np.asarray(jnp.asarray(small, cases.wide(a).dtype) * power).astype(small.dtype)
     assert np.isfinite(large.astype(a.dtype)).all() and large[0, 0] == largest
 
-    def of(a):
-        of = dtype and jnp.dtype(dtype)
-        result = tree.orthogonalize(a, 6, "polar-express", dtype=of, mesh=cases.line(2))
+    def evaluate(a):
+        evaluate = dtype and jnp.dtype(dtype)
+        result = tree.orthogonalize(a, 6, "polar-express", dtype=evaluate, mesh=cases.line(2))
         return cases.wide(np.asarray(result))
 
     limit = 0.1 if "bfloat16" in (leaf, dtype) else 0.01 if dtype == "float16" else 1e-5
-    np.testing.assert_allclose(of(large), of(np.asarray(small)), rtol=0, atol=limit)
+    np.testing.assert_allclose(evaluate(large), evaluate(np.asarray(small)), rtol=0, atol=limit)
 
 
 @pytest.mark.extended

@@ -13,9 +13,9 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._routines import of_stacks
-from jaxmg._stacks import parts, ways
-from jaxmg._transform import exchanges, homes
+from jaxmg._qr import stacks as qr_stacks
+from jaxmg._stacks import parts
+from jaxmg._trees import exchanges, functions, homes
 
 pytestmark = cases.needs_transformations
 
@@ -267,7 +267,7 @@ def test_the_share_of_each_device_and_what_it_sends(ranks):
     mesh = AbstractMesh((ranks,), ("r",))
     for spec in (P("r", None), P(None, "r"), P()):
         shapes, _ = _transformer(spec)
-        leaves = tuple(homes.Leaf.of(shape, "float32", spec, mesh) for shape in shapes)
+        leaves = tuple(homes.Leaf.make(shape, "float32", spec, mesh) for shape in shapes)
         deal = homes.deal(leaves, tuple(mesh.shape.items()), homes.operations)
         assert 1 <= deal.balance <= 1.1
         assert sum(deal.loads) == sum(homes.operations(leaf.matrix) for leaf in leaves)
@@ -285,11 +285,11 @@ def test_the_share_of_each_device_and_what_it_sends(ranks):
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_the_share_of_each_device_where_bases_are_refreshed(ranks):
     """Each device gets its share of both statistics of each matrix, and their bases."""
-    mesh, function = AbstractMesh((ranks,), ("r",)), of_stacks.OrthogonalIteration(1)
+    mesh, function = AbstractMesh((ranks,), ("r",)), functions.OrthogonalIteration(1)
     shapes, spec = _transformer(P("r", None))
     orders = [n for shape in shapes for n in shape]
-    leaves = tuple(homes.Leaf.of((n, 2 * n), "float32", spec, mesh) for n in orders)
-    deal = homes.deal(leaves, tuple(mesh.shape.items()), of_stacks.cost_of_pair)
+    leaves = tuple(homes.Leaf.make((n, 2 * n), "float32", spec, mesh) for n in orders)
+    deal = homes.deal(leaves, tuple(mesh.shape.items()), functions.cost_of_pair)
     assert 1 <= deal.balance <= 1.1
     sent, returned = exchanges.Program(function, mesh, leaves, deal).bytes_sent
     least = 4 * sum(n * n for n in orders) / ranks**2 * (ranks - 1)
@@ -298,7 +298,9 @@ def test_the_share_of_each_device_where_bases_are_refreshed(ranks):
 
 def test_a_share_by_the_cost_that_is_passed():
     mesh = AbstractMesh((2,), ("r",))
-    leaves = tuple(homes.Leaf.of(shape, "float32", P(), mesh) for shape in [(2, 2)] * 3 + [(9, 9)])
+    leaves = tuple(
+        homes.Leaf.make(shape, "float32", P(), mesh) for shape in [(2, 2)] * 3 + [(9, 9)]
+    )
     deal = homes.deal(leaves, (("r", 2),), lambda a: 3.0 if a.shape[0] == 9 else 1.0)
     assert deal.loads == (3, 3)
     (family,) = deal.families
@@ -307,7 +309,7 @@ def test_a_share_by_the_cost_that_is_passed():
 
 def test_the_order_of_what_costs_the_same_is_that_of_paths():
     mesh = AbstractMesh((2,), ("r",))
-    leaves = tuple(homes.Leaf.of((4, 4), "float32", P(), mesh) for _ in range(4))
+    leaves = tuple(homes.Leaf.make((4, 4), "float32", P(), mesh) for _ in range(4))
     (family,) = homes.deal(leaves, (("r", 2),), homes.operations).families
     pieces = [[piece for run in runs for piece in run.pieces] for runs in family.homes]
     assert pieces == [[(0, 0, 1), (2, 0, 1)], [(1, 0, 1), (3, 0, 1)]]
@@ -327,12 +329,12 @@ def test_grad(kind):
     mesh = cases.line(4, kind=kind)
     tree = _make_tree(mesh, {"a": ((8, 8), "r", None), "b": ((3, 4, 4),)}, "float64")
 
-    def of(function):
+    def evaluate(function):
         return lambda tree: sum(jnp.sum(jnp.cos(x)) for x in jax.tree.leaves(function(tree)))
 
-    found = cases.on(mesh, jax.grad(of(lambda t: jaxmg.tree.inv(t, mesh=mesh))))(tree)
+    found = cases.on(mesh, jax.grad(evaluate(lambda t: jaxmg.tree.inv(t, mesh=mesh))))(tree)
     alone = jax.tree.map(np.asarray, tree)
-    expected = jax.grad(of(lambda t: jax.tree.map(jnp.linalg.inv, t)))(alone)
+    expected = jax.grad(evaluate(lambda t: jax.tree.map(jnp.linalg.inv, t)))(alone)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), found, expected)
 
 
@@ -463,7 +465,7 @@ def test_inverse_pth_root(p, method, dtype):
     mesh = cases.line(2)
     unit, epsilon = cases.eps(dtype), 1e-4
     tree = {
-        "a": cases.shard(cases.of_condition(1e6, 24, dtype), mesh, "r"),
+        "a": cases.shard(cases.conditioned(1e6, 24, dtype), mesh, "r"),
         "b": cases.shard(cases.positive_definite("well", 7, dtype), mesh),
         "one": cases.shard(4 * np.ones((3, 1, 1), dtype), mesh),
     }
@@ -567,9 +569,9 @@ def test_large_stacks_are_computed_in_parts(monkeypatch, ranks):
     stacks = np.random.default_rng(1).standard_normal((7, 11, 11))  # compiled by no other test
     expected = np.linalg.qr(stacks)
     monkeypatch.setattr(parts, "LARGEST", 3 * 121)
-    sizes, original = [], ways.reduced_qr
+    sizes, original = [], qr_stacks.reduced_qr
     monkeypatch.setattr(
-        ways, "reduced_qr", lambda platform, a: sizes.append(len(a)) or original(platform, a)
+        qr_stacks, "reduced_qr", lambda platform, a: sizes.append(len(a)) or original(platform, a)
     )
     found = jaxmg.tree.qr(jnp.asarray(stacks), mesh=mesh)
     np.testing.assert_allclose(found.R, expected.R, atol=1e-14)

@@ -12,8 +12,9 @@ import stack_cases
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg._stacks import choice, cholesky, lu, native, products, triangle
-from jaxmg._transform import at_once
+from jaxmg._cholesky import stacks as cholesky_stacks
+from jaxmg._lu import stacks as lu_stacks
+from jaxmg._stacks import choice, native, products, triangle
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
@@ -53,7 +54,7 @@ def test_factors_inverses_and_products(n, dtype, upper):
     if upper:
         product = np.tril(native.multiply_triangle(inverse))
         stack_cases.check(product, np.tril(np.linalg.inv(np.asarray(a))), dtype, 1)
-        whole = np.asarray(at_once.invert_by_plugin(factor))
+        whole = np.asarray(cholesky_stacks.invert_by_plugin(factor))
         stack_cases.check(whole @ np.asarray(a), eye, dtype, n)
         np.testing.assert_array_equal(whole, stack_cases.adjoint(whole))
 
@@ -119,14 +120,14 @@ def test_many_columns_and_large_orders_are_solved_for_by_jax():
 def test_the_derivatives_of_cholesky_are_those_of_jax(dtype):
     a = stack_cases.definite(2, 5, dtype)
 
-    def of(function):
+    def evaluate(function):
         def value(a):
             a = (a + jnp.swapaxes(a, 1, 2).conj()) / 2
             return jnp.sum(jnp.sin(jnp.abs(function(a)) ** 2))
 
         return value
 
-    ours, jaxs = of(cholesky.factor_by_plugin), of(jnp.linalg.cholesky)
+    ours, jaxs = evaluate(cholesky_stacks.factor_by_plugin), evaluate(jnp.linalg.cholesky)
     np.testing.assert_allclose(jax.grad(ours)(a), jax.grad(jaxs)(a), atol=1e-12)
     along = jnp.cos(jnp.arange(a.size)).reshape(a.shape).astype(dtype)
 
@@ -146,13 +147,13 @@ def test_the_derivatives_of_cholesky_are_those_of_jax(dtype):
 def test_small_matrices(n, dtype):
     a = np.asarray(stack_cases.stack((6, n, n), dtype)) + n * np.roll(np.eye(n), 1, 0)
     a = np.concatenate([a, np.ones((1, n, n)) * (n > 1)]).astype(dtype)  # one is singular
-    inverse = np.asarray(lu.inverse_of_small(jnp.asarray(a)))
+    inverse = np.asarray(lu_stacks.inverse_of_small(jnp.asarray(a)))
     eye = np.broadcast_to(np.eye(n), (6, n, n))
     stack_cases.check(a[:6] @ inverse[:6], eye, dtype, 10 * n)
     assert not np.isfinite(inverse[6]).all()
     for columns in (1, 4, 5):  # JAX solves for five
         b = stack_cases.stack((7, n, columns), dtype)
-        x = np.asarray(lu.solve_small(jnp.asarray(a), b))
+        x = np.asarray(lu_stacks.solve_small(jnp.asarray(a), b))
         stack_cases.check(a[:6] @ x[:6], b[:6], dtype, 10 * n)
 
 
@@ -162,11 +163,11 @@ def test_derivatives_of_small_inverses_and_solutions_are_those_of_jax(dtype):
     a = stack_cases.definite(2, 5, dtype)
     b = stack_cases.stack((2, 5, 2), dtype)
 
-    def of(inverse, solve):
+    def evaluate(inverse, solve):
         return jax.grad(lambda a, b: jnp.abs(jnp.sin(inverse(a)) @ solve(a, b)).sum(), (0, 1))(a, b)
 
-    ours = of(lu.inverse_of_small, lu.solve_small)
-    for found, expected in zip(ours, of(jnp.linalg.inv, jnp.linalg.solve), strict=True):
+    ours = evaluate(lu_stacks.inverse_of_small, lu_stacks.solve_small)
+    for found, expected in zip(ours, evaluate(jnp.linalg.inv, jnp.linalg.solve), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-11)
 
 
@@ -321,5 +322,5 @@ def test_one_matrix_that_fails_has_its_status_alone(by_the_plugin):
 def test_inverses_of_singular_matrices_are_not_finite(by_the_plugin):
     a = np.array(stack_cases.definite(3, 9, "float64"))
     a[1] = 0
-    x = np.asarray(lu.inverse_by_plugin(jnp.asarray(a)))
+    x = np.asarray(lu_stacks.inverse_by_plugin(jnp.asarray(a)))
     assert list(np.isfinite(x).all(axis=(1, 2))) == [True, False, True]

@@ -12,6 +12,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._cholesky import stacks as cholesky_stacks
+from jaxmg._lu import stacks as lu_stacks
 from jaxmg._transform import at_once, batching, derivatives
 
 pytestmark = cases.needs_transformations
@@ -226,11 +228,11 @@ def test_derivatives(name, jitted, order, kind):
     (ours, theirs), mesh, arrays = _FUNCTIONS[name], cases.line(2, kind=kind), _batch("float64")
 
     def size(f, mapped):
-        def of_one(a, b):
+        def element(a, b):
             found = f((a + a.T) / 2, b)
             return sum(jnp.sum(x**3) for x in jax.tree.leaves(found))
 
-        return (lambda a, b: jax.vmap(of_one)(a, b).sum()) if mapped else of_one
+        return (lambda a, b: jax.vmap(element)(a, b).sum()) if mapped else element
 
     first = order == "grad of vmap"
     found, expected = (
@@ -405,7 +407,7 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
     a = np.array(_batch("complex128")[0])
     stack = a.copy()
     stack[:, *np.tril_indices(_N, -1)] = below
-    u, log_det, failed = at_once.factorize("cpu", stack)
+    u, log_det, failed = cholesky_stacks.factorize("cpu", stack)
     assert not failed.any()
     _check(u, np.linalg.cholesky(a).conj().swapaxes(1, 2), "complex128")
     _check(log_det, np.linalg.slogdet(a)[1], "complex128")
@@ -416,13 +418,13 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
 @pytest.mark.parametrize("order", [0, 1024])
 def test_inverses_at_once_by_two_solves(order, monkeypatch):
     """Large matrices of complex64 take two solves; small ones take a product."""
-    monkeypatch.setattr(at_once, "_BY_TWO_SOLVES", order)
+    monkeypatch.setattr(cholesky_stacks, "_BY_TWO_SOLVES", order)
     stack = np.stack([cases.positive_definite("well", 9, "complex64") for _ in range(2)])
     text = str(
-        jax.make_jaxpr(lambda a: at_once.potri("cpu", a))(stack)
+        jax.make_jaxpr(lambda a: cholesky_stacks.potri("cpu", a))(stack)
     )  # a new function, since JAX caches the trace of another order
     assert text.count("triangular_solve[") == (2 if order == 0 else 1)
-    found = np.asarray(at_once.potri("cpu", stack)[0][0])
+    found = np.asarray(cholesky_stacks.potri("cpu", stack)[0][0])
     np.testing.assert_allclose(found, np.linalg.inv(stack), rtol=0, atol=1e-5)
     np.testing.assert_array_equal(found, np.swapaxes(found, -1, -2).conj())
 
@@ -435,7 +437,7 @@ def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     monkeypatch.setattr(jax.lax.linalg, "lu", lambda a: lu(jnp.nan_to_num(a)))
     a = np.stack([np.eye(3)] * 3)
     a[1, 0, 2] = np.nan
-    assert [bool(x) for x in at_once.gesv("cpu", a, np.ones((3, 3)))[1]] == [False, True, False]
+    assert [bool(x) for x in lu_stacks.gesv("cpu", a, np.ones((3, 3)))[1]] == [False, True, False]
 
 
 @pytest.mark.extended

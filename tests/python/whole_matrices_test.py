@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat, linalg
-from jaxmg._call import layouts
+from jaxmg._layouts import layouts
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
 

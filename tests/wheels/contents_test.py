@@ -162,7 +162,7 @@ def test_description_asks_for_this_major_version(wheel):
 def test_types():
     """They stand in the modules, and a type checker reads them where py.typed is."""
     assert read("jaxmg", r"^jaxmg/py\.typed$") == b""
-    assert b"@overload" in read("jaxmg", r"^jaxmg/_routines/potrs\.py$")
+    assert b"@overload" in read("jaxmg", r"^jaxmg/_cholesky/potrs\.py$")
     with zipfile.ZipFile(WHEELS["jaxmg"]) as z:
         assert not [name for name in z.namelist() if name.endswith(".pyi")]
 

@@ -1,0 +1,1 @@
+"""Positive definite matrices: the Cholesky factorization."""

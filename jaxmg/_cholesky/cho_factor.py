@@ -1,0 +1,162 @@
+"""Cholesky factorization for repeated solves: LAPACK's potrf and potrs."""
+
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import record, results
+from jaxmg._call.arguments import collect
+from jaxmg._cholesky import factor as cholesky_factor
+from jaxmg._cholesky import refined_factor, stacks
+from jaxmg._kept import making, operations
+from jaxmg._transform import at_once
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+
+POTRF = record.Routine(
+    name="cho_factor",
+    native="potrf",
+    results=(
+        results.Tiles("tiles"),
+        results.Overflow("overflow"),
+        results.RealNumber("log_det"),
+        results.Status(),
+    ),
+    outputs=("tiles", "overflow", "log_det", "status"),
+    options=(record.PRECISION,),
+    native_alone=True,
+    refines=True,
+    extension=record.Extension(returns_matrix=True),
+    factor="potrf",
+    at_once=at_once.AtOnce(stacks.cho_factor, operations.ORDERS_AT_ONCE),
+)
+
+
+# The record has no results, because `cholesky_operations.APPLY` does the work.
+CHO_SOLVE = record.Routine(
+    name="cho_solve",
+    native="factor_apply",
+    results=(),
+    outputs=(),
+    operands=("factor", "b"),
+    overwrites=False,
+    native_alone=True,
+    refines=True,
+)
+
+
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+    check: bool = False,
+) -> cholesky_factor.CholeskyFactor: ...  # fmt: skip
+
+
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+    check: bool = False,
+) -> refined_factor.RefinedFactor: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def cho_factor(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    pad: bool = True,
+    *,
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+    refine: Refine | None = None,
+    check: bool = False,
+) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor:
+    """Factors a Hermitian positive definite matrix by Cholesky, for repeated use.
+
+    If all right-hand sides are known at once, `potrs` is faster and needs no second matrix.
+
+    Args:
+        a: (n, n), Hermitian positive definite; dtypes and sharding are as in `potrs`. Only the
+            upper triangle is read.
+        T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
+        precision: As in `potrs`; also applies to `CholeskyFactor.inv`.
+        refine: As in `potrs`. The result is then a `RefinedFactor`, which holds ``a`` and its
+            factor in lower precision and can only solve. ``donate`` then saves no memory.
+        check: As in `potrs`.
+
+    Returns:
+        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. If ``a`` isn't positive definite,
+        its ``status`` is not 0, and the factor is NaN.
+
+    Cost: n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large as
+    ``a``, and a few panels of n x T_A per rank.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`. A call inside
+            ``shard_map`` raises a ValueError.
+
+    Examples:
+        >>> factor = jaxmg.cho_factor(a)
+        >>> x = jaxmg.cho_solve(factor, b)
+        >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
+    """
+    if refine is not None:
+        return refined_factor.cho_factor(
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check
+        )
+    arguments = collect(
+        POTRF, T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
+    )
+    return _factorize(a, arguments, check)
+
+
+def _factorize(a, arguments, check=False):
+    return making.factorize(POTRF, cholesky_factor.pack, a, arguments, check)
+
+
+def factor_for(a, arguments):
+    """Factors an operand of another routine, for the derivative of that routine."""
+    return making.factor_for(POTRF, cholesky_factor.pack, a, arguments)
+
+
+@_compat.api_boundary
+def cho_solve(
+    factor: cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor, b: MatrixLike
+) -> Array:
+    """Solves ``A @ x = b`` with a factor of A from `cho_factor`.
+
+    Args:
+        factor: A `CholeskyFactor` or `RefinedFactor` of order n.
+        b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array. Every device holds all of
+            b during the solve.
+
+    Returns:
+        x, of b's shape, dtype and sharding, as in `potrs`. If a `CholeskyFactor` has a ``status``
+        that is not 0, x is NaN.
+
+    Cost: 2 n^2 nrhs flops over all ranks (complex: 4 times).
+
+    Raises:
+        TypeError: ``factor`` isn't a factor, b isn't an array, or b has another dtype than the
+            factor.
+        ValueError: Shapes don't match, or the call is inside ``shard_map``.
+
+    Examples:
+        >>> factor = jaxmg.cho_factor(a)
+        >>> for b in measurements:
+        ...     x = jaxmg.cho_solve(factor, b)
+    """
+    if not isinstance(factor, cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor):
+        raise TypeError(
+            "cho_solve: factor must be a jaxmg.CholeskyFactor, as jaxmg.cho_factor makes it; got "
+            f"{type(factor).__name__}"
+        )
+    return factor.solve(b)

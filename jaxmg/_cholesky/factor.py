@@ -1,0 +1,269 @@
+"""`CholeskyFactor`, a factor that outlives the call that created it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, SupportsIndex
+
+import jax
+import numpy as np
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import checks
+from jaxmg._call.arguments import collect
+from jaxmg._cholesky import operations as cholesky_operations
+from jaxmg._cholesky import upper_factor
+from jaxmg._kept import leaves, pickling, transposed
+from jaxmg._layouts import exporting, layouts
+from jaxmg._transform import dispatch
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
+
+
+@exporting.dataclass
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["tiles", "overflow", "_log_det", "status", "made_for"],
+    meta_fields=["layout", "n", "tile", "precision"],
+)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class CholeskyFactor(pickling.Pickled):
+    """Holds the Cholesky factor of a Hermitian positive definite A, spread over a mesh.
+
+    A = L L^H, where L is lower triangular with a positive diagonal. U = L^H is the upper factor, A
+    = U^H U. `cho_factor` creates it from A, and `from_upper` from a saved U. It is a pytree, which
+    may be donated (``jax.jit(f, donate_argnums=0)``). It takes as much memory as A, and on each
+    device one more tile column if the tile width doesn't divide the device's rows.
+
+    Methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they raise
+    a ValueError. The methods and the factor itself support derivatives and ``vmap``; the factor's
+    tangent is the tangent of A. If A isn't positive definite, all results are NaN.
+
+    The factor's leaves fit only this mesh. To save a factor, pickle it: a pickle loads only in a
+    single process with at least as many devices of the same platform. Or save its `portable` form,
+    which loads on any number of devices:
+
+        >>> numpy.savez(file, **factor.portable())
+        >>> factor = jaxmg.from_portable(dict(numpy.load(file)), mesh=mesh)
+
+    Attributes:
+        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: the factor in the engine's layout.
+        overflow: (P T, n), sharded by rows: for each rank one tile of T rows that doesn't fit into
+            ``tiles``; None if all tiles fit.
+        status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
+        made_for: Dictionary of one entry. Its key has P and T, the mesh size and tile width of the
+            leaves, T at most ceil(n / P); its value is int8 zeros of shape (P, T). Methods raise a
+            ValueError if P or T differs from the static attributes; use `portable` to change them.
+        layout: The mesh and the axes that shard the rows; static, as are the following attributes.
+        n: Order of A.
+        tile: T, the tile width.
+        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3", or
+            None for the default; also applies to `inv`.
+    """
+
+    tiles: jax.Array
+    overflow: jax.Array | None
+    _log_det: jax.Array
+    status: jax.Array
+    made_for: dict[str, jax.Array] | None
+    layout: layouts.Layout
+    n: int
+    tile: int
+    precision: str | None = None
+
+    @classmethod
+    @_compat.api_boundary
+    def from_upper(
+        cls,
+        u: MatrixLike,
+        T_A: SupportsIndex | None = None,
+        mesh: MeshLike | None = None,
+        matrix_specs: Specs | None = None,
+        pad: bool = True,
+        *,
+        in_specs: Specs | None = None,
+        donate: bool = False,
+        precision: PrecisionLike | None = None,
+    ) -> CholeskyFactor:
+        """Creates the factor of A = U^H U from U, as `upper` or another library returns it.
+
+        Args:
+            u: (n, n), float32, float64, complex64 or complex128, with a real positive diagonal; a
+                JAX or NumPy array, sharded, replicated or on one device. Entries below the diagonal
+                are ignored, so u may be the result of LAPACK's potrf. A matrix with only zeros
+                above its diagonal and nonzero entries below is taken for a lower triangular factor
+                and refused: pass its adjoint.
+            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: As in `cho_factor`. The mesh
+                may have another number of devices than U's.
+
+        Returns:
+            A `CholeskyFactor`. Its ``log_det`` is log(det(U^H U)). Its ``status`` is 0; -1 if u is
+            a lower triangular factor; or the first row, from 1, whose diagonal entry isn't
+            positive. If ``status`` is not 0, all results of the factor are NaN.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
+        """
+        routine = upper_factor.FROM_UPPER
+        checks.array(routine.name, "u", u, checks.ALL)
+        products = checks.precision(routine.name, precision, u.dtype, "native")
+        factor = dispatch.call(
+            routine,
+            (u,),
+            collect(routine, T_A, mesh, matrix_specs, in_specs, pad, "native", donate),
+            _from_upper_rule,
+            pack=pack,
+        )
+        return dataclasses.replace(factor, precision=checks.precision_of(products))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Returns the shape of A, (n, n)."""
+        return (self.n, self.n)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns the dtype of A and of the factor."""
+        return self.tiles.dtype
+
+    @property
+    def mesh(self) -> MeshLike:
+        """Returns the mesh that the factor is spread over."""
+        return self.layout.mesh
+
+    @_compat.api_boundary
+    def solve(self, b: MatrixLike) -> Array:
+        """Solves A x = b; x has b's shape. See `cho_solve`."""
+        return _apply("cho_solve", self, b, {"N": cholesky_operations.SOLVE}, 0)
+
+    @_compat.api_boundary
+    def solve_triangular(self, b: MatrixLike, trans: Trans = 0) -> Array:
+        """Solves op(L) x = b. With ``trans=0`` this whitens data of covariance A.
+
+        Args:
+            b: (n,) or (n, nrhs), of the factor's dtype.
+            trans: 0 or "N" for L x = b, 1 or "T" for L^T x = b, 2 or "C" for L^H x = b, as in
+                `scipy.linalg.solve_triangular`.
+
+        Returns:
+            x, of b's shape, dtype and sharding, as in `potrs`.
+
+        Cost: n^2 nrhs flops over all ranks.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: As `cho_solve`. An invalid ``trans`` raises
+                a ValueError.
+        """
+        name = "CholeskyFactor.solve_triangular"
+        by_transposition = {"N": cholesky_operations.FORWARD, "C": cholesky_operations.BACKWARD}
+        return _apply(name, self, b, by_transposition, trans)
+
+    @_compat.api_boundary
+    def matmul(self, b: MatrixLike, trans: Trans = 0) -> Array:
+        """Multiplies b by op(L). With ``trans=0`` standard normal b gives samples of covariance A.
+
+        Args:
+            b: (n,) or (n, nrhs), of the factor's dtype.
+            trans: 0 or "N" for L b, 1 or "T" for L^T b, 2 or "C" for L^H b.
+
+        Returns:
+            The product, of b's shape, dtype and sharding, as x in `potrs`.
+
+        Cost: n^2 nrhs flops over all ranks.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: As `cho_solve`. An invalid ``trans`` raises
+                a ValueError.
+        """
+        by_transposition = {"N": cholesky_operations.LOWER, "C": cholesky_operations.LOWER_H}
+        return _apply("CholeskyFactor.matmul", self, b, by_transposition, trans)
+
+    @_compat.api_boundary
+    def logdet(self) -> Array:
+        """Returns log(det(A)), a real scalar; NaN if A isn't positive definite.
+
+        Its derivative computes the inverse, with the cost and memory of `inv`.
+        """
+        factor, arrays = _parts("CholeskyFactor.logdet", self)
+        return factor.logdet(self._log_det, *arrays)
+
+    @property
+    def log_det(self) -> Array:
+        """Returns log(det(A)), as `logdet`."""
+        return self.logdet()
+
+    @_compat.api_boundary
+    def diagonal(self) -> Array:
+        """Returns the diagonal of L, which is also U's: (n,), real, replicated."""
+        factor, arrays = _parts("CholeskyFactor.diagonal", self)
+        return factor.diagonal(*arrays)
+
+    @_compat.api_boundary
+    def inv(self) -> Array:
+        """Computes the inverse of A: (n, n), full and Hermitian, sharded like A. See `potri`.
+
+        Cost: 2 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the result, and a few
+        panels of n x T per rank. The result replaces the factor in memory if you donate the factor
+        to an outer ``jit``.
+        """
+        factor, arrays = _parts("CholeskyFactor.inv", self)
+        return factor.invert(*arrays)
+
+    @_compat.api_boundary
+    def upper(self) -> Array:
+        """Returns U: (n, n), upper triangular with zeros below its diagonal, sharded like A.
+
+        Memory: the result, and a few tiles per rank. The result replaces the factor in memory if
+        you donate the factor to an outer ``jit``.
+        """
+        factor, arrays = _parts("CholeskyFactor.upper", self)
+        return factor.upper(*arrays)
+
+    def _divide_rows(self, b):
+        """Returns B U^-1 for a matrix B sharded by rows, as in `hermitian`."""
+        factor, arrays = _parts("CholeskyFactor", self)
+        return factor.divide_rows(*arrays, b)
+
+    def __repr__(self) -> str:
+        dtype = getattr(self.tiles, "dtype", None)
+        return (
+            f"CholeskyFactor(n={self.n}, dtype={dtype}, tile={self.tile}, "
+            f"mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
+            f"precision={self.precision!r})"
+        )
+
+
+def pack(call, values):
+    """Creates the factor from a call and its results."""
+    tiles, overflow, log_det, status = values
+    products = dict(call.attributes).get("products", checks.DEFAULT)
+    return CholeskyFactor(
+        tiles, overflow if call.overflow else None, log_det, status,
+        leaves.made_for(call, tiles.shape[-1], status), call.layout, tiles.shape[-1], call.tile,
+        checks.precision_of(products),
+    )  # fmt: skip
+
+
+_from_upper_rule = functools.partial(upper_factor.rule, pack)
+
+
+def _apply(routine, factor, b, by_transposition, trans):
+    """Applies to b the operation that ``by_transposition`` has for ``trans``."""
+    return transposed.apply(routine, "L", _parts, factor, b, by_transposition, trans)
+
+
+def _parts(routine, factor):
+    """Returns (`cholesky_operations.Cholesky`, the arrays) of a factor."""
+    checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
+    leaves.check(routine, factor, factor.n)
+    overflow = () if factor.overflow is None else (factor.overflow,)
+    static = cholesky_operations.Cholesky(
+        routine,
+        factor.layout,
+        factor.n,
+        factor.tile,
+        bool(overflow),
+        checks.PRODUCTS[factor.precision],
+    )
+    return static, (factor.tiles, *overflow)

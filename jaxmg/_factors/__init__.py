@@ -1,1 +1,0 @@
-"""Factors that outlive a call, and refinement with them."""

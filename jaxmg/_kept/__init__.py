@@ -1,0 +1,1 @@
+"""What factors that outlive a call share, and refinement with them."""

@@ -1,0 +1,1 @@
+"""The devices that hold a matrix, and how they hold it."""

@@ -1,0 +1,1 @@
+"""General square matrices: the LU factorization."""

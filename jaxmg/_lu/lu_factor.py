@@ -1,0 +1,112 @@
+"""LU factorization for repeated solves: LAPACK's getrf and getrs."""
+
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jaxmg import _compat
+from jaxmg._call import record, results
+from jaxmg._call.arguments import collect
+from jaxmg._kept import making, operations
+from jaxmg._lu import factor as kept
+from jaxmg._lu import refined_factor as refined_lu_factor
+from jaxmg._lu import stacks
+from jaxmg._transform import at_once
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+
+GETRF = record.Routine(
+    name="lu_factor",
+    native="getrf",
+    results=(
+        results.Tiles("tiles"),
+        results.Overflow("overflow"),
+        results.Pivots("pivots"),
+        results.RealNumber("log_det"),
+        results.Sign("sign"),
+        results.Status(),
+    ),
+    outputs=("tiles", "overflow", "pivots", "log_det", "sign", "status"),
+    options=(record.PRECISION,),
+    takes_m=True,
+    triangle=None,
+    native_alone=True,
+    extension=record.Extension(returns_matrix=True),
+    factor="getrf",
+    at_once=at_once.AtOnce(stacks.lu_factor, operations.ORDERS_AT_ONCE),
+    refines=True,
+)
+
+
+@overload
+def lu_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+) -> kept.LUFactor: ...  # fmt: skip
+
+
+@overload
+def lu_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+) -> refined_lu_factor.RefinedLUFactor: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def lu_factor(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    pad: bool = True,
+    *,
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+    refine: Refine | None = None,
+) -> kept.LUFactor | refined_lu_factor.RefinedLUFactor:
+    """Factors any square matrix by LU with partial pivoting, for repeated use.
+
+    If all right-hand sides are known at once, `gesv` is faster and needs no second matrix.
+    `jaxmg.linalg.lu_factor` returns L, U and LAPACK's pivots of ``a`` itself.
+
+    Args:
+        a: (n, n); dtypes and sharding are as in `potrs`.
+        T_A, mesh, matrix_specs, pad, in_specs, donate: As in `potrs`.
+        precision: As in `gesv`; also applies to `LUFactor.inv`.
+        refine: As in `gesv`. The result is then a `RefinedLUFactor`, which holds ``a`` and its
+            factor in lower precision and can only solve. ``donate`` then saves no memory.
+
+    Returns:
+        An `LUFactor`, or with ``refine`` a `RefinedLUFactor`. Its ``status`` is as in `gesv`.
+
+    Cost: 2 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large
+    as ``a``, and a few panels of n x T_A per rank.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: As `gesv`. A call inside
+            ``shard_map`` raises a ValueError.
+
+    Examples:
+        >>> factor = jaxmg.lu_factor(a)
+        >>> x, y = factor.solve(b), factor.solve(c, trans=1)
+        >>> sign, logdet = factor.slogdet()
+    """
+    if refine is not None:
+        return refined_lu_factor.lu_factor(
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
+        )
+    arguments = collect(
+        GETRF, T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
+    )
+    return _factorize(a, arguments)
+
+
+def _factorize(a, arguments):
+    return making.factorize(GETRF, kept.pack, a, arguments)
+
+
+def factor_for(a, arguments):
+    """Factors an operand of another routine, for the derivative of that routine."""
+    return making.factor_for(GETRF, kept.pack, a, arguments)

@@ -1,0 +1,1 @@
+"""Matrices on the ranks by rows: products, symmetry and norms."""

@@ -1,0 +1,1 @@
+"""Rectangular matrices: the QR factorization and least squares."""

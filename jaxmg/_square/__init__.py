@@ -1,0 +1,1 @@
+"""Functions of square matrices that choose between factorizations."""

@@ -1,0 +1,1 @@
+"""Many matrices of a pytree: `jaxmg.tree`."""

@@ -34,11 +34,10 @@ export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
 export JAXMG_RENDEZVOUS_TIMEOUT=60 XLA_PYTHON_CLIENT_PREALLOCATE=false
 
 launch() { timeout "$1" "$python" -X faulthandler -m jaxmg.launch -n "$gpus" "${@:2}"; }
-routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
+routines=(tests/python/*/{potrs,potri,syevd,factor,calls}_test.py)
 # GENERAL names tests other than those of LU. MARKS selects among them, as pytest's -m.
-read -ra general <<<"${GENERAL:-gesv lu_factor}"
-general=("${general[@]/#/tests/python/}")
-general=("${general[@]/%/_test.py}")
+general=()
+for name in ${GENERAL:-gesv lu_factor}; do general+=(tests/python/*/"$name"_test.py); done
 
 suite() { launch 500 tests/processes/suite.py tests/python; }
 own() { launch 300 tests/processes/own_gpus.py tests/processes/suite.py "${routines[@]}"; }

@@ -139,7 +139,7 @@ def test_the_contract_names_its_handler(handler):
 
 @pytest.mark.parametrize("name", CALLED)
 def test_a_test_calls_it(name):
-    tests = (path.read_text() for path in (ROOT / "tests/python").glob("*_test.py"))
+    tests = (path.read_text() for path in (ROOT / "tests/python").rglob("*_test.py"))
     assert any(re.search(rf"\.{last(name)}\(", test) for test in tests)
 
 

@@ -67,6 +67,11 @@ _RUNS = {
 }
 
 
+def _paths(file):
+    """Returns the path of a file of tests/python, which may be in a folder there."""
+    return [_PYTHON] if file == "." else list(_PYTHON.rglob(file))
+
+
 def main():
     failed = []
     for processes, devices, files, transport in _RUNS[
@@ -74,7 +79,7 @@ def main():
     ]:
         command = [
             "-m", "jaxmg.launch", "-n", str(processes), "-d", str(devices), _SUITE,
-            *(_PYTHON / file for file in sorted(files)),
+            *(path for file in sorted(files) for path in _paths(file)),
         ]  # fmt: skip
         title = f"{processes} x {devices}, {transport}"
         if not _run(title, command, JAXMG_TRANSPORT=transport):

@@ -12,7 +12,7 @@ _TESTS = _SUITE.parents[1] / "python"
 def test_solves_in_two_processes():
     chosen = "test_solves and (n7 or n97) or test_all_routines_in_one_program or test_scan"
     command = ["-m", "jaxmg.launch", "-n", "2", "-d", "2", _SUITE]
-    files = [_TESTS / "potrs_test.py", _TESTS / "programs_test.py"]
+    files = [_TESTS / "cholesky/potrs_test.py", _TESTS / "call/programs_test.py"]
     result = subprocess.run(
         [sys.executable, *command, *files, "-k", chosen],
         env={

@@ -1,6 +1,6 @@
 """Errors of LU's routines against LAPACK's, for matrices that are hard for partial pivoting.
 
-    JAX_NUM_CPU_DEVICES=8 JAX_ENABLE_X64=1 python tests/python/lu_accuracy_test.py
+    JAX_NUM_CPU_DEVICES=8 JAX_ENABLE_X64=1 python tests/python/lu/lu_accuracy_test.py
 
 prints a table of all orders from 1 to 40 on all numbers of ranks.
 

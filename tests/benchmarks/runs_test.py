@@ -332,3 +332,20 @@ def test_a_wrong_result_has_an_error(name):
     results = theirs(*operands)
     assert error(*operands, results) < 1e-5
     assert error(*operands, jax.tree.map(lambda x: x * 1.01, results)) > 1e-4
+
+
+def test_a_picture_has_the_newest_measurement_of_a_case():
+    case = {"machine": "4 x NVIDIA H200", "backend": "native", "ranks": 4, "processes": 1}
+    runs = [
+        {**case, "date": date, "n": n, "seconds": seconds, "tflops": n / seconds}
+        for date, n, seconds in (
+            ("2026-11-27", 1024, 1.0), ("2026-11-20", 1024, 3.0), ("2026-11-20", 4096, 4.0),
+        )
+    ]  # fmt: skip
+    others = [{**run, "backend": "jax", "cold": True} for run in runs[1:]]
+    time, rate = plot.draw([*runs, *others], "potrs, float64").axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in rate.lines}
+    assert lines == {"jaxmg": [1024.0, 1024.0], "JAX": [1024 / 3, 1024.0]}
+    assert (time.get_xscale(), rate.get_yscale()) == ("log", "log")
+    (time, _) = plot.draw([*runs, *others], "potrs, float64", match="jaxmg").axes
+    assert [text.get_text() for text in time.get_legend().get_texts()] == ["jaxmg"]

@@ -177,6 +177,13 @@ def test_a_page_has_one_title_and_no_anchor_twice():
         assert len(page.ids) == len(set(page.ids)), name
 
 
+def test_the_home_page_and_bibtex_have_the_version():
+    home, faq = ((SITE / name).read_text() for name in ("index.html", "faq.html"))
+    version = re.search(r"<p>Version ([\d.]+),", home)[1]
+    assert f"= {{{version}}}" in re.sub("<[^>]+>", "", faq)
+    assert home.count("<li>") and home.index("first-screen") < home.index("grid cards")
+
+
 def test_the_search_knows_every_page():
     text = (SITE / "search/search_index.js").read_text()
     index = json.loads(text.removeprefix("var __index = "))

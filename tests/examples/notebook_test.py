@@ -35,6 +35,25 @@ def test_is_a_notebook_with_outputs(path):
     assert len(pictures) == 1 and pictures[0].startswith(b"\x89PNG")
 
 
+def test_the_first_cell_installs_what_is_missing(monkeypatch, tmp_path):
+    """From wheels where there are some, else from the sources, as on Colab."""
+    (source,) = {cells(path, "code")[0]["source"] for path in PATHS}
+    commands = []
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    monkeypatch.chdir(tmp_path)
+    exec(source, {})
+    assert not commands  # jaxmg is here
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    exec(source, {})
+    clone, install = commands
+    assert clone[:2] == ["git", "clone"] and clone[-1] == "source"
+    assert install[1:4] == ["-m", "pip", "install"]
+    assert install[-2:] == ["./source/xla_ffi/plugin", "./source[cpu]"]
+    (tmp_path / "dist").mkdir()
+    exec(source, {})
+    assert commands[2][-3:] == ["--find-links", "dist", "jaxmg[cpu]>=2"]
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_run_has_the_outputs_that_it_shows(path):
     assert list(notebooks.different(path)) == []
@@ -79,3 +98,4 @@ def test_a_page_has_the_cells_their_outputs_and_the_picture():
     assert list(pictures) == ["quickstart_1.png"] and 'src="quickstart_1.png"' in text
     assert text.startswith("# ") and text.count("```python") == len(cells(PATHS[-1], "code"))
     assert "4 cpu devices" in text and 'href="quickstart.ipynb"' in text
+    assert f'href="{notebooks.COLAB}/quickstart.ipynb"' in text

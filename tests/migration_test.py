@@ -6,7 +6,11 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-TESTS = ROOT / "tests/python"
+FILES = {
+    path.stem: path
+    for folder in ("python", "processes")
+    for path in sorted((ROOT / "tests" / folder).rglob("*.py"))
+}
 
 # The beginning of a row of docs/migration.md -> the tests of it, file::name.
 ROWS = {
@@ -35,7 +39,7 @@ ROWS = {
         "`lu_solve_shardmap_ctx`": "compat_test::test_1_4_1_global_contract_of_other_routines",
         "`status[0]`": "compat_test::test_1_4_1_status_by_index",
         "`device_supports_vmm(": "compat_test::test_1_4_1_device_supports_vmm",
-        "one process for each GPU": "../processes/jobs_test::test_",
+        "one process for each GPU": "jobs_test::test_",
     },
     "What is different": {
         "A and b": "calls_test::test_inputs_are_kept calls_test::test_donate",
@@ -46,7 +50,7 @@ ROWS = {
         "the mesh's own order": "sharding_test::test_permuted_and_partial_mesh",
         "a mesh of some of the GPUs": "sharding_test::test_permuted_and_partial_mesh",
         "right-hand sides": "potrs_test::test_many_right_hand_sides",
-        "one rank's failure": "../processes/lost_test::test_lost_in_a_call",
+        "one rank's failure": "lost_test::test_lost_in_a_call",
         "n, not a multiple": "potrs_test::test_solves",
         "JAX": "plugin_test::test_",  # ci/cpu.sh py311 to py314 run all tests with each
     },
@@ -73,15 +77,14 @@ def test_every_row_has_a_test(heading):
         assert cell.startswith(begin), (cell, begin)
         for test in tests.split():
             file, name = test.split("::")
-            assert f"\ndef {name}" in (TESTS / f"{file}.py").read_text(), test
+            assert f"\ndef {name}" in FILES[file].read_text(), test
 
 
 def test_every_function_of_linalg_has_a_test():
     cells = rows((ROOT / "docs/howto/jax_linalg.md").read_text(), "Functions")
     names = [name for cell in cells for name in re.findall(r"`(\w+)\(", cell)]
     assert len(names) > 30
-    tests = "".join(path.read_text() for path in TESTS.glob("linalg*.py"))
-    tests += "".join(path.read_text() for path in TESTS.glob("*_test.py"))
+    tests = "".join(path.read_text() for path in FILES.values())
     missing = [
         n for n in names if not re.search(rf"linalg\.{n}\b|jla\.{n}\b|[\"']{n}[\"'( ]", tests)
     ]

@@ -114,6 +114,7 @@ def scale_by_muon(
     _check_rate(name, "beta", beta)
     jaxmg.tree.orthogonalize({}, **options)  # checks the options
 
+    @_compat.default_promotion()
     def init(params):
         leaves = Leaves.of(name, "params", params, weight_dimension_numbers)
         mu = leaves.map(lambda x: jnp.zeros_like(x, dtype=mu_dtype or x.dtype), leaves.arrays)
@@ -229,6 +230,7 @@ def scale_by_shampoo(
         matrix_epsilon = max(matrix_epsilon, float(jnp.finfo(dtype).eps))
     decay, new = (1, 1) if beta2 == 1 else (beta2, 1 - beta2)
 
+    @_compat.default_promotion()
     def init(params):
         leaves = Leaves.of(name, "params", params, None, mesh, matrix_specs, most)
         pairs = (_tree(leaves, leaves.squares(dtype, *least)) for least in ((), ("float32",)))
@@ -352,6 +354,7 @@ def scale_by_soap(
         raise ValueError(f"{name}: method must be 'qr' or 'eigh'; got {method!r}")
     decay = b2 if shampoo_beta is None else shampoo_beta
 
+    @_compat.default_promotion()
     def init(params):
         leaves = Leaves.of(name, "params", params, None, mesh, matrix_specs, most)
         mu = leaves.map(lambda x: jnp.zeros_like(x, dtype=mu_dtype or x.dtype), leaves.arrays)

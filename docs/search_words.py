@@ -129,7 +129,8 @@ WORDS = {
     "install.html#what-has-been-tested": """
         version, versions, tested, supported, python 3.14, jax version, compatibility""",
     "start.html": "laptop, tutorial, getting started, hello world, quickstart",
-    "examples.html": "examples, example, gallery, demo, colab, jupyter",
+    "examples.html": "examples, example, demo, colab, jupyter",
+    "gallery.html": "gallery, pictures, showcase, applications, use cases",
     "changelog.html": "changelog, changes, release notes, what's new, news, releases",
     "reference/linalg_values.html#jaxmg.linalg.cond": """
         condition number, cond, ill-conditioned, conditioning""",

@@ -8,7 +8,6 @@ import functools
 import inspect
 import itertools
 import math
-import types
 from typing import Any
 
 import jax
@@ -357,7 +356,7 @@ class Program:
     compute_stacks: collections.abc.Callable | None = None
     takes: collections.abc.Callable = lambda *options: True
     by: str = ""
-    alone: collections.abc.Mapping = types.MappingProxyType({})
+    alone: collections.abc.Mapping = dataclasses.field(default_factory=dict)
 
     def __call__(self, call, a, *others):
         """Returns the results. The processes join a rendezvous (`ffi.meet`) before any of XLA's

@@ -96,7 +96,8 @@ SEARCHES = {
 # Attributes by which a page loads a resource without a click.
 LOADS = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 
-# A page that opens all others in a frame of a given width, and reports how much each exceeds it.
+# A page that opens all others in a frame of a given width, and reports how much each exceeds it,
+# and how the words of search_words.py are displayed in the results of a search.
 MEASURE = """<!doctype html><body><script>
 async function measure(page, width) {
   const frame = document.createElement("iframe");
@@ -108,10 +109,22 @@ async function measure(page, width) {
   frame.remove();
   return result;
 }
+async function wordsOfResults(search) {
+  const frame = document.createElement("iframe");
+  frame.width = 1440; frame.height = 800; frame.src = "index.html?q=" + search;
+  document.body.append(frame);
+  for (let i = 0; i < 200; i++) {
+    await new Promise(done => setTimeout(done, 100));
+    const words = frame.contentDocument?.querySelectorAll(".md-search-result__item .md-tags") ?? [];
+    if (words.length) return [...words].map(each => getComputedStyle(each).display);
+  }
+  return [];
+}
 (async () => {
   const results = [];
   for (const width of WIDTHS) for (const page of PAGES) results.push(await measure(page, width));
-  fetch("/measured", {method: "POST", body: JSON.stringify(results)});
+  const words = await wordsOfResults("kubernetes");
+  fetch("/measured", {method: "POST", body: JSON.stringify([results, words])});
 })();
 </script></body>"""
 
@@ -207,7 +220,7 @@ def test_the_search_answers_what_newcomers_ask():
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium (Debian's chromium)")
-def test_no_page_is_wider_than_its_window(tmp_path):
+def test_no_page_is_wider_than_its_window_and_search_words_are_hidden(tmp_path):
     measure = MEASURE.replace("WIDTHS", json.dumps(WIDTHS))
     measure = measure.replace("PAGES", json.dumps(sorted(pages())))
     answers = queue.Queue()
@@ -239,7 +252,7 @@ def test_no_page_is_wider_than_its_window(tmp_path):
             command += [f"http://localhost:{server.server_port}/measure"]
             chromium = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            measured = json.loads(answers.get(timeout=300))
+            measured, words = json.loads(answers.get(timeout=300))
         except queue.Empty:
             pytest.fail((tmp_path / "log").read_text())
         finally:
@@ -248,3 +261,4 @@ def test_no_page_is_wider_than_its_window(tmp_path):
             server.shutdown()
     assert len(measured) == len(WIDTHS) * len(pages())
     assert not [page for page in measured if page[2] > 0]
+    assert words and set(words) == {"none"}

@@ -52,18 +52,18 @@ class _State(equinox.Module):
 
 
 class Cholesky(_OnMesh, lineax.Cholesky):
-    """`lineax.Cholesky` on the devices that hold the operator's matrix: `jaxmg.cho_factor`.
+    """Solves as `lineax.Cholesky`, with a factor from `jaxmg.cho_factor` on the matrix's devices.
 
     The operator must be square, tagged as positive or negative semidefinite, and in fact definite.
     Its matrix (``operator.as_matrix()``) may be sharded in any way; only the upper triangle is
     read. The factor stays spread over the devices, also in the state. Derivatives, which lineax
-    defines, reuse it.
+    defines, reuse the factor.
 
     ``lineax.linear_solve`` traces its arguments, which hides the matrix's mesh. Pass ``mesh``, pass
     the state ``solver.init(operator, options={})``, or set a context mesh.
 
     Attributes:
-        mesh, matrix_specs, T_A, precision, in_specs: as for `jaxmg.cho_factor`.
+        mesh, matrix_specs, T_A, precision, in_specs: As in `jaxmg.cho_factor`.
 
     Failure: if the matrix isn't definite, the result is ``lineax.RESULTS.singular`` and the
     solution is NaN.
@@ -99,7 +99,7 @@ class Cholesky(_OnMesh, lineax.Cholesky):
         return restore(-x if state.negative else x), _result(state.factor.status == 0), {}
 
     def transpose(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
-        """Returns the conjugate's state: a Hermitian operator's transpose is its conjugate."""
+        """Returns the state of the transpose, which is a Hermitian operator's conjugate."""
         return self.conj(state, options)
 
     def conj(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
@@ -192,7 +192,7 @@ def _structures(operator):
 
 
 class LU(_General, lineax.LU):
-    """`lineax.LU` on the devices that hold the operator's matrix: `jaxmg.lu_factor`.
+    """Solves as `lineax.LU`, with a factor from `jaxmg.lu_factor` on the matrix's devices.
 
     The operator must be square. Its matrix may be sharded in any way. The factor stays spread over
     the devices, also in the state. Mesh and attributes are as for `Cholesky`.
@@ -221,7 +221,7 @@ class LU(_General, lineax.LU):
 
 
 class QR(_General, lineax.QR):
-    """`lineax.QR` on the devices that hold the operator's matrix: `jaxmg.geqrf`.
+    """Solves as `lineax.QR`, with a factor from `jaxmg.geqrf` on the matrix's devices.
 
     The operator may have any shape and must have full rank. The solution is the least-squares
     solution, or the one of least norm if the operator has more columns than rows. Such a wide

@@ -1,14 +1,14 @@
 """`scale_by_muon`, `scale_by_shampoo` and `scale_by_soap`: optax transformations by `jaxmg.tree`.
 
-Each matrix is computed on one device, so that the devices share the work. This module needs optax
-(the extra ``jaxmg[optax]``) and JAX 0.10; no other module of this package imports it.
+The update of each matrix is computed on one device; the devices share the matrices. This module
+needs optax (the extra ``jaxmg[optax]``) and JAX 0.10; no other module of this package imports it.
 
     optimizer = optax.chain(
         jaxmg.optax.scale_by_muon(mesh=mesh, in_specs=P()), optax.scale_by_learning_rate(0.02)
     )
 
 Leaves are matrices (..., m, n); leading dimensions are a batch. Updates of other leaves pass
-through unchanged: `optax.partition` gives these to another transformation.
+through unchanged; `optax.partition` can give these leaves to another transformation.
 """
 
 # pyright: reportMissingImports=false
@@ -64,38 +64,39 @@ def scale_by_muon(
     matrix_specs: Any = None,
     in_specs: Any = None,
 ) -> optax.GradientTransformation:
-    """Replaces updates by their momenta, orthogonalized: `optax.contrib.scale_by_muon` (K. Jordan
-    et al., "Muon: An optimizer for hidden layers in neural networks", 2024).
+    """Replaces updates by their orthogonalized momenta, as `optax.contrib.scale_by_muon`.
 
-    The steps are those of optax, to rounding. The state is optax's ``MuonState``, so a checkpoint
-    of one continues with the other if all leaves are matrices.
+    The results are those of optax up to rounding (K. Jordan et al., "Muon: An optimizer for hidden
+    layers in neural networks", 2024). The state is optax's ``MuonState``: if all leaves are
+    matrices, a checkpoint of one transformation continues with the other.
 
     Args:
         ns_coeffs, ns_steps, preconditioning: As ``coefficients``, ``steps`` and
             ``preconditioning`` of `jaxmg.tree.orthogonalize`. "polar-express" has coefficients of
             its own; "exact" ignores these three and ``eps``.
         beta: Decay rate of the momentum.
-        eps: As for `jaxmg.tree.orthogonalize`.
+        eps: As in `jaxmg.tree.orthogonalize`.
         mu_dtype: Dtype of the momentum in the state. None: the parameter's.
         nesterov, adaptive: As in optax. ``adaptive`` scales a batch as a whole, as optax does.
         weight_dimension_numbers: Pytree of ``optax.contrib.MuonDimensionNumbers`` that is a prefix
-            of the parameters, or a function that returns one for the updates. A leaf with None in
-            it passes through. None: the last two dimensions are the matrix; optax takes leaves of
+            of the parameters, or a function that returns one for the updates. Leaves with the entry
+            None pass through. None: the last two dimensions are the matrix; optax takes leaves of
             two dimensions only.
         method: Algorithm, as for `jaxmg.tree.orthogonalize`.
-        ns_dtype: Dtype of the iteration, such as ``jnp.bfloat16``. None: the update's dtype, or
-            float32 if that is more.
-        mesh, matrix_specs, in_specs: As for `jaxmg.tree.map`, for the leaves of the updates. Under
+        ns_dtype: Dtype of the iteration, such as ``jnp.bfloat16``. None: the update's dtype, but at
+            least float32.
+        mesh, matrix_specs, in_specs: As in `jaxmg.tree.map`, for the leaves of the updates. Under
             ``jit`` on automatic axes a mesh and specs are needed if there is no context mesh.
 
     Returns:
-        A transformation. Updates keep their dtypes and shardings. Arithmetic is in float32 or more.
+        A transformation. Updates keep their dtypes and shardings. Arithmetic is in at least
+        float32.
 
     Only ``beta`` may be traced, as by `optax.inject_hyperparams`.
 
     Raises:
-        TypeError, ValueError: an invalid option, when the transformation is made; other errors as
-            `jaxmg.tree.orthogonalize`.
+        TypeError, ValueError: An option is invalid; this is checked when the transformation is
+            created. Updates raise the errors of `jaxmg.tree.orthogonalize`.
         NotImplementedError: JAX is older than 0.10.
 
     Examples:
@@ -151,13 +152,13 @@ def scale_by_muon(
 
 
 class ShampooState(NamedTuple):
-    """The state of `scale_by_shampoo`.
+    """Holds the state of `scale_by_shampoo`.
 
     Attributes:
         count: Number of updates.
         statistics: Pytree like the parameters, with a pair for each leaf: the averages L of G G^H
             and R of G^H G.
-        preconditioners: The same of their inverse roots.
+        preconditioners: Pytree like ``statistics``, with the inverse roots of L and R.
     """
 
     count: Any
@@ -190,22 +191,22 @@ def scale_by_shampoo(
             sums, as in the paper of 2018.
         matrix_epsilon: Ridge relative to the largest eigenvalue, as ``epsilon`` of
             `jaxmg.tree.inverse_pth_root`.
-        preconditioning_compute_steps: The roots are computed in one of so many updates.
+        preconditioning_compute_steps: Number of updates per computation of the roots.
         stats_dtype: Dtype of the averages of real leaves in the state: bfloat16, float32 or
-            float64. None: the parameter's, or float32 if that is more. bfloat16 loses changes of
-            less than 1/256, so it needs a ``beta2`` well below 0.99, and a ridge of at least 1/128.
+            float64. None: the parameter's, but at least float32. bfloat16 loses changes of less
+            than 1/256, so it needs a ``beta2`` well below 0.99, and a ridge of at least 1/128.
         exponent_override: Order of the roots. 0: twice the number of preconditioners of a leaf.
         max_precond_dim: A dimension above this has no preconditioner; a leaf without one passes
             through.
-        method: As for `jaxmg.tree.inverse_pth_root`.
-        precision: Precision of the products, as for `jax.numpy.matmul`. A lower one may make
-            averages indefinite, which gives NaN.
-        mesh, matrix_specs, in_specs: As for `scale_by_muon`.
+        method: As in `jaxmg.tree.inverse_pth_root`.
+        precision: Precision of the products, as for `jax.numpy.matmul`. A low precision may make
+            averages indefinite; the results are then NaN.
+        mesh, matrix_specs, in_specs: As in `scale_by_muon`.
 
     Returns:
         A transformation, whose state is a `ShampooState`. Updates keep their dtypes and shardings.
-        The rows of L are sharded like those of G, and the rows of R like the columns of G. The
-        preconditioner of an average that is 0 is 0.
+        The rows of L are sharded like those of G, and the rows of R like the columns of G. An
+        average that is 0 has the preconditioner 0.
 
     There is no grafting, no momentum and no division of large matrices into blocks. `optax.trace`
     adds momentum.
@@ -214,7 +215,7 @@ def scale_by_shampoo(
     operands are sharded, and the roots of L and R. Memory: twice L and R.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: As for `scale_by_muon`.
+        TypeError, ValueError, NotImplementedError: As in `scale_by_muon`.
     """
     if in_specs is not None:
         matrix_specs = either_spec("optax.scale_by_shampoo", matrix_specs, in_specs)
@@ -276,7 +277,7 @@ def scale_by_shampoo(
 
 
 class SoapState(NamedTuple):
-    """The state of `scale_by_soap`.
+    """Holds the state of `scale_by_soap`.
 
     Attributes:
         count: Number of updates.
@@ -284,7 +285,7 @@ class SoapState(NamedTuple):
         nu: Averages of the squares of the rotated updates.
         statistics: Pytree like the parameters, with a pair for each leaf: the averages L of G G^H
             and R of G^H G.
-        bases: The same of their eigenvectors.
+        bases: Pytree like ``statistics``, with the eigenvectors of L and R in columns.
     """
 
     count: Any
@@ -313,33 +314,35 @@ def scale_by_soap(
     """Rescales updates by Adam in the eigenvectors of their second moments, as SOAP does.
 
     N. Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", 2024, algorithm 3, with
-    Adam's bias corrections. As in the authors' program, the first update is 0: it computes the
-    first eigenvectors, and an update is rotated by eigenvectors of those before it.
+    Adam's bias corrections. As in the authors' program, the first update is 0 and only computes the
+    first eigenvectors. Each later update is rotated by the eigenvectors that earlier updates
+    computed.
 
     Args:
-        b1, b2, eps: As for `optax.scale_by_adam`.
+        b1, b2, eps: As in `optax.scale_by_adam`.
         shampoo_beta: Decay rate of the averages L of G G^H and R of G^H G. None: ``b2``.
-        precondition_frequency: The eigenvectors are improved in one of so many updates.
+        precondition_frequency: Number of updates per improvement of the eigenvectors.
         max_precond_dim: A dimension above this isn't rotated.
-        mu_dtype: Dtype of the momentum in the state. None: the parameter's. That of the squares is
-            the real dtype of the parameter, or float32 if that is more.
+        mu_dtype: Dtype of the momentum in the state. None: the parameter's. The squares have the
+            parameter's real dtype, but at least float32.
         stats_dtype: Dtype of the averages L and R of real leaves in the state: bfloat16, float32 or
-            float64. None: the parameter's, or float32 if that is more.
-        method: "qr": by `jaxmg.tree.orthogonal_iteration`, one product and one QR decomposition.
-            "eigh": by `jaxmg.tree.eigh`, as the first ones.
+            float64. None: the parameter's, but at least float32.
+        method: How the eigenvectors are improved. "qr": by `jaxmg.tree.orthogonal_iteration`, with
+            one product and one QR decomposition. "eigh": by `jaxmg.tree.eigh`, which always
+            computes the first eigenvectors.
         precision: Precision of the products, as for `jax.numpy.matmul`.
-        mesh, matrix_specs, in_specs: As for `scale_by_muon`.
+        mesh, matrix_specs, in_specs: As in `scale_by_muon`.
 
     Returns:
         A transformation, whose state is a `SoapState`. Updates keep their dtypes and shardings. The
-        rows of L are sharded like those of G, and the rows of R like the columns of G; so are their
-        eigenvectors.
+        rows of L are sharded like those of G, and the rows of R like the columns of G. Their
+        eigenvectors are sharded likewise.
 
     Cost: two products for L and R and six for the rotations, which XLA distributes as the operands
     are sharded, and the eigenvectors of L and R. Memory: twice L and R, and twice the parameters.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: As for `scale_by_muon`.
+        TypeError, ValueError, NotImplementedError: As in `scale_by_muon`.
     """
     if in_specs is not None:
         matrix_specs = either_spec("optax.scale_by_soap", matrix_specs, in_specs)

@@ -1,4 +1,4 @@
-"""Pytrees of many matrices, as in an optimizer: each matrix on one device.
+"""Linear algebra on pytrees of many matrices, as in an optimizer; each matrix is on one device.
 
 `jaxmg.linalg` spreads one large matrix over all devices. Hundreds of matrices of medium size are
 faster on a single device each. The functions here take any pytree of arrays (..., m, n), with
@@ -8,7 +8,7 @@ together. One exchange moves all leaves to these devices, and another one moves 
     jaxmg.tree.eigh(statistics)        # a tree of (w, v)
     jaxmg.tree.map(f, tree)            # any function of one matrix
 
-A single array is a tree of one leaf. ``None`` in a tree is no leaf, as in JAX.
+A single array is a tree of one leaf. ``None`` isn't a leaf of a tree, as in JAX.
 docs/howto/optimizers.md has the costs. All functions need JAX 0.10 or newer.
 """
 
@@ -260,8 +260,9 @@ def orthogonal_iteration(
     """Improves a basis of eigenvectors of each matrix of a pytree, as SOAP does.
 
     Each step replaces the basis Q by the Q of the QR decomposition of A Q. It multiplies the error
-    of eigenvector i by about the larger of abs(w[i] / w[i-1]) and abs(w[i+1] / w[i]), where
-    abs(w) descends (G. H. Golub, C. F. Van Loan, "Matrix Computations", 2013, 8.2.4).
+    of eigenvector i by about the larger of abs(w[i] / w[i-1]) and abs(w[i+1] / w[i]), where w is
+    sorted by descending magnitude (G. H. Golub, C. F. Van Loan, "Matrix Computations", 2013,
+    8.2.4).
 
     Args:
         tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
@@ -324,14 +325,14 @@ def orthogonalize(
               [0.84, 1.13] after 5 steps, within 0.006 of 1 after 6, and 1 to rounding after 8.
             - "exact": JAX's singular value decomposition.
         coefficients: Other coefficients for "newton-schulz": (a, b, c) of the polynomial a x + b
-            x^3 + c x^5 of singular values, or a triple for each step, and ``steps`` is ignored.
+            x^3 + c x^5 of singular values, or one triple for each step; ``steps`` is then ignored.
         preconditioning: How matrices are scaled before the first step; not for "exact". "frobenius"
-            and "spectral" divide by this norm, "schatten" by the Schatten norm of order 4, and
-            "aol" the rows (of a tall matrix the columns) by the roots of the sums of abs(A A^H) (T.
-            Boissin et al., "Turbo-Muon", 2025). "spectral" computes all singular values; the last
-            two cost a product.
-        eps: Number that is added to the first two norms, as in optax's Muon, or the least square of
-            the other divisors; not for "exact".
+            and "spectral" divide by this norm, "schatten" by the Schatten norm of order 4. "aol"
+            divides each row of A by the square root of the sum of this row of abs(A A^H), and the
+            columns of a tall A likewise (T. Boissin et al., "Turbo-Muon", 2025). "spectral"
+            computes all singular values; "schatten" and "aol" cost a product.
+        eps: For "frobenius" and "spectral", a number that is added to the norm, as in optax's Muon.
+            For "schatten" and "aol", the lower bound of the squared divisors. Not for "exact".
         dtype: Dtype of the iteration, such as ``jnp.bfloat16``; not for "exact". None: the leaf's.
             Complex leaves use the complex dtype of this precision, at least complex64. Scaling by
             the Frobenius norm uses at least float32. bfloat16 halves the exchange of float32
@@ -420,9 +421,10 @@ def inverse_pth_root(
 
     Returns:
         A pytree like ``tree``, of its dtypes, sharded like it, of Hermitian matrices. A matrix that
-        isn't positive definite with its ridge, or is zero, gives NaN or infinity.
+        is zero, or isn't positive definite even with the ridge, gives NaN or infinity.
 
-    Derivatives of both methods take the eigenvectors, and are right where eigenvalues are equal.
+    Derivatives of both methods compute the eigenvectors, and are correct even if eigenvalues are
+    equal.
 
     The ridge has to be well above the rounding errors of A's eigenvalues, n eps w. In float32
     relative errors were up to 4e-4 / p ("newton") and 3e-3 / p ("eigh") with epsilon 1e-4, and up

@@ -94,7 +94,7 @@ def cho_factor(
 
     Returns:
         A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. If ``a`` isn't positive definite,
-        its ``status`` is not 0, and the factor is NaN.
+        the factor's ``status`` is not 0 and its entries are NaN.
 
     Cost: n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large as
     ``a``, and a few panels of n x T_A per rank.

@@ -52,9 +52,10 @@ class CholeskyFactor(pickling.Pickled):
         overflow: (P T, n), sharded by rows: for each rank one tile of T rows that doesn't fit into
             ``tiles``; None if all tiles fit.
         status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
-        made_for: Dictionary of one entry. Its key has P and T, the mesh size and tile width of the
-            leaves, T at most ceil(n / P); its value is int8 zeros of shape (P, T). Methods raise a
-            ValueError if P or T differs from the static attributes; use `portable` to change them.
+        made_for: Dictionary with one entry. Its key names P and T, the mesh size and the tile width
+            (at most ceil(n / P)) that the leaves were made for; its value is int8 zeros of shape
+            (P, T). Methods raise a ValueError if P or T differs from the static attributes; use
+            `portable` to change them.
         layout: The mesh and the axes that shard the rows; static, as are the following attributes.
         n: Order of A.
         tile: T, the tile width.
@@ -139,7 +140,7 @@ class CholeskyFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def solve_triangular(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """Solves op(L) x = b. With ``trans=0`` this whitens data of covariance A.
+        """Solves op(L) x = b. With ``trans=0`` this whitens data with covariance A.
 
         Args:
             b: (n,) or (n, nrhs), of the factor's dtype.
@@ -161,7 +162,7 @@ class CholeskyFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def matmul(self, b: MatrixLike, trans: Trans = 0) -> Array:
-        """Multiplies b by op(L). With ``trans=0`` standard normal b gives samples of covariance A.
+        """Multiplies b by op(L). Standard normal b and ``trans=0`` give samples with covariance A.
 
         Args:
             b: (n,) or (n, nrhs), of the factor's dtype.

@@ -37,7 +37,7 @@ def cholesky(
 ) -> Array:
     """Computes the Cholesky factor of a Hermitian positive definite matrix.
 
-    Follows `jax.numpy.linalg.cholesky`, and with ``lower`` `jax.scipy.linalg.cholesky`.
+    Follows `jax.numpy.linalg.cholesky`, or `jax.scipy.linalg.cholesky` if ``lower`` is passed.
 
     Args:
         a: (n, n), Hermitian positive definite.
@@ -97,7 +97,8 @@ def cho_factor(
 
     Args:
         a: (n, n), Hermitian positive definite. Only one triangle is read.
-        lower: Whether to read the lower triangle and return L, or the upper one and U.
+        lower: True: read the lower triangle and return L. False: read the upper triangle and return
+            U.
         overwrite_a, check_finite: Ignored.
         mesh, matrix_specs, in_specs: As in `jaxmg.cho_factor`.
 

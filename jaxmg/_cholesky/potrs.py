@@ -154,8 +154,8 @@ def potrs(
             all of b during the solve.
         T_A: Tile width, at least 1. None: the plugin chooses.
         mesh: ``Mesh`` or ``AbstractMesh`` to run on. None: a's mesh, else the context mesh, else
-            the devices in docs/api.md. Required under ``jit`` with automatic axes and no context
-            mesh.
+            the default devices (docs/api.md). Required under ``jit`` with automatic axes and no
+            context mesh.
         matrix_specs: Sharding of ``a``: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
             ``P('r', 'c')`` or ``P(('r', 'c'), None)``. None: a's own, else all mesh axes along the
             rows.
@@ -170,7 +170,7 @@ def potrs(
         precision: Precision of the products in the factorization; see docs/precision.md.
         refine: Lower precision for the factorization; x is then refined in a's own precision. See
             docs/precision.md.
-        return_iterations: Whether to return the iterations of ``refine`` too.
+        return_iterations: Whether to return the number of iterations of ``refine`` too.
         check: Whether to check that ``a`` is Hermitian up to rounding. If it isn't, eager calls
             raise a ValueError; traced calls and batches return NaN.
 
@@ -181,8 +181,8 @@ def potrs(
         - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh). Under
           ``jit`` XLA chooses the sharding on automatic axes.
         - logdet is a real scalar.
-        - status is an int32 scalar: 0, or LAPACK's info, the order of the leading minor that is not
-          positive definite (for NaN or infinity in ``a`` another value). Unless it is 0, x and
+        - status is an int32 scalar: 0; LAPACK's info, the order of the leading minor that is not
+          positive definite; or another value if ``a`` has NaN or infinity. If it is not 0, x and
           logdet are NaN.
         - iterations is an int32 scalar: the number of iterations, or a negative code after a
           fallback to the plain factorization.
@@ -246,8 +246,8 @@ def potrs_shardmap_ctx(
         b: (n,) or (n, nrhs), the same on all ranks.
         T_A, in_specs, backend, precision: As in `potrs`.
         mesh: Ignored. True or False is taken as ``pad``, the fourth argument in older code.
-        matrix_specs: The ``shard_map``'s spec of A, ``P(axis, None)``. Required for several axes,
-            and if the block's shape and the trace leave open which axis shards A.
+        matrix_specs: The ``shard_map``'s spec of A, ``P(axis, None)``. Required if several axes
+            shard A, or if the block's shape and the trace don't determine the axis that shards A.
         return_logdet: Whether to return log(det(A)) too, of shape (1,).
         pad: False allows rows of padding after the block's ceil(n / P) rows if P divides n. They
             are not read.
@@ -260,7 +260,8 @@ def potrs_shardmap_ctx(
 
     Derivatives work inside the ``shard_map`` and around it. Inside, with ``check_vma=False``, they
     are derivatives of the sum of all ranks' results, as for ``psum``. Under ``jax.vmap`` right-hand
-    sides of one matrix become columns of one solve, and all ranks solve one matrix after the other.
+    sides of one matrix become columns of one solve; several matrices are solved one after the
+    other, each by all ranks.
 
     Errors, cost and source are those of `potrs`.
     """

@@ -34,8 +34,8 @@ class RefinedFactor(pickling.Pickled):
 
     `cho_factor` with ``refine`` creates it. `cho_solve` and `solve` compute x as accurately as with
     a factor in A's own precision. Other operations (log-determinant, inverse, triangular solves)
-    would have the accuracy of the lower precision and raise an AttributeError. It is a pytree. It
-    takes 1.5 times the memory of A (float32, complex64: twice).
+    would have the accuracy of the lower precision and raise an AttributeError. The factor is a
+    pytree and takes 1.5 times the memory of A (float32, complex64: twice).
 
     Attributes:
         rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. If the argument of `cho_factor` has

@@ -79,7 +79,7 @@ def eigh(
         lower: SciPy's argument: whether to read the lower triangle or the upper one. None: ``UPLO``
             and ``symmetrize_input`` decide.
         eigvals_only: Whether to return the eigenvalues only, as `eigvalsh`.
-        b, eigvals, type: None, None and 1, as in JAX.
+        b, eigvals, type: Must be None, None and 1, as in JAX.
         overwrite_a, overwrite_b, turbo, check_finite: Ignored.
         mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
@@ -92,7 +92,7 @@ def eigh(
     equal up to rounding; docs/api.md names alternatives.
 
     Raises:
-        NotImplementedError: ``b``, ``eigvals`` or another ``type``.
+        NotImplementedError: ``b`` or ``eigvals`` is passed, or ``type`` is not 1.
         TypeError, ValueError, RuntimeError: As `jaxmg.syevd`. An invalid ``UPLO`` raises a
             ValueError.
     """

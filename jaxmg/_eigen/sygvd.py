@@ -101,8 +101,8 @@ def sygvd(
 
     Solves LAPACK's ``itype=1`` (sygvd and hegvd): factors b = L L^H as `potrs`, solves the
     eigenproblem of L^-1 a L^-H as `syevd`, and multiplies its eigenvectors by L^-H (G. H. Golub and
-    C. F. Van Loan, "Matrix Computations", 4th ed., section 8.7.2). All ranks share all steps except
-    an eigenproblem that one rank solves.
+    C. F. Van Loan, "Matrix Computations", 4th ed., section 8.7.2). All ranks share all steps,
+    except that one rank solves a small eigenproblem (see `syevd`).
 
     Args:
         a: (n, n), Hermitian; dtypes and sharding are as in `potrs`. Only the upper triangle is
@@ -127,8 +127,8 @@ def sygvd(
           if b's leading minor of order k is not positive definite; another value if a matrix has
           NaN or infinity. If it is not 0, w and x are NaN.
 
-    The errors of w and of ``x^H b x = I`` grow with the condition of b, as LAPACK's (LAPACK Users'
-    Guide).
+    The errors of w and of ``x^H b x = I`` grow with b's condition number, as in LAPACK (LAPACK
+    Users' Guide).
 
     Cost: n^3 / 3 + 2 n^3 flops, then the cost of `syevd`, then n^3 flops for the eigenvectors.
     Memory: copies of ``a`` and b unless ``donate``, the memory of `syevd` and of a factorization,
@@ -171,7 +171,7 @@ def sygvd_shardmap_ctx(
         a: The rank's block of A, as in `syevd_shardmap_ctx`.
         b: The rank's block of B, of the same shape.
         T_A, mesh, matrix_specs, in_specs, return_eigenvectors, pad, backend: As in
-            `syevd_shardmap_ctx`, without the flags of older code.
+            `syevd_shardmap_ctx`, but ``mesh`` and ``matrix_specs`` can't be True or False.
 
     Returns:
         (w, x, status) | (w, status), as `syevd_shardmap_ctx`. x has the rank's eigenvectors.

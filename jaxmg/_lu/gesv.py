@@ -163,7 +163,7 @@ def gesv(
         precision: Precision of the products in the factorization; see docs/precision.md.
         refine: Lower precision for the factorization; x is then refined in a's own precision. See
             docs/precision.md.
-        return_iterations: Whether to return the iterations of ``refine`` too.
+        return_iterations: Whether to return the number of iterations of ``refine`` too.
 
     Returns:
         x | (x, status) | (x, sign, logdet) | (x, sign, logdet, status). With ``refine`` there is no

@@ -187,9 +187,9 @@ def solve_triangular(
         diagonal has a zero, x has infinity or NaN, as in JAX.
 
     Cost: n^2 nrhs flops over all ranks, twice as many for a lower triangle, by substitution (N. J.
-    Higham, 2002, chapter 8). Each call moves the triangle to the solver's layout, which factors of
-    `jaxmg.cho_factor` and `jaxmg.lu_factor` have already; a mesh of one device calls JAX's own
-    function instead. Memory: two more copies of ``a``.
+    Higham, 2002, chapter 8). Each call moves the triangle to the solver's layout; factors of
+    `jaxmg.cho_factor` and `jaxmg.lu_factor` have this layout already. On a mesh of one device the
+    call uses JAX's own function instead. Memory: two more copies of ``a``.
 
     Raises:
         TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``trans`` raises a

@@ -64,8 +64,8 @@ def lu_solve(
 ) -> Array | tuple[Array, Array]:
     """Solves ``A @ x = b`` with a factor of A from `lu_factor`.
 
-    With a matrix instead of a factor it solves as `gesv`, with the arguments of JAXMg 1.4.1.
-    JAXMg's default for ``donate`` is True.
+    With a matrix instead of a factor it solves as `gesv`, with the arguments of JAXMg 1.4.1, except
+    that ``donate`` is False by default.
 
     Args:
         a: An `LUFactor` or `RefinedLUFactor` of order n, or a matrix (n, n) as in `gesv`.

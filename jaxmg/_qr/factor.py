@@ -169,8 +169,8 @@ class QRFactor(pickling.Pickled):
     def packed(self) -> tuple[Array, Array]:
         """Returns (h, taus) as LAPACK's geqrf; `from_packed` recreates the factor on any mesh.
 
-        h, (m, n), has R on and above its diagonal, and below it the vectors of the reflectors
-        without their leading ones. The results have no derivative.
+        h, (m, n), has R on and above its diagonal. Below the diagonal it has the vectors of the
+        reflectors, without their first entries, which are 1. The results have no derivative.
         """
         meshes.refuse_manual_axes("QRFactor.packed")
         if not min(self.shape):

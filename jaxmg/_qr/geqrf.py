@@ -69,8 +69,8 @@ def geqrf(
 
     Uses blocked Householder reflectors over tile columns, after an exchange of blocks between all
     devices (LAPACK's geqrf and geqrt; R. Schreiber, C. Van Loan, SIAM J. Sci. Stat. Comput. 10,
-    1989). |A - Q R| and |Q^H Q - I| are as small as LAPACK's. `jaxmg.linalg.qr` returns Q and R,
-    `jaxmg.linalg.least_squares` a solution.
+    1989). |A - Q R| and |Q^H Q - I| are as small as LAPACK's. `jaxmg.linalg.qr` returns Q and R;
+    `jaxmg.linalg.least_squares` returns a least squares solution.
 
     Args:
         a: (m, n); dtypes and sharding are as in `potrs`. Leading dimensions make a batch.

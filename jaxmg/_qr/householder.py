@@ -42,7 +42,7 @@ def qr_multiply(
             for "left", (m,) or (..., p, m) for "right". Leading dimensions broadcast against those
             of ``a``.
         mode: "left": Q c. "right": c Q. Q is (m, k), as in `qr`.
-        pivoting: False.
+        pivoting: Must be False.
         conjugate: Whether to use conj(Q) in place of Q.
         overwrite_a, overwrite_c: Ignored.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.

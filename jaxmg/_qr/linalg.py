@@ -97,8 +97,8 @@ def qr(
         a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n). The
             rows of a tall ``a`` don't move, with few exceptions on CPU devices.
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
-        pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the longest
-            remaining column. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
+        pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the remaining
+            column of largest norm. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
@@ -112,8 +112,8 @@ def qr(
         - p, (n,), int32, has ``a[:, p] = Q R``.
 
     Q is orthogonal to rounding for every ``a``. A tall ``a`` is factored by CholeskyQR2, with a
-    shift if ``a`` is ill-conditioned, or by TSQR if it is nearly singular; the devices choose.
-    Other matrices are factored by Householder reflectors, as in `jaxmg.geqrf`.
+    shift if ``a`` is ill-conditioned, or by TSQR if it is nearly singular; the choice is made on
+    the devices. Other matrices are factored by Householder reflectors, as in `jaxmg.geqrf`.
     docs/howto/least_squares.md has conditions and exceptions.
 
     Derivatives are JAX's: Q and R have derivatives if the first k columns of ``a`` have full rank;

@@ -49,12 +49,12 @@ def qr(
 ) -> tuple[Array, ...]:
     """Computes Q and R of any matrix, with the arguments of JAXMg 1.4.1.
 
-    It is `geqrf` with the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes and is
-    faster for a tall matrix.
+    Calls `geqrf` and returns the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes and
+    is faster for a tall matrix.
 
     Args:
-        a, T_A, mesh, matrix_specs, in_specs, donate: As in `geqrf`. JAXMg's default for ``donate``
-            is True.
+        a, T_A, mesh, matrix_specs, in_specs, donate: As in `geqrf`. In JAXMg 1.4.1 ``donate`` is
+            True by default.
         return_status: Whether to return the status too.
         pad: Ignored.
 

@@ -52,7 +52,7 @@ def gesvd(
         full_matrices: Whether to return all m columns of U and all n rows of V^H.
         return_status: Whether to return the status too.
         T_A, pad: Ignored.
-        donate: Whether to delete ``a`` after an eager call. JAXMg's default is True.
+        donate: Whether to delete ``a`` after an eager call. In JAXMg 1.4.1 the default is True.
 
     Returns:
         (U, s, V^H) | (U, s) | (s, V^H) | s, followed by the status if requested. The status is an

@@ -41,8 +41,8 @@ class Plan:
         bytes: Peak bytes of memory, one number for each device: rows of A (for "cho_solve" rows of
             the factor; for "sygvd" also rows of B), their copy unless donated, right-hand sides,
             results and workspace. Empty if the backend can't tell without the matrix (cuSOLVERMg).
-        memory: Bytes that JAX may use on one device, including those of other arrays. None if
-            `plan` got no ``memory`` and the device doesn't report it (CPU devices don't).
+        memory: Bytes that JAX may use on one device, including those of other arrays. None if no
+            ``memory`` was passed to `plan` and the device doesn't report it (CPU devices don't).
         devices: Number of devices.
         refine: Precision of the factorization, by its name in `potrs`; None without ``refine``.
     """
@@ -111,7 +111,7 @@ def plan(
         return_eigenvectors: As in the call, for "syevd" and "sygvd".
         refine: As in the call, for "potrs", "gesv", "cho_factor" and "lu_factor"; for "cho_solve"
             as in `cho_factor`. The tile width is for the factor in lower precision; the bytes
-            include a fallback.
+            include those of a fallback.
         precision: As in the call. Precisions that split operands into parts take memory for them.
         memory: Bytes that JAX may use on one device, such as 80e9. None: as the device reports.
 

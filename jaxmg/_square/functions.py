@@ -42,7 +42,7 @@ def funm(
         A: (n, n), Hermitian.
         func: Function that maps the eigenvalues of A, (n,), to the eigenvalues of the result. Its
             argument has A's dtype: pass a complex A for a complex function.
-        disp: True.
+        disp: Must be True.
         mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:
@@ -50,7 +50,7 @@ def funm(
         isn't Hermitian, the result is NaN.
 
     Cost: that of `jaxmg.syevd`, and 2 n^3 flops over all ranks. Memory: first that of
-    `jaxmg.syevd`, then four times A's and the result.
+    `jaxmg.syevd`, then four matrices like A plus the result.
 
     Raises:
         NotImplementedError: ``disp=False``, which asks for an estimate of the error.
@@ -83,15 +83,15 @@ def sqrtm(
 
     Args:
         A: (n, n), Hermitian. A real A has to be positive semidefinite; pass a complex A if it has
-            negative eigenvalues. Negative eigenvalues within rounding of 0, n eps times the
-            largest, count as 0.
+            negative eigenvalues. Negative eigenvalues of magnitude up to n eps times the largest
+            magnitude count as 0.
         blocksize: Ignored.
         mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:
         The root, (n, n), of A's dtype and sharding; JAX's is always complex. It is NaN if A is real
-        and indefinite, or isn't Hermitian. If A is singular, the derivative is infinite or
-        NaN, except for tangents that A's null space doesn't contribute to.
+        and indefinite, or isn't Hermitian. If A is singular, the derivative is infinite or NaN,
+        except for tangents dA with N^H dA N = 0, where the columns of N span A's null space.
 
     Cost and errors are those of `funm`.
     """
@@ -117,8 +117,8 @@ def expm(
     Args:
         A: (n, n).
         upper_triangular: Whether to read only the upper triangle of A. The cost is the same.
-        max_squarings: Largest number of squarings, as JAX counts them: A needs at most about log2
-            of its 1-norm, minus 2.4 (single precision: minus 2).
+        max_squarings: Largest number of squarings, as JAX counts them: A needs at most about
+            log2(w) - 2.4 (single precision: log2(w) - 2), where w is its 1-norm.
         assume_a: "her" or "hermitian": A is Hermitian, and the result is computed from its
             eigenvalues; ``max_squarings`` doesn't apply. None, "gen" or "general": scaling and
             squaring with a Taylor polynomial.
@@ -193,7 +193,7 @@ def logm(
     Args:
         A: (n, n), Hermitian. A real A has to be positive definite; pass a complex A if it has
             negative eigenvalues.
-        disp: True.
+        disp: Must be True.
         mesh, matrix_specs, in_specs: As in `jaxmg.syevd`.
 
     Returns:

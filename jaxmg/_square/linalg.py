@@ -70,7 +70,7 @@ def solve(
             - "her" or "hermitian", "sym" or "symmetric": Hermitian, or symmetric even if complex;
               Cholesky of one triangle, then LU if that fails.
             - None: as "her" if one pass over ``a`` finds it Hermitian with a positive diagonal,
-              else as "gen"; in batches and derivatives "gen".
+              else as "gen". Batches and derivatives use "gen".
         mesh, matrix_specs, in_specs: As in `jaxmg.gesv`.
 
     Returns:
@@ -155,7 +155,7 @@ def slogdet(
 
     Args:
         a: (n, n).
-        method: Ignored; the matrix decides, as in `solve`.
+        method: Ignored; the matrix decides between Cholesky and LU, as in `solve`.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
@@ -271,7 +271,7 @@ def matrix_power(
         The power, (k, k), of a's dtype and sharding.
 
     Cost: at most 2 log2(abs(n)) products of 2 k^3 flops over all ranks; n < 0 adds the cost of
-    `inv`. Memory: four times a's, and the result.
+    `inv`. Memory: four matrices like ``a`` plus the result.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`. An n that isn't

@@ -78,8 +78,8 @@ def svd(
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
-        An `SVDResult` (U, S, Vh); without ``compute_uv`` S. If ``a`` has NaN or infinity, they are
-        NaN.
+        An `SVDResult` (U, S, Vh); without ``compute_uv`` S. If ``a`` has NaN or infinity, the
+        results are NaN.
 
         - U is (m, m) or (m, k), sharded like ``a``.
         - S is (k,), real, descending, replicated.
@@ -101,7 +101,7 @@ def svd(
     Raises:
         NotImplementedError: ``full_matrices`` with m != n is being differentiated.
         TypeError, ValueError, RuntimeError: As `jaxmg.lu_factor`. An invalid ``subset_by_index``,
-            an unavailable ``backend``, and ``hermitian`` with m != n or another ``backend`` raise a
+            an unavailable ``backend``, and ``hermitian`` with m != n or with "cusolvermp" raise a
             ValueError.
 
     Examples:
@@ -186,9 +186,9 @@ def svdvals(
 
     Cost: 8/3 n^3 flops over all ranks, to reduce the matrix to a band of b = 64 diagonals
     (complex128: 48; CPU devices: 32), and 24 n^2 b on one rank, to reduce the band to tridiagonal
-    form. GPUs do this from n = 6144 on, and CPU devices for all matrices that LAPACK on one rank
-    doesn't solve (see `svd`). Other matrices cost as much as `svd` without vectors. Memory: a copy
-    of ``x``.
+    form. GPUs use this method from n = 6144 on, and CPU devices use it for all matrices that aren't
+    solved by LAPACK on one rank (see `svd`). Other matrices cost as much as `svd` without vectors.
+    Memory: a copy of ``x``.
 
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
@@ -238,9 +238,9 @@ def polar(
     singular values; otherwise the derivatives are infinite or NaN.
 
     Cost for n x n: 3 to 7 steps of 3 n^3 to 5 n^3 flops over all ranks, and 2 n^3 for P. If ``a``
-    is ill-conditioned, the first steps take up to 10 n^3 each: the first step if the condition is
-    above about 100; in double precision two above about 1e8 and three above about 1e13. Memory:
-    about eight matrices like ``a`` over all devices.
+    is ill-conditioned, the first steps take up to 10 n^3 each: one step if the condition number is
+    above about 100; in double precision two steps if it is above about 1e8, and three if it is
+    above about 1e13. Memory: about eight matrices like ``a`` over all devices.
 
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 

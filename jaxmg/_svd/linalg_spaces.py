@@ -36,16 +36,16 @@ def orth(
         A: (m, n), as in `svd`.
         rcond: Cutoff; singular values up to rcond times the largest count as 0. None: max(m, n)
             eps.
-        rank: Number of singular values that count, in place of ``rcond``. Required under ``jit``
-            and ``vmap`` and for batches, because it is a dimension of the result.
+        rank: Number of singular values that don't count as 0, in place of ``rcond``. Required under
+            ``jit`` and ``vmap`` and for batches, because it is a dimension of the result.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
 
     Returns:
         The left singular vectors, (m, rank), sharded like A. If A has NaN or infinity, the result
         is NaN of shape (m, min(m, n)). The rows of a tall A, m >= P n on P devices, don't move.
 
-    At constant rank derivatives are valid for functions that don't depend on the basis, such as U
-    U^H.
+    Derivatives are valid if the rank is constant, for functions that don't depend on the choice of
+    the basis, such as U U^H.
 
     Cost: that of `svd`. Derivatives compute `pinv` too.
 

@@ -57,8 +57,8 @@ def lstsq(
         b: (m,) or (m, nrhs), sharded by rows or replicated.
         rcond: Cutoff, a number or scalar array; singular values of at most rcond times the largest
             count as 0. None: eps max(m, n). Negative: eps.
-        numpy_resid: Whether to return no residuals if m <= n or the rank is below n, as in JAX; not
-            under ``jit``.
+        numpy_resid: Whether to return no residuals if m <= n or the rank is below n, as in JAX.
+            Unsupported under ``jit``.
         damp: Real scalar; x minimizes norm(b - a x)^2 + damp^2 norm(x)^2 (ridge or Tikhonov
             regression). s and the rank are then those of ``a`` with damp times I appended.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.

@@ -1,14 +1,15 @@
 """Times every family against JAX's function on one device, and on a GPU torch's if installed.
 
     beside_jax.py [--platform gpu] [--devices 1 2 4] [--draws 40] [--seed 55] [--named]
-                  [--match TEXT] [--seconds 900] [--out FILE] [--limit-bytes 2e9]
+                  [--match TEXT] [--cell NAME] [--calls 10] [--seconds 900] [--out FILE]
+                  [--limit-bytes 2e9]
 
 A cell is (routine, dtype, shape, eager or jitted, gradient or not). Cells are drawn at random from
-a seed, and ``--named`` adds those that issues have named. In one process jaxmg's functions on
-meshes of the given numbers of devices and JAX's on one device take turns. A round repeats each call
-until it takes a few milliseconds; the result is the median of nine rounds. On GPUs a call is ten
-calls in one jitted loop, to exclude Python's time. Prints a line for each cell, and at the end the
-cells that miss their limits:
+a seed, ``--named`` adds those that issues have named, and ``--cell`` any by its name. In one
+process jaxmg's functions on meshes of the given numbers of devices and JAX's on one device take
+turns. A round repeats each call until it takes a few milliseconds; the result is the median of nine
+rounds. On GPUs a call is ten (``--calls``) in one jitted loop, to exclude Python's time. Prints a
+line for each cell, and at the end the cells that miss their limits:
 
     CPU devices: 1.1 times JAX's on one device, 1.2 times on several, and 0.1 ms
     GPUs: 1.1 times the better of JAX and torch, and 0.05 ms
@@ -23,6 +24,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import statistics
 import sys
 import time
@@ -45,10 +47,15 @@ class Family:
     right_sides: int = 0
     operations: float = 4.0  # m n min(m, n) times this
     differentiable: bool = True
+    drawn: bool = True
 
 
 def _lstsq(linalg, scipy, a, b):
     return linalg.lstsq(a, b)[0]
+
+
+def _solve_triangular(linalg, scipy, a, b):
+    return scipy.solve_triangular(a, b, lower=True)
 
 
 FAMILIES = {
@@ -71,6 +78,8 @@ FAMILIES = {
     "matrix_rank": Family(
         lambda np, sp, a: np.matrix_rank(a), "t", operations=4, differentiable=False
     ),
+    "solve_triangular": Family(_solve_triangular, "p", 1, 1, drawn=False),
+    "solve_triangular_100": Family(_solve_triangular, "p", 100, 1, drawn=False),
 }
 _SINGLE = ("potrs", "lstsq", "matrix_rank", "expm")  # JAX: no batches, or minutes to compile
 
@@ -154,6 +163,15 @@ def named(platform):
     return _named_on_cpu() if platform == "cpu" else _named_on_gpu()
 
 
+def parse(name):
+    """Returns the cell that has this name."""
+    words = r"(\w+) (\w+) (?:(\d+) of )?(\d+) x (\d+) (eager|jitted)( gradient)?"
+    if not (found := re.fullmatch(words, name)) or found[1] not in FAMILIES:
+        raise SystemExit(f"{name} names no cell")
+    shape = tuple(int(size) for size in found.group(3, 4, 5) if size)
+    return Cell(found[1], found[2], shape, found[6] == "eager", bool(found[7]))
+
+
 def draw(platform, count, seed, most_bytes=2e9):
     """Draws ``count`` cells at random; the same arguments give the same cells."""
     random = np.random.default_rng(seed)
@@ -166,7 +184,7 @@ def draw(platform, count, seed, most_bytes=2e9):
 
     cells = []
     while len(cells) < count:
-        routine = str(random.choice(list(FAMILIES)))
+        routine = str(random.choice([name for name, f in FAMILIES.items() if f.drawn]))
         family = FAMILIES[routine]
         kind = random.choice(["square", "batch", "tall", "wide"], p=[0.4, 0.3, 0.2, 0.1])
         n = order()
@@ -243,8 +261,8 @@ def _function(cell, peer):
     return jax.grad(lambda *arrays: _total(plain(*arrays)))
 
 
-def _looped(function):
-    """Puts ten calls into one program; each call's matrix depends on the call before."""
+def _looped(function, calls):
+    """Puts the calls into one program; each call's matrix depends on the call before."""
     import jax
     import jax.numpy as jnp
 
@@ -257,12 +275,12 @@ def _looped(function):
             scaled = a + (c * jnp.float32(1e-30)).astype(a.dtype)
             return jnp.nan_to_num(first_of(function(scaled, *others)))
 
-        return jax.lax.fori_loop(0, LOOP, step, jnp.float32(0))
+        return jax.lax.fori_loop(0, calls, step, jnp.float32(0))
 
     return run
 
 
-def call_of(cell, platform, devices, peer):
+def call_of(cell, platform, devices, peer, calls=LOOP):
     """Returns the timed function, which has no arguments and waits for its results, and the context
     of a round."""
     import jax
@@ -281,13 +299,13 @@ def call_of(cell, platform, devices, peer):
         spread = "rank" if len(cell.shape) == 3 and axis else None
         arrays = [first, *(jax.device_put(x, NamedSharding(mesh, P(spread))) for x in arrays[1:])]
     if platform == "gpu":
-        function = _looped(function)
+        function = _looped(function, calls)
     compiled = function if cell.eager else jax.jit(function)
     context = contextlib.nullcontext if peer else lambda: jax.set_mesh(mesh)
     return (lambda: jax.block_until_ready(compiled(*arrays))), context
 
 
-def torch_call_of(cell):
+def torch_call_of(cell, calls=LOOP):
     """Returns torch's function like `call_of`; None without torch, a GPU or such a function."""
     try:
         import torch
@@ -313,13 +331,15 @@ def torch_call_of(cell):
         "expm": linalg.matrix_exp,
         "cond": linalg.cond,
         "matrix_rank": linalg.matrix_rank,
+        "solve_triangular": lambda a, b: linalg.solve_triangular(a, b, upper=False),
+        "solve_triangular_100": lambda a, b: linalg.solve_triangular(a, b, upper=False),
     }
     if cell.routine not in functions:
         return None
     arrays = [torch.from_numpy(x).cuda() for x in operands_of(cell)]
 
     def call():
-        for _ in range(LOOP):
+        for _ in range(calls):
             functions[cell.routine](*arrays)
         torch.cuda.synchronize()
 
@@ -359,16 +379,16 @@ def limit_of(platform, devices, best):
 
 def measure(cell, options):
     """Returns the results of a cell for each number of devices, as a list for the records."""
-    calls = {"jax": call_of(cell, options.platform, 1, peer=True)}
+    calls = {"jax": call_of(cell, options.platform, 1, True, options.calls)}
     if options.platform == "gpu":
-        torch = torch_call_of(cell)
+        torch = torch_call_of(cell, options.calls)
         if torch is not None:
             calls["torch"] = torch
     for devices in options.devices:
-        calls[devices] = call_of(cell, options.platform, devices, peer=False)
+        calls[devices] = call_of(cell, options.platform, devices, False, options.calls)
     seconds = by_turns(calls, options.rounds)
     if options.platform == "gpu":
-        seconds = {name: time / LOOP for name, time in seconds.items()}
+        seconds = {name: time / options.calls for name, time in seconds.items()}
     peers = {name: seconds[name] for name in ("jax", "torch") if name in seconds}
     results = []
     for devices in options.devices:
@@ -410,6 +430,8 @@ def arguments(words=None):
     parser.add_argument("--seed", type=int, default=55)
     parser.add_argument("--named", action="store_true", help="the cells that issues name, too")
     parser.add_argument("--match", nargs="*", default=[], help="parts of names, of which one fits")
+    parser.add_argument("--cell", nargs="+", default=[], help="names of cells")
+    parser.add_argument("--calls", type=int, default=LOOP, help="in one program, on GPUs")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=math.inf, help="for everything")
     parser.add_argument("--limit-bytes", type=float, default=2e9, help="of a drawn operand")
@@ -421,10 +443,11 @@ def arguments(words=None):
 
 
 def cells_of(options):
-    cells = named(options.platform) if options.named or not options.draws else []
+    all_named = options.named or not (options.draws or options.cell)
+    cells = named(options.platform) if all_named else []
     cells += draw(options.platform, options.draws, options.seed, options.limit_bytes)
     fits = [c for c in cells if not options.match or any(m in c.name for m in options.match)]
-    return list(dict.fromkeys(fits))
+    return list(dict.fromkeys([*fits, *map(parse, options.cell)]))
 
 
 def main(words=None):

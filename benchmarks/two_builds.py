@@ -1,20 +1,23 @@
 """Times later calls with two builds of jaxmg, which take turns in one run.
 
-    two_builds.py OLD NEW [--labels old new] [--case svd:50x300x300:float64 exact:20:float32 ...]
+    two_builds.py OLD NEW [--labels old new] [--turns 4] [--calls 5] [--median]
+                  [--case svd:50x300x300:float64 exact:20:float32 ...]
 
 A case is a function of matrices, of batches or of trees. For a tree the number of leaves is given,
 as in `first_calls.py`. `grad qr:1000x1000:float64` is a gradient.
 
 OLD and NEW are folders with an installed build. A process for each build compiles all cases. Then
-they take turns, four times, with five calls each, of which the fastest counts. The first call of a
-case is timed after the process has compiled the cases before it, while the other process compiles
-too.
+they take turns, with several calls each, of which the fastest counts. The result is that of the
+fastest turn, with --median the median of all turns, and there is a call before each. The first call
+of a case is timed after the process has compiled the cases before it, while the other process
+compiles too.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -32,7 +35,6 @@ CASES = (
     "eigh:4x2000x2000:float64", "orthogonalize:200:float32", "bfloat16:200:float32",
     "exact:20:float32", "roots:20:float32", "roots:200:float32", "newton roots:20:float32",
 )  # fmt: skip
-_TURNS, _CALLS = 4, 5
 _DEFINITE = ("cholesky", "cho_solve", "solve of definite", "sqrtm")
 
 
@@ -41,6 +43,7 @@ def _function(name, mesh):
     import jax
     import jax.numpy as jnp
 
+    import jaxmg
     from jaxmg import linalg, tree
 
     if name.startswith("grad "):
@@ -63,6 +66,9 @@ def _function(name, mesh):
         "orth": lambda a: linalg.orth(a, rank=a.shape[1] // 2),
         "solve of definite": lambda a: linalg.solve(a, a[:, 0], assume_a="pos"),
         "solve_triangular": lambda a: linalg.solve_triangular(a, a[:, 0]),
+        "potrs": lambda a: jaxmg.potrs(a, a[:, :1]),
+        "gesv": lambda a: jaxmg.gesv(a, a[:, :1]),
+        "syevd": jaxmg.syevd,
         "svd_lowrank": lambda a: linalg.svd_lowrank(a, 8),
     }
     of |= {name: getattr(linalg, name) for name in _PLAIN}
@@ -89,14 +95,18 @@ def operand_of(routine, shape, dtype):
     a = random.standard_normal(shape)
     if dtype.startswith("complex"):
         a = a + 1j * random.standard_normal(shape)
-    if routine.removeprefix("grad ") in _DEFINITE:
+    if routine == "potrs":  # as large as no product of NumPy's should be
+        a = (a + a.conj().T) / 2 / shape[-1] ** 0.5 + 4 * np.eye(shape[-1])
+    elif routine.removeprefix("grad ") in _DEFINITE:
         a = a @ a.conj().swapaxes(-1, -2) / shape[-1] + np.eye(shape[-1])
     a = jnp.asarray(a.astype(dtype))
-    return a + jnp.swapaxes(a, -1, -2).conj() if routine.endswith("eigh") else a
+    symmetric = routine.endswith(("eigh", "syevd"))
+    return a + jnp.swapaxes(a, -1, -2).conj() if symmetric else a
 
 
 def serve(cases):
-    """Compiles the cases; then times the case whose index is on each line of the input."""
+    """Compiles the cases; then times what each line of the input has: the index of a case, the
+    number of timed calls and that of calls before them."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -115,14 +125,19 @@ def serve(cases):
         seconds(*call)
     print("ready", records.name_of(jax.devices()[:1]), flush=True)
     for line in sys.stdin:
-        *call, first = calls[int(line)]
-        print(json.dumps([first, min(seconds(*call) for _ in range(_CALLS))]), flush=True)
+        number, count, before = map(int, line.split())
+        *call, first = calls[number]
+        times = [seconds(*call) for _ in range(before + count)]
+        print(json.dumps([first, min(times[before:])]), flush=True)
 
 
 def main(words=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("folders", nargs=2)
     parser.add_argument("--labels", nargs=2, default=["old", "new"])
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--calls", type=int, default=5)
+    parser.add_argument("--median", action="store_true")
     parser.add_argument("--case", nargs="+", default=list(CASES))
     options = parser.parse_args(words)
     command = records.python("benchmarks/two_builds.py", sys.argv[1:] if words is None else words)
@@ -139,16 +154,19 @@ def main(words=None):
     machine = [process.stdout.readline().split(maxsplit=1)[1].strip() for process in processes][0]
     machine = None if machine == "None" else machine
     for number, case in enumerate(options.case):
-        first, best = [0.0, 0.0], [float("inf")] * 2
-        for turn in range(_TURNS):
+        first, times = [0.0, 0.0], [[], []]
+        for turn in range(options.turns):
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
-                print(number, file=processes[which].stdin, flush=True)
+                words = number, options.calls, int(options.median)
+                print(*words, file=processes[which].stdin, flush=True)
                 first[which], now = json.loads(processes[which].stdout.readline())
-                best[which] = min(best[which], now)
+                times[which].append(now)
         routine, shape, dtype = parse(case)
+        kind, of = ("median", statistics.median) if options.median else ("least", min)
         record = records.origin(machine, command) | {
             "labels": options.labels, "routine": routine, "shape": shape, "dtype": dtype,
-            "first_s": [round(x, 2) for x in first], "least_ms": [round(1e3 * x, 2) for x in best],
+            "first_s": [round(x, 2) for x in first],
+            f"{kind}_ms": [round(1e3 * of(x), 3) for x in times],
         }  # fmt: skip
         print(json.dumps(record), flush=True)
     for process in processes:

@@ -31,6 +31,15 @@ def test_named_cells_have_functions(platform):
         assert cell.operations > 0
 
 
+def test_a_name_names_its_cell():
+    cells = beside_jax.draw("cpu", 40, 7)
+    assert [beside_jax.parse(cell.name) for cell in cells] == cells
+    options = beside_jax.arguments(["--cell", cells[0].name, cells[1].name])
+    assert beside_jax.cells_of(options) == cells[:2]
+    with pytest.raises(SystemExit, match="names no cell"):
+        beside_jax.parse("qr float64 50 jitted")
+
+
 @pytest.mark.parametrize("routine", beside_jax.FAMILIES)
 def test_both_functions_compute_the_same(routine):
     shape = (6, 4) if beside_jax.FAMILIES[routine].operands == "t" else (5, 5)

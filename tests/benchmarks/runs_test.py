@@ -311,15 +311,16 @@ def test_decompositions_beside_jax(tmp_path):
     assert all(len(record["runs"]) == 2 and record["error"] < 1e-13 for record in records)
 
 
-def test_two_builds_take_turns(capfd):
+@pytest.mark.parametrize("words", [[], ["--turns", "3", "--calls", "1", "--median"]])
+def test_two_builds_take_turns(words, capfd):
     folders = [os.pathsep.join(filter(None, sys.path))] * 2
     cases = ["eigh:2x3x3:float64", "bfloat16:1:float32"]
-    two_builds.main([*folders, "--labels", "a", "b", "--case", *cases])
+    two_builds.main([*folders, "--labels", "a", "b", *words, "--case", *cases])
     found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [record["shape"] for record in found] == [[2, 3, 3], [1]]
     for record in found:
         assert record["labels"] == ["a", "b"]
-        each = zip(record["least_ms"], record["first_s"], strict=True)
+        each = zip(record["median_ms" if words else "least_ms"], record["first_s"], strict=True)
         assert all(0 < ms < 1e3 * s for ms, s in each)
 
 

@@ -6,8 +6,8 @@ methods. `gesv`, `getri`, `lu_factor` and `lu_solve` do the same for any square 
 computes the QR decomposition of any (m, n) matrix, and `least_squares` solves with it. Each
 function takes a JAX array, infers its sharding, and runs eagerly or under ``jit``. The
 ``*_shardmap_ctx`` functions take local blocks inside ``shard_map``. `plan` computes the memory of a
-call. `jaxmg.linalg` has the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``, and
-`jaxmg.tree` takes pytrees of matrices.
+call, and `progress` shows how far a long call is. `jaxmg.linalg` has the names of
+``jax.numpy.linalg`` and ``jax.scipy.linalg``, and `jaxmg.tree` takes pytrees of matrices.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
 ``__version__``, because NetKet 3.22 would take it for the version of another project's package with
@@ -33,6 +33,7 @@ from jaxmg._lu.getri import getri, getri_shardmap_ctx
 from jaxmg._lu.lu_factor import lu_factor
 from jaxmg._lu.lu_solve import lu_solve
 from jaxmg._lu.refined_factor import RefinedLUFactor
+from jaxmg._plugin.progress import Progress, progress
 from jaxmg._qr.factor import QRFactor
 from jaxmg._qr.gels import least_squares
 from jaxmg._qr.geqrf import geqrf
@@ -53,6 +54,7 @@ __all__ = [
     "CholeskyFactor",
     "LUFactor",
     "Plan",
+    "Progress",
     "QRFactor",
     "RefinedFactor",
     "RefinedLUFactor",
@@ -85,6 +87,7 @@ __all__ = [
     "potrs",
     "potrs_jit_ctx",
     "potrs_shardmap_ctx",
+    "progress",
     "qr",
     "register_handlers",
     "syevd",

@@ -5,7 +5,8 @@ A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``c
 ``plan(routine, backend, dtype, m, n, block, ranks, tile, nrhs, vectors, products=)``. For ranks in
 several processes it offers ``process_address()``, ``tcp_between(lower, higher)``,
 ``listen_over_tcp(scope)``, ``connect_processes(me, addresses, key)`` and ``rendezvous_timeout()``,
-and for Ctrl-C ``watch_interrupts(wanted)``. Nothing here runs when jaxmg is imported.
+for Ctrl-C ``watch_interrupts(wanted)``, and for those who watch long calls
+``set_progress(wanted)`` and ``progress()``. Nothing here runs when jaxmg is imported.
 """
 
 import importlib.metadata
@@ -15,7 +16,7 @@ import types
 
 import jax
 
-from jaxmg._plugin import exits, interrupts
+from jaxmg._plugin import exits, interrupts, progress
 
 GROUP = "jaxmg_plugins"
 
@@ -67,7 +68,9 @@ def load(platform):
     platform = "gpu" if platform == "cuda" else platform
     with _lock:
         if platform not in _loaded:
-            _loaded[platform] = _register(platform)
+            plugin = _register(platform)
+            progress.attach(plugin)
+            _loaded[platform] = plugin
             exits.wait_at_exit(platform)
             interrupts.watch(_loaded[platform])
         return _loaded[platform]

@@ -40,6 +40,7 @@ struct TimelineRange {
   double begin, end;  // seconds on the host's steady clock
 };
 
+class CallProgress;
 class SharedEvent;
 
 // A point in a stream's work.
@@ -139,6 +140,15 @@ class Device {
   virtual Status RecordShared(Stream, const SharedEvent&) {
     return Status::Fixed(Code::kInternal, "the device shares no memory with other processes");
   }
+
+  // Allocates words for RecordShared that the process keeps, and sets them to 0.
+  virtual Status NewProgressWords(size_t count, uint32_t** words) {
+    *words = new uint32_t[count]();
+    return Status::Ok();
+  }
+  // What records the progress of the call (progress.h); null if nobody watches it.
+  CallProgress* progress() const { return progress_; }
+  void set_progress(CallProgress* progress) { progress_ = progress; }
 
   // Blocks until all work of all streams is complete.
   virtual Status Synchronize() = 0;
@@ -249,6 +259,7 @@ class Device {
   };
 
   StatusKernels* status_ = nullptr;
+  CallProgress* progress_ = nullptr;
   PerDtype<Operations> operations_;
 };
 

@@ -11,6 +11,7 @@
 #include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/connections/hub.h"
 #include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
+#include "xla_ffi/device/progress.h"
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
@@ -169,6 +170,35 @@ inline void DefineInterrupts(pybind11::module_& module) {
       "of its own, returns True. Returns whether it is watched: not if no function handles it.");
 }
 
+inline void DefineProgress(pybind11::module_& module) {
+  module.def("set_progress", &SetProgressWanted, pybind11::arg("wanted"),
+             "Whether calls that begin from now on record their progress.");
+  module.def(
+      "progress",
+      [] {
+        pybind11::list all;
+        for (const ProgressSnapshot& each : TakeProgress()) {
+          pybind11::dict one;
+          one["call"] = each.call;
+          one["routine"] = each.of.routine;
+          one["n"] = each.of.n;
+          one["devices"] = each.of.ranks;
+          one["stage"] = each.stage;
+          one["step"] = each.step;
+          one["steps"] = each.steps;
+          one["fraction"] = each.fraction;
+          one["seconds"] = each.seconds;
+          one["ended"] = each.ended;
+          one["ok"] = each.ok;
+          all.append(one);
+        }
+        return all;
+      },
+      "The calls under way whose first rank is here, and those that have ended since: what they "
+      "do, the share of their operations that the device has done (negative: unknown), and the "
+      "seconds that it took.");
+}
+
 inline void DefineCommon(pybind11::module_& module) {
   ReadOptions();
   module.def("registrations", &Registrations,
@@ -230,6 +260,7 @@ inline void DefineCommon(pybind11::module_& module) {
       "\"auto\".");
   DefineProcesses(module);
   DefineInterrupts(module);
+  DefineProgress(module);
   module.def("compiler", [] { return std::string(__VERSION__); });
 }
 

@@ -108,6 +108,7 @@ class CudaDevice : public Device {
   Status AwaitOnHost(const Event& event) override;
   Status HasPassed(const Event& event, bool* passed) override;
   Status RecordShared(Stream stream, const SharedEvent& event) override;
+  Status NewProgressWords(size_t count, uint32_t** words) override;
   Status Synchronize() override;
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;

@@ -9,6 +9,7 @@
 #include "xla_ffi/engine/cholesky/substitution.h"
 #include "xla_ffi/engine/core/kept_factor.h"
 #include "xla_ffi/engine/core/redistribute.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -131,6 +132,7 @@ Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply 
     const Inverses<T> inverses = InversesOf(frame, space.inverses);
     T* sums = frame.at(space.sums);
     const bool forward = apply == Apply::kSolve || apply == Apply::kSolveL;
+    AnnounceWork(context.device, (apply == Apply::kSolve ? 2 : 1) * SolveWork(factor.n, nrhs));
     if (apply == Apply::kMultiplyL || apply == Apply::kMultiplyLH) {
       const Op op = apply == Apply::kMultiplyL ? Op::kConjTrans : Op::kNone;
       JAXMG_RETURN_IF_ERROR(Multiply(context, matrix, op, b, sums));

@@ -10,6 +10,7 @@
 #include "xla_ffi/engine/core/chain.h"
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/panels.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -42,6 +43,9 @@ class Factorization {
     TakeLocal();
     flow_.Fork();
     if (tiles_.nonempty() > 0 && Mine(0)) FactorAndSend(0);
+    const int64_t n = tiles_.columns();
+    Stage stage(flow_.device(), "factor", tiles_.nonempty(),
+                FactorWork(n) + SolveWork(n, x_.count), kShrinks);
     for (const Batch& batch : batches_.all()) {
       for (int64_t k = batch.first; k <= batch.last; ++k) {
         if (!Mine(k)) Receive(k);
@@ -55,6 +59,7 @@ class Factorization {
       UpdateTrailing(batch);
       UpdateShares(batch);
       Release(batch);
+      stage.Done(Stream::kMain, batch.last + 1);
     }
     return flow_.Finish();
   }

@@ -8,6 +8,7 @@
 #include "xla_ffi/engine/cholesky/potrf.h"
 #include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/core/symmetrize.h"
 #include "xla_ffi/engine/core/transpose.h"
 
@@ -58,7 +59,9 @@ Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& m
   std::vector<int64_t> order(count);
   std::iota(order.rbegin(), order.rend(), 0);
   Flow flow(context, precision);
-  DoubleBuffer<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "trtri", step);
+  Stage stage(context.device, "invert the factor", count, FactorWork(matrix.rows));
+  DoubleBuffer<T>(flow, buffers, matrix.rows * tiles.width())
+      .ForEach(order, gather, "trtri", step, &stage);
   return flow.status();
 }
 
@@ -83,7 +86,9 @@ Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& m
   std::vector<int64_t> order(tiles.nonempty());
   std::iota(order.begin(), order.end(), 0);
   Flow flow(context, precision);
-  DoubleBuffer<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "lauum", step);
+  Stage stage(context.device, "multiply the inverses", tiles.nonempty(), FactorWork(matrix.rows));
+  DoubleBuffer<T>(flow, buffers, matrix.rows * tiles.width())
+      .ForEach(order, gather, "lauum", step, &stage);
   return flow.status();
 }
 
@@ -131,6 +136,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   Frame<T> frame(context, operand, space);
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
+    AnnounceWork(context.device, 3 * FactorWork(operand.n));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
     if (frame.works()) {
       const RankContext& ranks = frame.context();

@@ -5,6 +5,7 @@
 
 #include "xla_ffi/engine/cholesky/equilibrate.h"
 #include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -58,6 +59,8 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
           context.device.status().Digest(Stream::kMain, reads_b ? solution.b : solution.x,
                                          count * sizeof(T) / sizeof(int32_t), outcome.digest()));
     }
+    AnnounceWork(context.device,
+                 FactorWork(operand.n) + 2 * SolveWork(operand.n, solution.nrhs));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
     if (frame.works()) {
       const WorksAlone alone(context.device, space.gathers);

@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 
@@ -36,8 +37,10 @@ Status SolveRows(const RankContext& context, const Matrix<T>& factor, Op op, int
   std::iota(order.begin(), order.end(), 0);
   if (!forward) std::reverse(order.begin(), order.end());
   Flow flow(context);
+  Stage stage(context.device, "substitute", tiles.nonempty(), SolveWork(n, n),
+              forward ? kNarrows : kAlike);
   DoubleBuffer<T>(flow, workspace, n * tiles.width())
-      .ForEach(order, gather, forward ? "solve forward" : "solve back", solve);
+      .ForEach(order, gather, forward ? "solve forward" : "solve back", solve, &stage);
   return flow.status();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 
@@ -22,7 +23,7 @@ class DoubleBuffer {
   // in a step named `name` on kMain.
   template <typename Gather, typename Use>
   void ForEach(const std::vector<int64_t>& order, const Gather& gather, const char* name,
-               const Use& use) {
+               const Use& use, Stage* stage = nullptr) {
     auto fetch = [&](int64_t i) {
       Step<T> on(flow_, Stream::kCopy);
       on.Gives(fetched_[i % 2]).AwaitsSent(rooms_[i % 2]);
@@ -30,7 +31,8 @@ class DoubleBuffer {
       flow_.NoteSent(rooms_[i % 2]);
     };
     Alternate(
-        static_cast<int64_t>(order.size()), fetch, name, [&](int64_t i) { return order[i]; }, use);
+        static_cast<int64_t>(order.size()), fetch, name, [&](int64_t i) { return order[i]; }, use,
+        stage);
     Step<T>(flow_, Stream::kCopy).WaitAllSent();
     flow_.Join();
   }
@@ -39,13 +41,14 @@ class DoubleBuffer {
   // nothing, for each i < count. Doesn't wait for blocks that the caller sent before, so ranks may
   // first send all blocks that the others will receive.
   template <typename Receive, typename Use>
-  void ForEachReceived(int64_t count, const Receive& receive, const char* name, const Use& use) {
+  void ForEachReceived(int64_t count, const Receive& receive, const char* name, const Use& use,
+                       Stage* stage = nullptr) {
     auto fetch = [&](int64_t i) {
       Step<T> on(flow_, Stream::kCopy);
       on.Gives(fetched_[i % 2]);
       receive(on, i, buffers_[i % 2]);
     };
-    Alternate(count, fetch, name, [](int64_t i) { return i; }, use);
+    Alternate(count, fetch, name, [](int64_t i) { return i; }, use, stage);
     flow_.Join();
   }
 
@@ -53,7 +56,7 @@ class DoubleBuffer {
   // Calls fetch(i) one step before use(on, index(i), buffer).
   template <typename Fetch, typename Index, typename Use>
   void Alternate(int64_t count, const Fetch& fetch, const char* name, const Index& index,
-                 const Use& use) {
+                 const Use& use, Stage* stage) {
     flow_.Fork();
     if (count > 0) fetch(0);
     for (int64_t i = 0; i < count; ++i) {
@@ -61,6 +64,7 @@ class DoubleBuffer {
       Step<T> on(flow_, Stream::kMain, name, index(i));
       on.Reads(fetched_[i % 2]);
       use(on, index(i), buffers_[i % 2]);
+      if (stage != nullptr) stage->Done(Stream::kMain, i + 1);
     }
   }
 

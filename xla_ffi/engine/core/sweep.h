@@ -18,6 +18,7 @@
 
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/right_hand_sides.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 
@@ -114,6 +115,7 @@ Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const Righ
     diagonal.Solve(on, k, nrhs, x.of_slot(tiles, slot), x.column(tiles.offset(k)));
     on.Broadcast(matrix.rank, x.OfTiles(tiles, k, k + 1));
   };
+  Stage stage(flow.device(), "substitute", order.count(), SolveWork(matrix.rows, nrhs), kNarrows);
   if (order.count() > 0 && mine(order.tile(0))) solve(0);
   for (int64_t step = 0; step < order.count(); ++step) {
     const int64_t k = order.tile(step);
@@ -136,6 +138,7 @@ Status SweepByRows(Flow& flow, const Matrix<T>& matrix, bool ascends, const Righ
     matrix.ForRuns(begin, end, [&](int64_t slot, const T* columns, int64_t count) {
       subtract(on, k, slot, columns, count);
     });
+    stage.Done(Stream::kMain, step + 1);
     diagonal.Refill();
   }
   return flow.Finish();
@@ -176,6 +179,7 @@ Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
   };
   // By slot: its solved tile, and that tile's contribution to the tiles after the window.
   std::vector<Data> solved(tiles.slots()), kept(tiles.slots());
+  Stage stage(flow.device(), "substitute", count, SolveWork(matrix.rows, nrhs), kNarrows);
   for (int64_t s = order.first_of(rank), before = -1; s < count; before = s, s += ranks) {
     // The received window has steps [s, last) and lacks only this rank's contributions. The window
     // to send has steps [s + 1, end): the next tile to solve, and the others.
@@ -216,6 +220,7 @@ Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
       Step<T> on(flow, Stream::kMain, "substitute", k);
       on.Reads(solved[slot]).Writes(kept[slot]);
       subtract(on, s, end, count, sums);
+      stage.Done(Stream::kMain, s + 1);
     }
     diagonal.Refill();
   }

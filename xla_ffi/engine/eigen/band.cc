@@ -6,6 +6,7 @@
 
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/gather.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -116,6 +117,7 @@ class BandReduction {
     flow_.Fork();
     const Panel first(tiles_, 0);
     Mine(first) ? Factor(first) : Receive(first);
+    Stage stage(flow_.device(), "reduce to a band", tiles_.nonempty(), BandWork(n_), kShrinks);
     for (int64_t k = 0; k < tiles_.nonempty(); ++k) {
       const Panel panel(tiles_, k), next(tiles_, k + 1);
       Keep(panel);
@@ -128,6 +130,7 @@ class BandReduction {
       }
       Update(panel, next);
       if (!Mine(next)) Receive(next);
+      stage.Done(Stream::kMain, k + 1);
     }
     flow_.Join();
     GatherBand(band);
@@ -375,10 +378,13 @@ class BandProduct {
 
   Status Run() {
     const int64_t count = tiles_.nonempty();
+    Stage stage(flow_.device(), "apply the band's reflectors", count,
+                BackWork(n_, columns_ * tiles_.ranks()));
     for (int64_t end = count, turn = 0; end > 0; ++turn) {
       const int64_t begin = std::max<int64_t>(0, end - most_);
       Apply(begin, end, v_[turn % 2]);
       end = begin;
+      stage.Done(Stream::kMain, count - end);
     }
     return flow_.Finish();
   }

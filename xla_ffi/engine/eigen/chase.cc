@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -60,6 +61,8 @@ Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vec
       on.Chase(n, shape.b, band, ldb, int64_t{0}, shape.sweeps(), nullptr, int64_t{0}, nullptr,
                int64_t{0});
     }
+    Stage stage(context.device, "chase bulges", shape.bundles(),
+                ChaseWork(n, shape.b, shape.ranks));
     // Two buffers alternate as the source of sends.
     std::array<Room, 2> rooms;
     int64_t sent = 0;
@@ -74,6 +77,7 @@ Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vec
       }
       on.Chase(n, shape.b, band, ldb, shape.first(k), shape.width(k), v, shape.rows(k),
                v + shape.rows(k) * shape.width(k), shape.steps(k));
+      stage.Done(Stream::kMain, k + 1);
       if (owner == kRoot) continue;
       on.Send(owner, Message(shape, k, v));
       flow.NoteSent(room);
@@ -137,7 +141,10 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
   std::vector<int64_t> order(shape.bundles());
   std::iota(order.rbegin(), order.rend(), 0);
   Flow flow(context);
-  DoubleBuffer<T>(flow, workspace, shape.elements(0)).ForEach(order, gather, "unmtr", apply);
+  Stage stage(context.device, "apply the bulges' reflectors", shape.bundles(),
+              2 * BackWork(shape.n, columns * shape.ranks));
+  DoubleBuffer<T>(flow, workspace, shape.elements(0))
+      .ForEach(order, gather, "unmtr", apply, &stage);
   return flow.Finish();
 }
 

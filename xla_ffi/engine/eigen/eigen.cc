@@ -6,6 +6,7 @@
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/host_copy.h"
 #include "xla_ffi/engine/core/redistribute.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/core/symmetrize.h"
 #include "xla_ffi/engine/eigen/band.h"
 #include "xla_ffi/engine/eigen/chase.h"
@@ -124,6 +125,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
       CopyToHost(device, Block(status, 1, 1, 1), Block(outcome.status(), 1, 1, 1)));
   if (*status != 0) return WaitAllSent(context.comm, Stream::kMain);
 
+  AnnounceWork(device, EigenWork(n, chase.b, tiles.ranks(), vectors ? subset.count() : 0));
   JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, staging));
   JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, staging));
   JAXMG_RETURN_IF_ERROR(ReduceToBand(context, matrix, factors, space + at.band, stage));

@@ -7,6 +7,7 @@
 #include "xla_ffi/engine/cholesky/solve_rows.h"
 #include "xla_ffi/engine/core/exchange.h"
 #include "xla_ffi/engine/core/host_copy.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/core/symmetrize.h"
 #include "xla_ffi/engine/eigen/eigenproblem.h"
 
@@ -37,6 +38,11 @@ class Generalized {
   }
 
   Status Run() {
+    const int64_t n = rows_.count, columns = v_ != nullptr ? subset_.count() : 0;
+    const Tuning tuning = context_.device.tuning();
+    AnnounceWork(context_.device,
+                 FactorWork(n) + 2 * SolveWork(n, n) + SolveWork(n, columns) +
+                     EigenWork(n, tuning.eigen.band_width, context_.comm.size(), columns));
     int32_t status = 0;
     JAXMG_RETURN_IF_ERROR(Factor(&status));
     if (status == 0) {

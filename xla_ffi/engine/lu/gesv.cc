@@ -4,6 +4,7 @@
 #include <complex>
 #include <type_traits>
 
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/lu/getrs.h"
 
 namespace jaxmg {
@@ -88,6 +89,8 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
       JAXMG_RETURN_IF_ERROR(context.device.status().Digest(
           Stream::kMain, solution.x, count * sizeof(T) / sizeof(int32_t), outcome.digest()));
     }
+    AnnounceWork(context.device,
+                 LuWork(operand.n, operand.n) + 2 * SolveWork(operand.n, solution.nrhs));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
     if (frame.works()) {
       const WorksAlone alone(context.device, space.gathers);

@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/core/chain.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -43,6 +44,9 @@ class LuFactorization {
     TakeLocal();
     flow_.Fork();
     if (panels_ > 0 && Mine(0)) FactorAndSend(0);
+    Stage stage(flow_.device(), "factor", panels_,
+                LuWork(matrix_.rows, tiles_.columns()) + SolveWork(matrix_.rows, x_.count),
+                kShrinks);
     for (int64_t k = 0; k < panels_; ++k) {
       if (!Mine(k)) Receive(k);
       if (NeedsBuffers(tiles_, tuning_)) flow_.NoteSent(RoomOf(k));
@@ -52,6 +56,7 @@ class LuFactorization {
       }
       UpdateTrailing(k);
       Release(k);
+      stage.Done(Stream::kMain, k + 1);
     }
     return flow_.Finish();
   }

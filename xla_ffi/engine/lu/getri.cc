@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/core/chain.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/core/sweep.h"
 #include "xla_ffi/engine/lu/gesv.h"
 
@@ -34,6 +35,7 @@ class InversionSweep {
   Status Run() {
     flow_.Fork();
     if (order_.count() > 0 && Mine(order_.tile(0))) FinishAndSend(0);
+    Stage stage(flow_.device(), upper_ ? "invert U" : "invert L", order_.count(), LuWork(n_, n_));
     for (int64_t step = 0; step < order_.count(); ++step) {
       const int64_t k = order_.tile(step);
       const bool next = step + 1 < order_.count() && Mine(order_.tile(step + 1));
@@ -46,6 +48,7 @@ class InversionSweep {
       UpdateOthers(step, next);
       if (upper_ && Mine(k)) MultiplyOwn(step);
       Release(step);
+      stage.Done(Stream::kMain, step + 1);
     }
     return flow_.Finish();
   }
@@ -276,6 +279,7 @@ Status GetriRoutine(const RankContext& context, const Operand<T>& operand) {
   Frame<T> frame(context, operand, space);
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
+    AnnounceWork(context.device, 3 * LuWork(operand.n, operand.n));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
     int32_t* pivots = frame.works() ? frame.at(space.pivots) : nullptr;
     if (frame.works()) {

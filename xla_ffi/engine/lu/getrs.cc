@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "xla_ffi/engine/core/double_buffer.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/core/sweep.h"
 
 namespace jaxmg {
@@ -84,11 +85,12 @@ class ColumnsSweep {
     std::iota(order.begin(), order.end(), 0);
     if (!ascends) std::reverse(order.begin(), order.end());
     Flow flow(context);
+    Stage stage(context.device, "substitute", tiles_.nonempty(), SolveWork(n_, n_));
     DoubleBuffer<T>(flow, workspace, n_ * tiles_.width())
         .ForEach(
             order, [&](Step<T>& on, int64_t k, T* column) { Gather(on, k, column); },
             "solve columns",
-            [&](Step<T>& on, int64_t k, const T* column) { Solve(on, k, column); });
+            [&](Step<T>& on, int64_t k, const T* column) { Solve(on, k, column); }, &stage);
     return flow.status();
   }
 
@@ -156,6 +158,7 @@ template <typename T>
 Status Getrs(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots, Op op,
              const RightHandSides<T>& x, T* sums) {
   if (x.count == 0) return Status::Ok();
+  AnnounceWork(context.device, 2 * SolveWork(matrix.rows, x.count));
   if (op != Op::kNone) {
     JAXMG_RETURN_IF_ERROR(context.device.lu<T>().SwapColumns(
         Stream::kMain, Order::kForward, x.count, x.data, x.count, matrix.rows, pivots));
@@ -178,6 +181,7 @@ Status GetrsColumns(const RankContext& context, const Matrix<T>& matrix, const i
   auto swap = [&](Order order) {
     return context.device.lu<T>().SwapRows(Stream::kMain, order, columns, z, n, 0, n, pivots);
   };
+  AnnounceWork(context.device, 2 * SolveWork(n, n));
   if (op == Op::kNone) {
     JAXMG_RETURN_IF_ERROR(swap(Order::kForward));
     JAXMG_RETURN_IF_ERROR(solve(kUnitLower));

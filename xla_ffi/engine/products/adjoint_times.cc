@@ -7,6 +7,7 @@
 #include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/products/parts_of_products.h"
 #include "xla_ffi/engine/products/products.h"
 
@@ -57,8 +58,10 @@ template <typename T>
 class Terms {
  public:
   Terms(Flow& flow, const ProductTerms<T>& terms, const RowBlocks<T>& x, const RowBlocks<T>& y,
-        const RowBlocks<T>& c, const Rectangles& rectangles, T* workspace, int64_t room)
+        const RowBlocks<T>& c, const Rectangles& rectangles, double operations, T* workspace,
+        int64_t room)
       : flow_(flow),
+        operations_(operations),
         terms_(terms),
         x_(x),
         y_(y),
@@ -111,8 +114,10 @@ class Terms {
     if (mine > 0) on.Broadcast(rank_, my_x);
     if (mine > 0 && !same) on.Broadcast(rank_, my_y);
     Real<T> beta = terms_.beta;
+    Stage stage(flow_.device(), "multiply", ranks_, operations_);
     for (int step = 0; step < ranks_; ++step) {
       const int peer = (rank_ + step) % ranks_;
+      stage.Done(Stream::kMain, step);
       if (x_.rows(peer) == 0) continue;
       const Bytes2D x = peer == rank_ ? my_x : on.Borrow(peer);
       const Bytes2D y = same ? x : peer == rank_ ? my_y : on.Borrow(peer);
@@ -167,6 +172,7 @@ class Terms {
     size_t most = 0;
     for (const auto& rectangles : rectangles_) most = std::max(most, rectangles.size());
     complete_.resize(most);
+    Stage stage(flow_.device(), "multiply", static_cast<int64_t>(most), operations_);
     flow_.Fork();
     Turn before = {};
     int64_t turns = 0;
@@ -183,6 +189,7 @@ class Terms {
         if (turns > 1) ReceiveTerms(before);
         before = turn;
       }
+      stage.Done(Stream::kMain, static_cast<int64_t>(i) + 1);
     }
     if (turns > 0) ReceiveTerms(before);
     flow_.Join();
@@ -222,6 +229,7 @@ class Terms {
   }
 
   Flow& flow_;
+  const double operations_;
   const ProductTerms<T>& terms_;
   const RowBlocks<T>&x_, &y_, &c_;
   const Rectangles& rectangles_;
@@ -299,7 +307,9 @@ Status AdjointTimesRows(const RankContext& context, const ProductTerms<T>& terms
     rectangles = InStripes(rectangles, StripeRows(ranks.tuning, c));
   }
   Flow flow(context, terms.precision);
-  Terms<T>(flow, terms, x, y, c, rectangles, workspace, RoomOf(ranks.tuning, c, false)).Add(way);
+  const double operations = ProductWork(c.m, c.n, x.m);
+  Terms<T>(flow, terms, x, y, c, rectangles, operations, workspace, RoomOf(ranks.tuning, c, false))
+      .Add(way);
   ClearPadding(flow, c);
   return flow.Finish();
 }
@@ -317,7 +327,9 @@ Status Gram(const RankContext& context, const ProductTerms<T>& terms, const RowB
   const Way way = WayOf(ranks, x, c, true);
   const int64_t room = RoomOf(ranks.tuning, c, true);
   Flow flow(context, terms.precision);
-  Terms<T>(flow, terms, x, x, c, way == Way::kBorrow ? half : stripes, workspace, room).Add(way);
+  const double operations = ProductWork(c.m, c.n, x.m) / 2;
+  Terms<T>(flow, terms, x, x, c, way == Way::kBorrow ? half : stripes, operations, workspace, room)
+      .Add(way);
   flow.Join();
   for (int rank = 0; rank < ranks.size; ++rank) {
     for (const Rectangle& r : stripes[rank]) {

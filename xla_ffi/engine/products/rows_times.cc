@@ -4,6 +4,7 @@
 
 #include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/products/parts_of_products.h"
 #include "xla_ffi/engine/products/products.h"
 
@@ -32,13 +33,16 @@ int64_t Space(const Ranks& ranks, const RowBlocks<T>& y) {
 // Calls use(on, begin, count, rows, ld), in steps on kMain, for runs of rows that together make up
 // Y.
 template <typename T, typename Use>
-void ForAllRows(Flow& flow, const RowBlocks<T>& y, T* workspace, const Use& use) {
+void ForAllRows(Flow& flow, const RowBlocks<T>& y, double operations, T* workspace,
+                const Use& use) {
   const int rank = flow.comm().rank(), ranks = flow.comm().size();
   const int64_t mine = y.rows(rank);
   if (flow.tuning().borrow_panels) {
+    Stage stage(flow.device(), "multiply", ranks, operations);
     Step<T> on(flow, Stream::kMain, "multiply");
     if (mine > 0) on.Broadcast(rank, Block(y.data, y.ld(), y.n, mine));
     if (mine > 0) use(on, y.begin(rank), mine, y.data, y.ld());
+    stage.Done(Stream::kMain, 1);
     for (int step = 1; step < ranks; ++step) {
       const int peer = (rank + step) % ranks;
       if (y.rows(peer) == 0) continue;
@@ -46,6 +50,7 @@ void ForAllRows(Flow& flow, const RowBlocks<T>& y, T* workspace, const Use& use)
       use(on, y.begin(peer), y.rows(peer), static_cast<const T*>(block.data),
           static_cast<int64_t>(block.pitch / sizeof(T)));
       on.Return(peer);
+      stage.Done(Stream::kMain, step + 1);
     }
     return;
   }
@@ -64,6 +69,7 @@ void ForAllRows(Flow& flow, const RowBlocks<T>& y, T* workspace, const Use& use)
       on.Broadcast(rank, Block(y.at(rank, begin), y.ld(), y.n, count));
     });
   }
+  Stage stage(flow.device(), "multiply", static_cast<int64_t>(runs.size()), operations);
   DoubleBuffer<T>(flow, workspace, most * y.n)
       .ForEachReceived(
           static_cast<int64_t>(runs.size()),
@@ -75,7 +81,8 @@ void ForAllRows(Flow& flow, const RowBlocks<T>& y, T* workspace, const Use& use)
           [&](Step<T>& on, int64_t i, const T* buffer) {
             const Run<T>& run = runs[i];
             use(on, run.begin, run.count, run.data != nullptr ? run.data : buffer, y.ld());
-          });
+          },
+          &stage);
 }
 
 }  // namespace
@@ -115,7 +122,9 @@ Status RowsTimesRows(const RankContext& context, const ProductTerms<T>& terms,
       add(on, from, piece, first, end, rows_of_y + (from - begin) * ld, ld);
     });
   };
-  if (!y.empty()) ForAllRows<T>(flow, y, workspace, use);
+  const double operations =
+      ProductWork(c.m, y.n, y.m) / (factor == Factor::kGeneral ? 1 : 2);
+  if (!y.empty()) ForAllRows<T>(flow, y, operations, workspace, use);
   ClearPadding(flow, c);
   return flow.Finish();
 }
@@ -132,7 +141,7 @@ Status RowsTimesAdjoint(const RankContext& context, const ProductTerms<T>& terms
     on.Gemm(terms.adjoint, Op::kNone, count, rows, y.n, terms.alpha, rows_of_y, ld, x.data, x.ld(),
             terms.beta, c.data + begin, c.ld());
   };
-  if (!y.empty()) ForAllRows<T>(flow, y, workspace, use);
+  if (!y.empty()) ForAllRows<T>(flow, y, ProductWork(c.m, c.n, y.n), workspace, use);
   if (y.n == 0) {
     Step<T> on(flow, Stream::kMain);
     Multiply(on, c, rank, terms.beta);

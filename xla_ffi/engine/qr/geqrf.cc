@@ -6,6 +6,7 @@
 
 #include "xla_ffi/engine/core/chain.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -52,6 +53,9 @@ class QrFactorization {
     Begin();
     flow_.Fork();
     if (count_ > 0 && Mine(0)) FactorAndSend(0);
+    const double further = 2 * SolveWork(matrix_.rows, further_.count);
+    Stage stage(flow_.device(), "factor", count_, QrWork(matrix_.rows, tiles_.columns()) + further,
+                kShrinks);
     for (int64_t k = 0; k < count_; ++k) {
       if (!Mine(k)) Receive(k);
       flow_.NoteSent(RoomOf(k));
@@ -62,6 +66,7 @@ class QrFactorization {
       UpdateTrailing(k);
       UpdateFurther(k);
       Release(k);
+      stage.Done(Stream::kMain, k + 1);
     }
     flow_.Join();
     End();

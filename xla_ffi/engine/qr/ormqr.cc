@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -41,14 +42,18 @@ class ReflectorSweep {
   // Calls use(on, tile, h) for each tile column.
   template <typename Use>
   void ForEach(Flow& flow, bool ascends, const char* name, const Use& use) {
+    const std::vector<int64_t> order = OrderOfTiles(tiles_, matrix_.rows, ascends);
+    Stage stage(flow.device(), "multiply by Q", static_cast<int64_t>(order.size()),
+                QrWork(matrix_.rows, tiles_.columns()));
     DoubleBuffer<T>(flow, buffers_, size_)
         .ForEach(
-            OrderOfTiles(tiles_, matrix_.rows, ascends),
+            order,
             [&](Step<T>& on, int64_t k, T* buffer) { Gather(on, k, buffer); }, name,
             [&](Step<T>& on, int64_t k, T* buffer) {
               const TileReflectors tile(tiles_, matrix_.rows, k);
               use(on, tile, BlockReflector<T>(tile, buffer));
-            });
+            },
+            &stage);
   }
 
   void Apply(Step<T>& on, Op op, const BlockReflector<T>& h, int64_t columns, T* c) {

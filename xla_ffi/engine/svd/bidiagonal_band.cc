@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/gather.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/eigen/band.h"
 
 namespace jaxmg {
@@ -64,6 +65,8 @@ class BidiagonalBand {
     Begin();
     flow_.Fork();
     if (tiles_.nonempty() > 0) Column(0);
+    Stage stage(flow_.device(), "reduce to a band", tiles_.nonempty(),
+                2 * BandWork(n_), kShrinks);
     for (int64_t k = 0; k < tiles_.nonempty(); ++k) {
       if (Behind(k) == n_) break;
       MultiplyLeft(k);
@@ -72,6 +75,7 @@ class BidiagonalBand {
       if (Mine(k + 1)) UpdateNext(k);
       Column(k + 1);
       Update(k);
+      stage.Done(Stream::kMain, k + 1);
     }
     flow_.Join();
     GatherBand(band);

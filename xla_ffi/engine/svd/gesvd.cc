@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/eigen/band.h"
 #include "xla_ffi/engine/eigen/eigen.h"
 #include "xla_ffi/engine/svd/bidiagonal_band.h"
@@ -60,6 +61,7 @@ Status GesvdRoutine(const RankContext& context, const Operand<T>& operand, Real<
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
     const int64_t n = operand.n;
+    AnnounceWork(device, 2 * BandWork(n) + DivideWork(2 * n, false));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
     T* band = frame.at(space.band);
     T* stage = frame.at(space.stage);

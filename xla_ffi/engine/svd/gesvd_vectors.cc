@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "xla_ffi/engine/core/host_copy.h"
+#include "xla_ffi/engine/core/stage.h"
 
 namespace jaxmg {
 namespace {
@@ -98,6 +99,11 @@ class Program {
     const Outcome<T>& outcome = problem_->frame().outcome();
     int exponent = 0;
     bool finite = true;
+    const int64_t n = operand_.n;
+    const int64_t band = device().tuning().eigen.band_width;
+    AnnounceWork(device(),
+                 PolarWork(n) + 2 * ProductWork(n, n, count()) +
+                     EigenWork(n, band, context_.comm.size(), space_.eigenvalues.count()));
     JAXMG_RETURN_IF_ERROR(polar().Compute(&exponent, &finite));
     if (finite) {
       JAXMG_RETURN_IF_ERROR(problem_->Solve());

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "xla_ffi/engine/core/host_copy.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/products/products.h"
 
 namespace jaxmg {
@@ -215,6 +216,7 @@ Status Qdwh<T>::Run(T** x, bool* finite) {
   x_ = *x;
   State state;
   double bound = 0;
+  AnnounceWork(device(), PolarWork(n_));
   JAXMG_RETURN_IF_ERROR(GramOf(x_, 1, 0, gram_));
   JAXMG_RETURN_IF_ERROR(Norm(gram_, &bound));
   state.finite = std::isfinite(bound);

@@ -15,6 +15,7 @@
 #include "xla_ffi/device/cuda/device.h"
 #include "xla_ffi/device/cuda/runtime/memory.h"
 #include "xla_ffi/device/cuda/runtime/nccl_channel.h"
+#include "xla_ffi/device/progress.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform/platform.h"
@@ -202,7 +203,9 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
-    return IsAlone(site) ? Status::Ok() : FindCoordinates(site, *device, &coordinates);
+    // A call on one GPU needs its coordinates only to know whether it reports progress.
+    const bool needs = !IsAlone(site) || ProgressWanted();
+    return needs ? FindCoordinates(site, *device, &coordinates) : Status::Ok();
   });
   if (!ready.ok()) {
     FailCall(site, ready);
@@ -215,6 +218,8 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     return joined;
   }
   call.Join(group);
+  ReportedCall reported(device.get(), {site.routine, site.n, site.ranks},
+                        coordinates.rank == 0 && coordinates.group == 0);
   const Status status = RunInGroup(
       group, coordinates.rank, device.get(), NoTimeLimit(site.ranks),
       [&](Communicator& comm) -> Status {
@@ -228,6 +233,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
         if (!done.ok()) (void)comm.Agree(device->Synchronize());
         return done;
       });
+  reported.End(status);
   AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
   call.AwaitOwnSignal(status);
   return status;

@@ -8,6 +8,7 @@
 #include "xla_ffi/comm/processes/links/segments.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/host/lapack.h"
+#include "xla_ffi/device/progress.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/handlers/options.h"
@@ -77,9 +78,12 @@ Status JoinAndRun(RankUnderWay& rank, const RankProgram& program, bool one_threa
   }
   rank.call.Join(group);
   const BlasThreadShare threads(one_thread ? kOneEach : sharing);
+  ReportedCall reported(rank.device.get(), {site.routine, site.n, site.ranks},
+                        number == kRoot && site.coordinates[1] == 0);
   const Status status =
       RunInGroup(group, number, rank.device.get(), kNoTimeLimit,
                  [&](Communicator& comm) { return program({*rank.device, comm}); });
+  reported.End(status);
   AppendTimeline(site.routine, site.key.run, site.key.call_site, number, *rank.device);
   rank.call.AwaitOwnSignal(status);
   return status;
@@ -103,7 +107,11 @@ Status WorkAsLast(const PendingRank& pending) noexcept {
       device = NewHostDevice();
       const BlasThreadShare threads(pending.one_thread ? kOneEach : 1);
       SoloCommunicator solo;
-      return pending.for_all({*device, solo}, PartsOf(*pending.meeting));
+      ReportedCall reported(device.get(), {site.routine, site.n, site.ranks},
+                            site.coordinates[1] == 0);
+      const Status done = pending.for_all({*device, solo}, PartsOf(*pending.meeting));
+      reported.End(done);
+      return done;
     });
   }
   if (status.ok()) status = call.Interruption();

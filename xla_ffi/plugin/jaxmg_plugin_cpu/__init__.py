@@ -22,6 +22,8 @@ tcp_between = _native.tcp_between
 listen_over_tcp = _native.listen_over_tcp
 connections = _native.connections
 watch_interrupts = _native.watch_interrupts
+set_progress = _native.set_progress
+progress = _native.progress
 
 
 def process_address():

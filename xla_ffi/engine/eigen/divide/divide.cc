@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/eigen/divide/divide_merges.h"
 #include "xla_ffi/engine/eigen/divide/divide_space.h"
 #include "xla_ffi/engine/eigen/divide/divide_tree.h"
@@ -38,7 +39,10 @@ class Divide {
     DivideTree<R> tree(n, problem_.block, comm_.rank(), comm_.size(), problem_.tuning.leaf,
                        d_.data(), e_.data());
     JAXMG_RETURN_IF_ERROR(SolveLeaves(tree.leaves, tree.levels.empty()));
+    const auto levels = static_cast<int64_t>(tree.levels.size());
+    Stage stage(device_, "merge", levels, DivideWork(n, problem_.vectors != nullptr));
     for (size_t level = tree.levels.size(); level-- > 0;) {
+      stage.Done(kMain, levels - 1 - static_cast<int64_t>(level));
       if (tree.levels[level].empty()) continue;
       const Range range(device_, kMain, "merge", static_cast<int64_t>(level));
       JAXMG_RETURN_IF_ERROR(MergeLevel(problem_, tree.levels[level], d_.data(), &failed_));

@@ -1,0 +1,360 @@
+"""Shows the progress of long calls: lines on standard error, a bar, or calls of a function.
+
+The plugin records the steps that the first rank's device has finished (xla_ffi/device/progress.h).
+A daemon thread, which exists only while somebody watches, takes these records a few times a second
+and passes them to the viewers.
+"""
+
+import atexit
+import collections.abc
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+import threading
+import traceback
+
+VARIABLE = "JAXMG_PROGRESS"
+_LONGEST_PAUSE = 0.25  # seconds between two looks, at most
+_SHORTEST_PAUSE = 0.005
+_EVERY_LINE, _EVERY = 5.0, 0.5  # default seconds between reports: of lines, and of others
+_SURE = 0.01  # below this share of its operations a call's remaining time is not estimated
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """The state of one call.
+
+    Attributes:
+        call: number of the call, unique in this process for a platform.
+        routine: name of the native routine, such as ``"potrs"``.
+        n: number of columns of the matrix; 0 if unknown.
+        devices: number of devices that work on the call.
+        stage: the part of the algorithm, such as ``"factor"``; ``""`` before the first step, and in
+            calls of LAPACK and of NVIDIA's solvers, which have no steps.
+        step: number of steps of the stage that the first rank's device has finished.
+        steps: number of steps of the stage.
+        fraction: estimated share of the call's operations that are done, from 0 to 1; None if
+            unknown.
+        seconds: time since the device began with the call.
+        left: estimated remaining seconds; None if unknown.
+        ended: whether the call has ended.
+        ok: False if the call has failed.
+    """
+
+    call: int
+    routine: str
+    n: int
+    devices: int
+    stage: str
+    step: int
+    steps: int
+    fraction: float | None
+    seconds: float
+    left: float | None
+    ended: bool
+    ok: bool
+
+    def __str__(self):
+        name = f"{self.routine}, n = {self.n}" if self.n else self.routine
+        name = f"{name}, {self.devices} device{'s' if self.devices > 1 else ''}"
+        if self.ended:
+            return f"{name}: {'done in' if self.ok else 'failed after'} {_time(self.seconds)}"
+        parts = [] if self.fraction is None else [f"{100 * self.fraction:.0f} %"]
+        if self.stage:
+            parts.append(f"{self.stage} {self.step} of {self.steps}")
+        parts.append(_time(self.seconds))
+        if self.left is not None:
+            parts.append(f"about {_time(self.left)} left")
+        return f"{name}: {', '.join(parts)}"
+
+
+def _time(seconds):
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+@contextlib.contextmanager
+def progress(
+    view: collections.abc.Callable[[Progress], object] | str | None = None,
+    *,
+    every: float | None = None,
+) -> collections.abc.Iterator[None]:
+    """Shows the progress of the calls in a ``with`` block.
+
+    Only calls that take longer than ``every`` are shown. JAX returns before a call is done, so wait
+    for the results inside the block, with `jax.block_until_ready`. With several processes, the one
+    that has the call's first rank shows it. The environment variable ``JAXMG_PROGRESS=1`` (or
+    ``bar``) does the same for a whole program.
+
+    Args:
+        view: None prints lines on standard error. ``"bar"`` draws a bar with tqdm or rich. A
+            function is called with a `Progress`, on another thread, while calls run and once when a
+            call ends. If it raises, the exception is printed, the function is not called again,
+            and the call goes on.
+        every: seconds between two reports of a call; default 5 for lines, 0.5 for others.
+
+    Raises:
+        ImportError: ``view`` is ``"bar"``, and neither tqdm nor rich is installed.
+        ValueError: ``view`` is another text, or ``every`` is negative.
+    """
+    viewer = _viewer(view, every)
+    _watcher.add(viewer)
+    try:
+        yield
+    finally:
+        _watcher.remove(viewer)
+
+
+def attach(plugin):
+    """Makes the calls of a plugin visible; also starts what JAXMG_PROGRESS asks for."""
+    if hasattr(plugin, "progress"):
+        _watch_as_the_variable_says()
+        _watcher.attach(plugin)
+
+
+def _watch_as_the_variable_says():
+    text = os.environ.get(VARIABLE, "")
+    if text in ("", "0") or _watcher.from_variable:
+        return
+    if text not in ("1", "bar"):
+        raise ValueError(
+            f"the environment variable {VARIABLE} must be 0, 1 (lines) or bar; got {text!r}"
+        )
+    try:
+        viewer = _viewer("bar" if text == "bar" else None, None)
+    except ImportError:
+        viewer = _viewer(None, None)
+    _watcher.from_variable = True
+    _watcher.add(viewer)
+
+
+def _viewer(view, every):
+    if every is not None and not every >= 0:
+        raise ValueError(f"every must be at least 0 seconds; got {every!r}")
+    if view is None:
+        return _Viewer(_print, _EVERY_LINE if every is None else every)
+    if view == "bar":
+        return _Viewer(_bars(), _EVERY if every is None else every)
+    if not callable(view):
+        raise ValueError(f"view must be None, 'bar' or a function; got {view!r}")
+    return _Viewer(view, _EVERY if every is None else every)
+
+
+class _Viewer:
+    """Passes the reports of each call to a function, at most one in `every` seconds."""
+
+    def __init__(self, show, every):
+        self.every = every
+        self._show = show
+        self._last = {}  # by call: its seconds at the last report
+
+    def take(self, key, report):
+        if self._show is None:
+            return
+        last = self._last.get(key)
+        if report.ended:
+            self._last.pop(key, None)
+            due = last is not None
+        else:
+            due = report.seconds - (last or 0.0) >= self.every
+            if due:
+                self._last[key] = report.seconds
+        if due:
+            self._call(report)
+
+    def close(self):
+        if hasattr(self._show, "close"):
+            self._show.close()
+
+    def _call(self, report):
+        try:
+            self._show(report)
+        except Exception:
+            self._show = None
+            _write(
+                "jaxmg: the function that shows progress raised an exception, and is not called "
+                f"again:\n{traceback.format_exc()}"
+            )
+
+
+class _Watcher:
+    """The thread that looks, while there are viewers."""
+
+    def __init__(self):
+        self.from_variable = False
+        self._stops_at_exit = False
+        self._lock = threading.Lock()  # of the lists
+        self._looking = threading.RLock()  # viewers are not called by two threads at a time
+        self._viewers = []
+        self._plugins = []
+        self._thread = None
+        self._changed = threading.Event()
+
+    def attach(self, plugin):
+        with self._lock:
+            self._plugins.append(plugin)
+            plugin.set_progress(bool(self._viewers))
+
+    def add(self, viewer):
+        with self._lock:
+            self._viewers.append(viewer)
+            self._want()
+            if not self._stops_at_exit:
+                atexit.register(self.stop)
+                self._stops_at_exit = True
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="jaxmg-progress", daemon=True
+                )
+                self._thread.start()
+        self._changed.set()
+
+    def remove(self, viewer):
+        self._look()
+        with self._lock:
+            if viewer in self._viewers:
+                self._viewers.remove(viewer)
+            self._want()
+        with self._looking:
+            viewer.close()
+        self._changed.set()
+
+    def stop(self):
+        """Ends the thread, so that it doesn't print while the interpreter shuts down."""
+        for viewer in tuple(self._viewers):
+            self.remove(viewer)
+        thread = self._thread
+        if thread is not None:
+            thread.join(1.0)
+
+    def _want(self):
+        for plugin in self._plugins:
+            plugin.set_progress(bool(self._viewers))
+
+    def _look(self):
+        with self._looking:
+            with self._lock:
+                viewers, plugins = tuple(self._viewers), tuple(self._plugins)
+            for index, plugin in enumerate(plugins):
+                for facts in plugin.progress():
+                    report = _report(facts)
+                    for viewer in viewers:
+                        viewer.take((index, report.call), report)
+
+    def _run(self):
+        while True:
+            with self._lock:
+                if not self._viewers:
+                    self._thread = None
+                    return
+                every = min(viewer.every for viewer in self._viewers)
+                self._changed.clear()
+            self._look()
+            self._changed.wait(min(max(every / 4, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+
+
+def _report(facts):
+    fraction, seconds = facts["fraction"], facts["seconds"]
+    known = fraction >= 0 and (bool(facts["stage"]) or facts["ended"])
+    left = None
+    if known and not facts["ended"] and fraction >= _SURE:
+        left = seconds * (1 - fraction) / fraction
+    return Progress(**{**facts, "fraction": fraction if known else None, "left": left})
+
+
+def _print(report):
+    _write(f"jaxmg: {report}\n")
+
+
+def _write(text):
+    with contextlib.suppress(Exception):  # standard error may be closed
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _bars():
+    for name, kind in (("tqdm.auto", _Tqdm), ("rich.progress", _Rich)):
+        try:
+            return kind(importlib.import_module(name))
+        except ImportError:
+            continue
+    raise ImportError("progress('bar') needs tqdm or rich; install one of them")
+
+
+def _title(report):
+    return f"{report.routine} n={report.n}" if report.n else report.routine
+
+
+class _Tqdm:
+    """A bar of tqdm for each call."""
+
+    def __init__(self, module):
+        self._tqdm = module.tqdm
+        self._bars = {}
+
+    def __call__(self, report):
+        bar = self._bars.get(report.call)
+        if bar is None:
+            form = "{desc}: {percentage:3.0f}%|{bar}| {postfix}"
+            bar = self._tqdm(total=1.0, desc=_title(report), bar_format=form)
+            self._bars[report.call] = bar
+        bar.n = report.fraction or 0.0
+        bar.set_postfix_str(_of_bar(report), refresh=False)
+        bar.refresh()
+        if report.ended:
+            self._bars.pop(report.call).close()
+
+    def close(self):
+        for bar in self._bars.values():
+            bar.close()
+        self._bars.clear()
+
+
+class _Rich:
+    """A task of rich's display for each call."""
+
+    def __init__(self, module):
+        self._module = module
+        self._display = None
+        self._tasks = {}
+
+    def __call__(self, report):
+        if self._display is None:
+            columns = ("{task.description}", self._module.BarColumn(), "{task.fields[state]}")
+            self._display = self._module.Progress(*columns)
+            self._display.start()
+        task = self._tasks.get(report.call)
+        if task is None:
+            task = self._display.add_task(_title(report), total=1.0, state="")
+            self._tasks[report.call] = task
+        self._display.update(task, completed=report.fraction or 0.0, state=_of_bar(report))
+        if report.ended:
+            del self._tasks[report.call]
+            if not self._tasks:
+                self.close()
+
+    def close(self):
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
+            self._tasks.clear()
+
+
+def _of_bar(report):
+    if report.ended:
+        return f"{'done' if report.ok else 'failed'}, {_time(report.seconds)}"
+    parts = [f"{report.stage} {report.step}/{report.steps}"] if report.stage else []
+    parts.append(_time(report.seconds))
+    if report.left is not None:
+        parts.append(f"{_time(report.left)} left")
+    return ", ".join(parts)
+
+
+_watcher = _Watcher()

@@ -3,8 +3,8 @@
 import importlib
 
 _VERSION = (
-    "jaxmg has no __version__: released code takes one from 1.0 on for another project's package "
-    "of this name (NetKet 3.22 refuses it). importlib.metadata.version('jaxmg') has the version"
+    "jaxmg has no __version__, because NetKet 3.22 would take it for the version of another "
+    "project's package with this name. Use importlib.metadata.version('jaxmg')"
 )
 # Submodules that `import jaxmg` leaves out.
 _SUBMODULES = ("launch", "lineax", "optax")
@@ -51,8 +51,8 @@ _OTHER_NAMES = {
     "multi_dot": "jax.numpy.linalg has it",
     "tensorinv": "jax.numpy.linalg has it",
     "tensorsolve": "jax.numpy.linalg has it",
-    "matmul": "A @ B of sharded arrays is jax.numpy's",
-    "LinAlgError": "there are no errors for singular matrices; return_status=True, or NaN, tells",
+    "matmul": "jax.numpy multiplies sharded arrays, A @ B",
+    "LinAlgError": "singular matrices raise no error; check the status, or results for NaN",
 }
 
 

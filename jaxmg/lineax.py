@@ -212,9 +212,9 @@ class LU(_General, lineax.LU):
         del options
         if operator.in_size() != operator.out_size():
             raise ValueError(
-                "jaxmg.lineax.LU: the operator must be square; it takes vectors of "
-                f"{operator.in_size()} entries to {operator.out_size()}. jaxmg.lineax.QR solves "
-                "least squares"
+                "jaxmg.lineax.LU: the operator must be square; it maps vectors of "
+                f"{operator.in_size()} entries to vectors of {operator.out_size()}. "
+                "jaxmg.lineax.QR solves least squares"
             )
         factor = self._factor(lu_factor, operator.as_matrix())
         return _GeneralState(factor, factor.status == 0, _structures(operator))

@@ -36,7 +36,7 @@ try:
     from optax.contrib import MuonDimensionNumbers, MuonState  # noqa: F401  of 0.2.6
 except ImportError as error:
     raise ImportError(
-        'jaxmg.optax needs optax 0.2.6 or newer, an extra: pip install "jaxmg[optax]>=2", or '
+        'jaxmg.optax needs optax 0.2.6 or newer: pip install "jaxmg[optax]>=2", or '
         'pip install "optax>=0.2.6"'
     ) from error
 

@@ -365,7 +365,8 @@ def orthogonalize(
     count = checks.positive("tree.orthogonalize", "steps", steps)
     if coefficients is not None and method != "newton-schulz":
         raise ValueError(
-            f"tree.orthogonalize: coefficients are not for method={method!r}; leave them out"
+            "tree.orthogonalize: coefficients are only for method='newton-schulz'; got "
+            f"method={method!r}"
         )
     polynomials = _polynomials(method, count, coefficients)
     scale = iterations.Scale(preconditioning, float(eps))
@@ -373,7 +374,7 @@ def orthogonalize(
     if method == "exact":
         for name, absent in (("dtype is", dtype is None), ("preconditioning and eps are", plain)):
             if not absent:
-                raise ValueError(f"tree.orthogonalize: {name} not for method='exact'; leave it out")
+                raise ValueError(f"tree.orthogonalize: {name} not supported by method='exact'")
         return trees.map_leaves(
             "orthogonalize", functions.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, checks.DTYPES
         )

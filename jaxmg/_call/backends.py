@@ -30,8 +30,8 @@ def resolve(routine, layout, backend, a, caller=""):
         available = [name for name in available if name != _PROCESS_EACH]
     elif backend in available and not _has_process_each(layout):
         raise ValueError(
-            f"{caller}: backend {backend!r} needs a process for each of its {layout.ranks} GPUs, "
-            "and several of them are one process's; use 'native' (or 'auto'), or start one process "
+            f"{caller}: backend {backend!r} needs one process for each of its {layout.ranks} GPUs, "
+            "but a process has several of them; use 'native' (or 'auto'), or start one process "
             "for each GPU (python -m jaxmg.launch)"
         )
     if backend == "auto" and len(available) > 1 and layout.ranks > 1:

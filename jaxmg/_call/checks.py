@@ -42,14 +42,14 @@ _MG_POTRI_ORDER = 2048
 _INT64_MAX = 2**63 - 1
 _TRANSFORMED = {
     "vmap": (
-        "is batched by jax.vmap, which isn't supported here (the routines have it with JAX 0.10 "
-        "and newer). Call for one after the other, in a Python loop or in jax.lax.map; right-hand "
-        "sides of one matrix may be the columns of b, (n, nrhs)"
+        "is batched by jax.vmap, which isn't supported here (the routines support it with JAX 0.10 "
+        "and newer). Make one call for each matrix, in a Python loop or in jax.lax.map; pass "
+        "right-hand sides of one matrix as the columns of b, (n, nrhs)"
     ),
     "grad": (
         "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here (the "
-        "routines have derivatives with JAX 0.10 and newer). Give the call a rule "
-        "with jax.custom_vjp or jax.custom_jvp, or keep the derivative out of it with "
+        "routines have derivatives with JAX 0.10 and newer). Define a rule for the call with "
+        "jax.custom_vjp or jax.custom_jvp, or exclude the call from differentiation with "
         "jax.lax.stop_gradient"
     ),
 }
@@ -65,8 +65,8 @@ def array(routine, name, value, transformations=(), dtypes=DTYPES):
         raise TypeError(_other_dtype(routine, name, value, dtypes))
     if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
         raise ValueError(
-            f"{routine}: {name} has dtype {value.dtype}, which JAX only computes with in 64-bit "
-            "mode. Switch it on with jax.config.update('jax_enable_x64', True) or the environment "
+            f"{routine}: {name} has dtype {value.dtype}, which needs JAX's 64-bit mode. "
+            "Enable this mode with jax.config.update('jax_enable_x64', True) or the environment "
             f"variable JAX_ENABLE_X64=1, or pass {name} in single precision"
         )
 
@@ -261,9 +261,9 @@ def factor(routine, tiles, shape, ranks):
     if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
         of = f"of order {n}" if m == n else f"of shape ({n}, {m})"
         raise ValueError(
-            f"{routine}: the leaves of the factor are not those that it was made with: its tiles "
-            f"have shape {tuple(tiles.shape)}, and a factor {of} on {ranks} ranks has "
-            f"({rows}, {n}). Of a batch of factors take each in jax.vmap, or one (jax.tree.map)"
+            f"{routine}: the tiles of the factor have shape {tuple(tiles.shape)}, but those of a "
+            f"factor {of} on {ranks} ranks have shape ({rows}, {n}). Map over a batch of factors "
+            "with jax.vmap, or select one factor of it with jax.tree.map"
         )
 
 
@@ -284,8 +284,8 @@ def tile(routine, T_A, required=False):
         raise ValueError(f"{routine}: T_A, the tile width, must be at least 1; got {width}")
     if width > _INT64_MAX:
         raise ValueError(
-            f"{routine}: T_A, the tile width, must be below 2**63 (for cyclic_1d times the ranks); "
-            f"got {width}. A tile needs no more rows than a has"
+            f"{routine}: T_A, the tile width, must be below 2**63 (cyclic_1d: T_A times the ranks)"
+            f"; got {width}. A tile needs no more rows than a has"
         )
     return width
 
@@ -301,9 +301,9 @@ def padding(routine, shape, layout, pad, square=True):
         return
     if n % ranks:
         raise ValueError(
-            f"{routine}: with pad=False the rows of padding in a, of shape {tuple(shape)}, lie at "
-            f"the end of each of {ranks} blocks of rows, after n / {ranks} rows of the matrix, but "
-            f"{ranks} doesn't divide n = {n}; pass a of shape ({n}, {n}) and pad=True"
+            f"{routine}: with pad=False each of the {ranks} blocks of rows has n / {ranks} rows of "
+            f"the matrix, then rows of padding, but {ranks} doesn't divide n = {n} (a has shape "
+            f"{tuple(shape)}); pass a of shape ({n}, {n}) and pad=True"
         )
     if layout.spec[1:] not in ((), (None,)):
         raise ValueError(
@@ -331,7 +331,8 @@ def same_on_ranks(routine, b, layout):
         raise ValueError(
             f"{routine}: b must be the same on all ranks of the matrix, but it varies over "
             f"{', '.join(map(repr, varying))}, over which a is sharded; pass it to the shard_map "
-            "with P(), and make it of values that are the same on all ranks, such as a psum's"
+            "with P(), and compute it only from values that are the same on all ranks, such as the "
+            "results of psum"
         )
     return False
 
@@ -344,8 +345,8 @@ def separate(routine, a, b):
     # longer than the dispatch of a small solve.
     if a is b or (_shard_size(a) == _shard_size(b) and _addresses(a) & _addresses(b)):
         raise ValueError(
-            f"{routine}: b shares the memory of a, which donate=True gives away; pass "
-            "donate=False, or b as a copy (b.copy())"
+            f"{routine}: b shares the memory of a, which donate=True overwrites; pass "
+            "donate=False, or a copy of b (b.copy())"
         )
 
 
@@ -436,6 +437,6 @@ def order(routine, backend, n, ranks):
     """Raises if the backend computes wrong results for this order."""
     if routine == "potri" and backend == "cusolvermg" and ranks > 1 and n > _MG_POTRI_ORDER:
         raise ValueError(
-            f"potri: a has order {n}; on several GPUs backend 'cusolvermg' is right up to order "
-            f"{_MG_POTRI_ORDER} alone; use 'native' (or 'auto')"
+            f"potri: a has order {n}; on several GPUs backend 'cusolvermg' returns wrong results "
+            f"above order {_MG_POTRI_ORDER}; use 'native' (or 'auto')"
         )

@@ -156,7 +156,7 @@ def cho_solve(
     """
     if not isinstance(factor, cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor):
         raise TypeError(
-            "cho_solve: factor must be a jaxmg.CholeskyFactor, as jaxmg.cho_factor makes it; got "
+            "cho_solve: factor must be a jaxmg.CholeskyFactor, the result of jaxmg.cho_factor; got "
             f"{type(factor).__name__}"
         )
     return factor.solve(b)

@@ -168,8 +168,8 @@ def cho_solve(
         c, lower = c_and_lower
     except (TypeError, ValueError):
         raise TypeError(
-            "linalg.cho_solve: c_and_lower must be a pair (c, lower), as linalg.cho_factor makes "
-            "it, or a factor, as jaxmg.cho_factor does; got "
+            "linalg.cho_solve: c_and_lower must be a pair (c, lower), the result of "
+            "linalg.cho_factor, or a factor, the result of jaxmg.cho_factor; got "
             f"{type(c_and_lower).__name__}"
         ) from None
     if isinstance(c, (CholeskyFactor, RefinedFactor)):

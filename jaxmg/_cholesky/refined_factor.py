@@ -66,7 +66,7 @@ class RefinedFactor(pickling.Pickled):
         def __getattr__(self, name):
             if name in _NOT_HERE:
                 raise AttributeError(
-                    f"RefinedFactor has no {name!r}: its factor is one in lower precision "
+                    f"RefinedFactor has no {name!r}: its factor is in lower precision "
                     f"(refine={self.refine!r}), and only solutions are refined; call cho_factor "
                     "without refine"
                 )

@@ -100,8 +100,8 @@ def eigh(
         matrix_specs = either_spec("linalg.eigh", matrix_specs, in_specs)
     if b is not None or eigvals is not None or type != 1:
         raise NotImplementedError(
-            "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
-            "jaxmg.eigh(a, b, subset_by_index=(first, last)) has both"
+            "linalg.eigh: b, eigvals and types other than 1 are not supported, as in JAX; "
+            "jaxmg.eigh(a, b, subset_by_index=(first, last)) takes b and a range of eigenvalues"
         )
     read = (
         _part_to_read("eigh", UPLO, symmetrize_input)

@@ -114,9 +114,9 @@ def refuse(routine, what):
 
     def derivative(primals, tangents):
         raise NotImplementedError(
-            f"{routine}: {what} is being differentiated (jax.grad, jvp, linearize, ...), and an "
-            "estimate of a condition number has no derivative: keep it out with "
-            "jax.lax.stop_gradient"
+            f"{routine}: {what} is being differentiated (jax.grad, jvp, linearize, ...), but an "
+            "estimate of a condition number has no derivative; exclude it from differentiation "
+            "with jax.lax.stop_gradient"
         )
 
     return derivative

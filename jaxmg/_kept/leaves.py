@@ -51,9 +51,9 @@ def check(routine, factor, rows):
         origin = f"{_count(shape[-2], 'rank')} with tiles of {_count(shape[-1], 'row')}"
     raise ValueError(
         f"{routine}: the leaves of this {type(factor).__name__} are those of a factor on {origin}, "
-        f"and it is on {_count(needed[0], 'rank')} with tiles of {_count(needed[1], 'row')}, to "
-        "which they mean nothing. To take a factor to another mesh or tile width save "
-        "factor.portable(), and load it with jaxmg.from_portable(tree, mesh=mesh)"
+        f"but its layout is that of {_count(needed[0], 'rank')} with tiles of "
+        f"{_count(needed[1], 'row')}. To change the mesh or the tile width of a factor, save "
+        "factor.portable() and load it with jaxmg.from_portable(tree, mesh=mesh)"
     )
 
 

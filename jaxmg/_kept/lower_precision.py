@@ -69,8 +69,8 @@ def check(routine, name, dtype, backend, platform):
         name = _AUTO[platform == "gpu", wide]
     if name == "float32" and not wide:
         raise ValueError(
-            f"{routine}: refine='float32' is for float64 and complex128; a has dtype {dtype}. For "
-            f"that pass one of refine={', '.join(repr(n) for n in PRECISIONS if n != name)}"
+            f"{routine}: refine='float32' is for float64 and complex128; a has dtype {dtype}. Pass "
+            f"one of {', '.join(repr(n) for n in PRECISIONS if n != name)} as refine"
         )
     if backend != "native":
         raise ValueError(
@@ -86,7 +86,7 @@ def check_options(routine, refine, backend, *, precision=None, **refused):
     """Raises for options that exclude ``refine``; returns the backend to ask for."""
     if refine is None:
         raise ValueError(
-            f"{routine}: return_iterations=True is for a call with refine; pass refine='auto', or "
+            f"{routine}: return_iterations=True needs refine; pass refine='auto', or "
             f"one of {', '.join(map(repr, PRECISIONS))}"
         )
     if precision not in (None, "highest"):
@@ -98,7 +98,7 @@ def check_options(routine, refine, backend, *, precision=None, **refused):
         if value:
             raise ValueError(
                 f"{routine}: {argument}=True isn't possible with refine={refine!r}: a factor in "
-                "lower precision has it with the accuracy of that; leave refine out"
+                "lower precision would compute it with only that accuracy; leave refine out"
             )
     return "native" if backend == "auto" else backend
 

@@ -44,7 +44,7 @@ class Pickled(portable.Portable):
         arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array)}
         if not all(array.is_fully_addressable for array in arrays.values()):
             raise ValueError(
-                f"{name}: it lies on devices of several processes, which a pickle can't hold; save "
+                f"{name}: the factor is on devices of several processes and can't be pickled; save "
                 f"{_INSTEAD} with orbax"
             )
         mesh = layout.mesh
@@ -75,8 +75,8 @@ class Pickled(portable.Portable):
         indices = state.get("devices", state.get("places"))  # "places": before 2.0.0
         if state["format"] != _FORMAT:
             raise ValueError(
-                f"{name}: this pickle is another version's of jaxmg; load it with that, and save "
-                f"{_INSTEAD}"
+                f"{name}: another version of jaxmg made this pickle; load it with that version and "
+                f"save {_INSTEAD}"
             )
         try:
             local = jax.local_devices(backend=platform)
@@ -84,9 +84,9 @@ class Pickled(portable.Portable):
             local = []
         if len(local) < len(indices):
             raise ValueError(
-                f"{name}: this pickle is of a factor on {len(indices)} devices of platform "
-                f"{platform!r}, and there are {len(local)}; for any number of devices save "
-                f"{_INSTEAD}"
+                f"{name}: this pickle holds a factor on {len(indices)} devices of platform "
+                f"{platform!r}, but this process has {len(local)}. To load a factor on any number "
+                f"of devices, save {_INSTEAD}"
             )
         indices = indices if max(indices) < len(local) else range(len(indices))
         devices = np.array([local[i] for i in indices], dtype=object)
@@ -97,7 +97,7 @@ class Pickled(portable.Portable):
             if jax.dtypes.canonicalize_dtype(dtype := values[leaf].dtype) != dtype:
                 raise ValueError(
                     f"{name}: this pickle holds {dtype}, which JAX would load in single precision. "
-                    "Switch its 64-bit mode on first, with "
+                    "Enable JAX's 64-bit mode first, with "
                     "jax.config.update('jax_enable_x64', True) or the environment variable "
                     "JAX_ENABLE_X64=1"
                 )

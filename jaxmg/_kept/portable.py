@@ -74,26 +74,27 @@ def read_header(caller, tree):
     if not isinstance(tree, dict) or set(tree) != set(KEYS):
         found = sorted(map(str, tree)) if isinstance(tree, dict) else type(tree).__name__
         raise ValueError(
-            f"{caller}: tree must be what factor.portable() returned, a dict with the keys "
+            f"{caller}: tree must be the result of factor.portable(), a dict with the keys "
             f"{', '.join(KEYS)}; got {found}"
         )
     header, matrix, vector = tree["header"], tree["matrix"], tree["vector"]
     if layouts.traced((header,)):
         raise ValueError(
-            f"{caller}: tree['header'] is traced; it says which factor to make, so close over it "
-            "or make the factor outside jit"
+            f"{caller}: tree['header'] is traced, but must be concrete because it defines the kind "
+            "of factor; close over it, or call outside of jit"
         )
     values = np.asarray(header)
     if values.shape != (len(_FIELDS),) or values.dtype != np.int32 or values[0] != MAGIC:
         raise ValueError(
-            f"{caller}: tree['header'] is none of a jaxmg factor: {values.dtype} of shape "
-            f"{values.shape}"
+            f"{caller}: tree['header'] is not the header of a jaxmg factor; it is {values.dtype} "
+            f"of shape {values.shape}"
         )
     fields: dict[str, int] = dict(zip(_FIELDS, map(int, values), strict=True))
     if fields["version"] != VERSION:
         raise ValueError(
-            f"{caller}: the factor is in version {fields['version']} of the portable form, and "
-            f"this jaxmg reads version {VERSION}; load it with the jaxmg that saved it"
+            f"{caller}: the factor is in version {fields['version']} of the portable form, but "
+            f"this version of jaxmg reads version {VERSION}; load it with the version of jaxmg "
+            "that saved it"
         )
     for field, known in (("kind", KINDS), ("dtype", checks.DTYPES), ("precision", PRECISIONS)):
         if not 0 <= fields[field] < len(known):

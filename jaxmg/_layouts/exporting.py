@@ -103,8 +103,8 @@ def _to_layout(state):
         if len(here) < needed:
             raise ValueError(
                 f"jaxmg: the serialized program has a factor on a mesh of {len(state['devices'])} "
-                f"devices of platform {state['platform']!r}, and there are {len(here)}; run it "
-                "where there are as many"
+                f"devices of platform {state['platform']!r}, but only {len(here)} are available; "
+                "run it with that number of devices"
             )
         devices = np.array([here[i] for i in state["devices"]], dtype=object).reshape(sizes)
         mesh = Mesh(devices, names, axis_types=types)

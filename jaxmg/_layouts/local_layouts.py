@@ -92,7 +92,7 @@ def _fitting_axes(routine, mesh, block, pad, square):
         raise ValueError(
             f"{routine}: a local block of shape {tuple(block.shape)} could be sharded over any of "
             f"{fitting}, in any order; pass in_specs=P(axis, None), the spec that the shard_map has"
-            f" for A, such as in_specs=P({fitting[-1]!r}, None): the order of the axes counts"
+            f" for A, such as in_specs=P({fitting[-1]!r}, None): the order of the axes matters"
         )
     return fitting[0]
 

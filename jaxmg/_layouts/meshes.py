@@ -168,10 +168,10 @@ def _warn_of_one_device(routine, device):
         return
     _warned = True
     _compat.warn_caller(
-        f"{routine}: {a} is a JAX array on one device, {device}, which works on it alone; there "
-        f"are {others} more here. For all of them pass mesh=jax.make_mesh(({others + 1},), "
+        f"{routine}: {a} is a JAX array on one device, {device}, so only 1 of "
+        f"{others + 1} devices works. To use all, pass mesh=jax.make_mesh(({others + 1},), "
         f"('rank',)), or shard {a} by rows over such a mesh (jax.device_put with a NamedSharding). "
-        f"For this one, and without this warning, put {a} on it: jax.device_put({a}, device)"
+        f"To use this one without this warning, commit {a} to it: jax.device_put({a}, device)"
     )
 
 
@@ -187,9 +187,9 @@ def _usable(routine, mesh, arrays):
     context = jax.sharding.get_abstract_mesh()
     if layouts.traced(arrays) and not context.empty and context.size != mesh.size:
         raise ValueError(
-            f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
-            f"{mesh.size} devices in the context of one of {context.size}. Call what is jitted "
-            "outside of that context"
+            f"{routine}: inside jit a mesh must have the devices of the context mesh; got a mesh "
+            f"of {mesh.size} devices, and the context mesh has {context.size}. Call the jitted "
+            "function outside of that context"
         )
     return mesh
 

@@ -25,7 +25,7 @@ def refuse(routine, name, value):
     if axes := getattr(spec, "unreduced", None):
         raise ValueError(
             f"{routine}: {name}, of shape {tuple(value.shape)}, is unreduced over "
-            f"{', '.join(map(repr, sorted(axes)))}: its values are sums that JAX hasn't taken yet; "
+            f"{', '.join(map(repr, sorted(axes)))}: its values are partial sums, not yet added up; "
             "reduce it first, with jax.reshard to a PartitionSpec without unreduced axes"
         )
     if not traced:

@@ -98,8 +98,9 @@ def lu_solve(
         lu, piv = lu_and_piv
     except (TypeError, ValueError):
         raise TypeError(
-            "linalg.lu_solve: lu_and_piv must be a pair (lu, piv), as linalg.lu_factor makes it, "
-            f"or a factor, as jaxmg.lu_factor does; got {type(lu_and_piv).__name__}"
+            "linalg.lu_solve: lu_and_piv must be a pair (lu, piv), the result of linalg.lu_factor, "
+            "or a factor, the result of jaxmg.lu_factor; got "
+            f"{type(lu_and_piv).__name__}"
         ) from None
     return _solve_again((lu, piv, b), trans, mesh, matrix_specs)
 

@@ -98,8 +98,8 @@ def lu_solve(
         if given or return_status or donate:
             name = (*given, *(["return_status"] if return_status else ["donate"]))[0]
             raise TypeError(
-                f"lu_solve: {name} is for a matrix, and a is an LUFactor, which has its mesh, tile "
-                "width and status; pass b and trans (by its name)"
+                f"lu_solve: {name} is only for a matrix, but a is an LUFactor, which already has a "
+                "mesh, tile width and status; pass only b and trans (as a keyword)"
             )
         return a.solve(b, trans)
     if trans not in (0, "N"):

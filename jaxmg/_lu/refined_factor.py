@@ -73,7 +73,7 @@ class RefinedLUFactor(pickling.Pickled):
         def __getattr__(self, name):
             if name in _NOT_HERE:
                 raise AttributeError(
-                    f"RefinedLUFactor has no {name!r}: its factor is one in lower precision "
+                    f"RefinedLUFactor has no {name!r}: its factor is in lower precision "
                     f"(refine={self.refine!r}), and only solutions are refined; call lu_factor "
                     "without refine"
                 )

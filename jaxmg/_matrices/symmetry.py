@@ -102,8 +102,8 @@ def check(caller, name, a, arrays, arguments, triangle="upper"):
     mesh, spec = arguments.mesh, arguments.spec
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(
-            f"{caller}: check=True looks at a square matrix; {name} has shape {tuple(a.shape)}, "
-            "with rows of padding"
+            f"{caller}: check=True needs a square matrix without rows of padding; {name} has shape "
+            f"{tuple(a.shape)}"
         )
     if not layouts.traced(arrays) and _compat.trace_state_clean():
         if not a.size or _compare_eagerly((a, *arrays), caller, name, mesh, spec):

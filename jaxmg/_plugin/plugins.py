@@ -156,8 +156,8 @@ def _check_version(point):
     version = _package_version()
     if point.dist and version not in (None, point.dist.version):
         raise RuntimeError(
-            f"the jaxmg plugin {point.name!r} ({origin(point)}) doesn't fit jaxmg {version}: both "
-            f"have to be of one version; {_reinstall(point, version)}"
+            f"the jaxmg plugin {point.name!r} ({origin(point)}) doesn't match jaxmg {version}: "
+            f"both must have the same version; {_reinstall(point, version)}"
         )
 
 
@@ -181,7 +181,7 @@ def _package_version():
 
 
 def _reinstall(point, version):
-    return f"install the plugin that fits with {_install([point.name], version)}"
+    return f"install the matching plugin with {_install([point.name], version)}"
 
 
 def _install(extras, version):

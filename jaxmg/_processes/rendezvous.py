@@ -79,10 +79,9 @@ def indices(routine, mesh, concrete=None):
     if mesh.size == jax.device_count():
         return _indices_of(np.array(jax.devices()).reshape(shape))
     raise ValueError(
-        f"{routine}: the mesh {mesh} is abstract, and of {mesh.size} devices: more than the "
-        f"{jax.local_device_count()} of this process, and not all {jax.device_count()}. Which "
-        "processes have them can't be seen; pass mesh= as a jax.sharding.Mesh, or run in "
-        "jax.set_mesh(mesh)"
+        f"{routine}: the mesh {mesh} is abstract and has {mesh.size} devices: more than the "
+        f"{jax.local_device_count()} of this process, but not all {jax.device_count()}, so their "
+        "processes are unknown; pass mesh= as a jax.sharding.Mesh, or run in jax.set_mesh(mesh)"
     )
 
 
@@ -107,8 +106,8 @@ def meet(routine, platform, processes):
         if job is None or job.store is not store:
             if store is None:
                 raise RuntimeError(
-                    f"{routine}: the mesh has devices of other processes, but jax.distributed has "
-                    "no client here through which to find them; start each process with "
+                    f"{routine}: the mesh has devices of other processes, but this process has no "
+                    "client of jax.distributed to find them; start each process with "
                     "jax.distributed.initialize()"
                 )
             job = _jobs[platform] = _Job(store, platform, me)
@@ -158,8 +157,8 @@ class _Job:
         addresses = self._get(keys, min(until, time.monotonic() + _BEFORE_NOTICE))
         if late := sorted(keys.keys() - addresses.keys()):
             _say(
-                f"{routine}: process {self._me} waits for {_name_processes(late)}, which have made "
-                f"no call on the mesh, for {_BEFORE_NOTICE} s so far; JAXMG_RENDEZVOUS_TIMEOUT "
+                f"{routine}: process {self._me} waits for a call on the mesh by "
+                f"{_name_processes(late)}, for {_BEFORE_NOTICE} s so far; JAXMG_RENDEZVOUS_TIMEOUT "
                 "sets the limit"
             )
             addresses |= self._get({index: keys[index] for index in late}, until)
@@ -172,9 +171,9 @@ class _Job:
         if missing:
             here = f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()})"
             raise RuntimeError(
-                f"{routine}: {_name_processes(missing)} did not come within {limit:g} s; every "
-                f"process with devices of the mesh ({_name_processes(sorted(needed))}) has to make "
-                f"this call, and this is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
+                f"{routine}: {_name_processes(missing)} did not make this call within {limit:g} "
+                f"s; every process with devices of the mesh ({_name_processes(sorted(needed))}) "
+                f"has to make it. This is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
             )
         addresses = {i: address + lines.get(i, "") for i, address in addresses.items()}
         self._plugin.connect_processes(self._me, self._known | addresses, self._key)
@@ -236,8 +235,8 @@ def _secret():
     text = os.environ.get("JAXMG_SECRET", "")
     if text and len(text) < _SHORTEST_SECRET:
         raise ValueError(
-            f"JAXMG_SECRET must have at least {_SHORTEST_SECRET} characters, which nobody can "
-            f"guess, and be the same in all processes of the job; it has {len(text)}"
+            f"JAXMG_SECRET must have at least {_SHORTEST_SECRET} characters that nobody can "
+            f"guess, the same in all processes of the job; it has {len(text)}"
         )
     return text.encode()
 

@@ -299,8 +299,8 @@ def _pack_without(call, values):
 def _refuse(arguments):
     def derivative(primals, tangents):
         raise NotImplementedError(
-            "QRFactor.from_packed: h is being differentiated, and reflectors have no derivative "
-            "here; differentiate geqrf(a), whose q, r and solve have one"
+            "QRFactor.from_packed: h is being differentiated, but reflectors have no derivative; "
+            "differentiate geqrf(a) instead, whose q, r and solve have derivatives"
         )
 
     return derivative

@@ -164,8 +164,8 @@ def check_fits(name, m, n, ranks):
     if not fits(m, n, ranks):
         raise NotImplementedError(
             f"linalg.{name}: a, of shape ({m}, {n}), is neither tall nor small: on {ranks} devices "
-            f"it needs {ranks * k} rows, or {SMALL} columns or rows at most. Pass fewer devices as "
-            f"mesh=, or for a on one device use jax.numpy.linalg.{name}"
+            f"it must have at least {ranks * k} rows, or at most {SMALL} rows or columns. Pass a "
+            f"mesh= of fewer devices, or use jax.numpy.linalg.{name} for a on one device"
         )
 
 

@@ -188,8 +188,9 @@ def _no_derivative(routine):
     """Returns an error message. The last m - n columns of Q depend on the choice of the reflectors,
     which JAX doesn't differentiate either."""
     return (
-        f"{routine}: all of Q, and its reflectors, have no derivative with respect to A, which "
-        "determines the first min(m, n) columns of Q alone. q(), r and solve() have one"
+        f"{routine}: the complete Q and its reflectors have no derivative with respect to A, "
+        "because A determines only the first min(m, n) columns of Q. q(), r and solve() have "
+        "derivatives"
     )
 
 

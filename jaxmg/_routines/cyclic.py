@@ -124,9 +124,9 @@ def verify_cyclic(A: AnyArray, A_cyclic: AnyArray, T_A: SupportsIndex) -> None:
     rows = actual.shape[0]
     if expected.shape[1:] != actual.shape[1:] or expected.shape[0] > rows or rows % (ranks * width):
         raise ValueError(
-            f"verify_cyclic: A_cyclic must have the columns of A, at least its rows, and a multiple"
-            f" of ranks * T_A = {ranks} * {width} of them; A has shape {expected.shape} and "
-            f"A_cyclic {actual.shape}"
+            f"verify_cyclic: A_cyclic must have as many columns as A, at least as many rows, and a "
+            f"number of rows that is a multiple of ranks * T_A = {ranks} * {width}; A has shape "
+            f"{expected.shape}, and A_cyclic has shape {actual.shape}"
         )
     expected = np.pad(expected, ((0, rows - expected.shape[0]), (0, 0)))[
         _cyclic_order(rows, width, ranks)
@@ -196,7 +196,9 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
     tile = checks.tile("cyclic_1d", T_A, required=True)
     layout = meshes.infer("cyclic_1d", arrays, mesh, spec)
     if layout.spec != P() and layout.spec[1] is not None:
-        raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
+        raise ValueError(
+            f"cyclic_1d: a must be sharded by rows, as P(axis, None); got {layout.spec}"
+        )
     checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of this
     if not pad:
         checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")

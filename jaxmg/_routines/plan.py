@@ -140,7 +140,7 @@ def plan(
     row = table.PLANS[routine]
     if refine is not None and not row.refines:
         takers = (other.name for other in table.PLANS.values() if other.refines)
-        raise ValueError(f"{name}: refine={refine!r} is for {', '.join(map(repr, takers))} alone")
+        raise ValueError(f"{name}: refine={refine!r} is only for {', '.join(map(repr, takers))}")
     if backend == "auto" and (row.native_alone or refine is not None):
         backend = "native"
     if backend != "native" and row.native_alone:
@@ -295,8 +295,8 @@ def _layout(name, devices, memory):
     """Returns the layout of A's rows over the devices."""
     if memory is not None and not (isinstance(memory, numbers.Real) and float(memory) > 0):
         raise ValueError(
-            f"{name}: memory must be a number of bytes above 0, of one device, or None for that of "
-            f"the devices here; got {memory!r}"
+            f"{name}: memory must be a positive number of bytes of one device, or None for the "
+            f"memory of the local devices; got {memory!r}"
         )
     if isinstance(devices, Mesh):
         devices = devices.devices.flat
@@ -307,8 +307,8 @@ def _layout(name, devices, memory):
     devices = np.array(devices, dtype=object).ravel()
     if not devices.size or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(
-            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
-            f"there are; got {devices.tolist()}"
+            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or a number "
+            f"of devices; got {devices.tolist()}"
         )
     return _imagine(devices.size, devices[0].platform, memory)
 
@@ -323,8 +323,8 @@ def _count(name, devices):
         count = checks.index(devices)
     except TypeError:
         raise TypeError(
-            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
-            f"there are; got {devices!r}"
+            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or a number "
+            f"of devices; got {devices!r}"
         ) from None
     if not 1 <= count <= _MOST_DEVICES:
         raise ValueError(f"{name}: devices must be from 1 to {_MOST_DEVICES}; got {count}")

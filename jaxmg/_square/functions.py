@@ -64,8 +64,8 @@ def funm(
         matrix_specs = either_spec("linalg.funm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
-            "linalg.funm: disp=False asks for an estimate of the error, which there isn't; as the "
-            "eigenvectors are orthonormal, it is some n eps max(abs(func(w)))"
+            "linalg.funm: disp=False, an estimate of the error, is not supported; because the "
+            "eigenvectors are orthonormal, the error is about n eps max(abs(func(w)))"
         )
     return _function(A, func, "funm", mesh, matrix_specs)
 
@@ -171,8 +171,8 @@ def expm(
         )
     if upper_triangular:
         raise ValueError(
-            f"linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian, as "
-            f"assume_a={assume_a!r} says that A is"
+            f"linalg.expm: upper_triangular=True contradicts assume_a={assume_a!r}, which says "
+            "that A is Hermitian; pass only one of them"
         )
     return _function(A, jnp.exp, "expm", mesh, matrix_specs)
 
@@ -206,7 +206,7 @@ def logm(
         matrix_specs = either_spec("linalg.logm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
-            "linalg.logm: disp=False asks for an estimate of the error, which there isn't"
+            "linalg.logm: disp=False, an estimate of the error, is not supported"
         )
     return _function(A, jnp.log, "logm", mesh, matrix_specs)
 
@@ -244,8 +244,8 @@ def _values_at(points, func, name):
     values = jnp.asarray(func(points))
     if values.shape != points.shape:
         raise ValueError(
-            f"linalg.{name}: func must give as many values as it gets, {points.shape}; it gave "
-            f"{values.shape}"
+            f"linalg.{name}: func must return an array of its argument's shape, {points.shape}; it "
+            f"returned shape {values.shape}"
         )
     return values
 

@@ -371,7 +371,8 @@ def _norm_of_values(arrays, ord, axes, keepdims, mesh, spec):
     row, column = (operator.index(each) % rank if -rank <= each < rank else rank for each in axes)
     if row == column or rank in (row, column):
         raise ValueError(
-            f"linalg.norm: axis must be two different axes of x, which has {rank}; got {axes!r}"
+            f"linalg.norm: axis must be two different axes of x, which has {rank} axes; got "
+            f"{axes!r}"
         )
     call = "norm", spaces.norm, ("small",), mesh, spec, ord
     if (row, column) == (rank - 2, rank - 1) and not keepdims:

@@ -101,7 +101,7 @@ def _basis(name, program, a, rcond, rank, mesh, spec):
         rank = operator.index(rank)
         if not 0 <= rank <= min(m, n):
             raise ValueError(
-                f"linalg.{name}: rank must be from 0 to {min(m, n)}, of a matrix ({m}, {n}); got "
+                f"linalg.{name}: rank must be from 0 to {min(m, n)} for A of shape ({m}, {n}); got "
                 f"{rank}"
             )
     elif getattr(a, "ndim", 2) > 2:

@@ -37,9 +37,9 @@ def decomposed(call, a, omega):
 
     def refuse(primals, tangents):
         raise NotImplementedError(
-            "linalg.svd_lowrank: a is being differentiated (jax.grad, jvp, linearize, ...), which "
-            "needs singular vectors that it doesn't compute; linalg.svd has a derivative. Pass "
-            "jax.lax.stop_gradient(a) to take the results as constants"
+            "linalg.svd_lowrank: a is being differentiated (jax.grad, jvp, linearize, ...), but "
+            "the derivative needs singular vectors that svd_lowrank doesn't compute; linalg.svd "
+            "has a derivative. To treat the results as constants, pass jax.lax.stop_gradient(a)"
         )
 
     return derivatives.differentiable(

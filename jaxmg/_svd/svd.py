@@ -60,7 +60,7 @@ def completed(call, a):
 
 def _refuse(primals, tangents):
     raise NotImplementedError(
-        "linalg.svd: a, with m != n, is being differentiated (jax.grad, jvp, linearize, ...), and "
+        "linalg.svd: a, with m != n, is being differentiated (jax.grad, jvp, linearize, ...), but "
         "full_matrices=True has no derivative, as in JAX; pass full_matrices=False"
     )
 

@@ -114,7 +114,7 @@ class Leaves:
             values = self.structure.flatten_up_to(tree)
         except ValueError as error:
             raise ValueError(
-                f"{self.name}: the state isn't that of these updates; {hint}: {error}"
+                f"{self.name}: the state doesn't match the updates; {hint}: {error}"
             ) from None
 
         def check(form, value):
@@ -310,8 +310,9 @@ def _flatten_dimensions(name, dimensions, tree):
     for value in jax.tree.leaves(dimensions, is_leaf=is_leaf):
         if not is_leaf(value):
             raise TypeError(
-                f"{name}: weight_dimension_numbers must be a prefix of the updates, of "
-                f"MuonDimensionNumbers and None, or a function that returns one; got {value!r}"
+                f"{name}: weight_dimension_numbers must be a pytree of MuonDimensionNumbers and "
+                "None that is a prefix of the updates, or a function that returns one; got "
+                f"{value!r}"
             )
 
     def spread(value, part):
@@ -337,7 +338,7 @@ def _matrix_axes(name, path, array, dimensions):
         return tuple(range(n - 2)), (n - 2,), (n - 1,)
     each = [axes if isinstance(axes, Sequence) else (axes,) for axes in dimensions]
     if not all(-n <= axis < n for axes in each for axis in axes):
-        raise ValueError(f"{name}: {path} has {n} dimensions, but got {dimensions} for it")
+        raise ValueError(f"{name}: {dimensions} is out of range for the {n} dimensions of {path}")
     rows, columns = (tuple(axis % n for axis in axes) for axes in each)
     of_matrix = (*rows, *columns)
     if not rows or not columns or len(set(of_matrix)) < len(of_matrix):

@@ -99,7 +99,7 @@ def _check_leaf(caller, path, array, dtypes, square):
         raise ValueError(
             f"{caller}: {path} must be {'square matrices' if square else 'matrices'}, of shape "
             f"{'(..., n, n)' if square else '(..., m, n)'}; it has shape {tuple(array.shape)}. "
-            "Leave what is none out of the tree, or put None in its place"
+            "Remove leaves that are not matrices, or replace them with None"
         )
 
 

@@ -159,7 +159,8 @@ def test_shapes():
     with pytest.raises(ValueError, match="^potri: a must be a square matrix"):
         jaxmg.potri(np.ones((2, 3)), check=True)
     with pytest.raises(
-        ValueError, match="^potri: check=True looks at a square matrix; a has shape"
+        ValueError,
+        match="^potri: check=True needs a square matrix without rows of padding; a has shape",
     ):
         jaxmg.potri(np.ones((8, 6)), 2, cases.line(2), pad=False, check=True)
 

@@ -51,7 +51,7 @@ _VALUE_ERRORS = {
     ),
     "tile of cyclic_1d": (
         lambda: jaxmg.cyclic_1d(_A, 2**62, _mesh()),
-        "must be below 2**63 (for cyclic_1d times the ranks); got 9223372036854775808",
+        "must be below 2**63 (cyclic_1d: T_A times the ranks); got 9223372036854775808",
     ),
     "unknown axis": (
         lambda: jaxmg.potrs(_A, _B, 2, _mesh(), P("x", None)),
@@ -87,7 +87,7 @@ _VALUE_ERRORS = {
     ),
     "columns of cyclic_1d": (
         lambda: jaxmg.cyclic_1d(_A, 1, _mesh(), P(None, "r")),
-        "a is sharded by rows, as P(axis, None); got .*",
+        "a must be sharded by rows, as P(axis, None); got .*",
     ),
     "mesh under jit": (
         lambda: jax.jit(jaxmg.potrs)(_A, _B),
@@ -305,7 +305,7 @@ def test_right_hand_side_in_donated_memory(source):
         "shared": lambda: jax.device_put(a, a.sharding),
         "a shard": lambda: a.addressable_shards[0].data,
     }[source]()
-    with pytest.raises(ValueError, match="b shares the memory of a, which donate=True gives away"):
+    with pytest.raises(ValueError, match="b shares the memory of a, which donate=True overwrites"):
         jaxmg.potrs(a, b, 2, donate=True)
     assert not a.is_deleted()
     cases.check_potrs(_A, jaxmg.potrs(a, b, 2), np.asarray(b))

@@ -284,7 +284,7 @@ def test_padded_to_a_multiple_of_the_ranks():
     "shape, spec, message",
     [
         ((7, 6), ("r", None), "rows of a, 7, must be a multiple of 2"),
-        ((10, 7), ("r", None), r"padding in a, of shape \(10, 7\), .* 2 doesn't divide n = 7"),
+        ((10, 7), ("r", None), r"2 doesn't divide n = 7 \(a has shape \(10, 7\)\)"),
         ((10, 6), (None, "r"), r"so it must be sharded by rows, as P\(axis, None\)"),
         ((6, 8), ("r", None), r"must be a square matrix .* it has shape \(6, 8\)(\n|$)"),
     ],

@@ -290,7 +290,7 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
         ("float32", {"refine": "float32"}, "is for float64 and complex128; a has dtype float32"),
         ("float64", {"refine": "auto", "precision": "tf32"}, "with refine leave precision out"),
         ("float64", {"refine": "auto", "return_logdet": True}, "return_logdet=True isn't possible"),
-        ("float64", {"return_iterations": True}, "return_iterations=True is for a call with refin"),
+        ("float64", {"return_iterations": True}, "return_iterations=True needs refin"),
     ],
 )
 def test_calls_that_can_not_be(dtype, options, message):

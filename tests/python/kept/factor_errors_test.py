@@ -63,7 +63,7 @@ def test_right_hand_sides_that_do_not_fit(name, b, error, message):
         (
             lambda f: jax.tree.map(lambda x: jnp.stack([x, x]), f).solve(_B),
             ValueError,
-            "leaves of the factor are not those that it was made with.*jax.vmap",
+            "the tiles of the factor have shape .* those of a factor .*jax.vmap",
         ),
     ],
 )

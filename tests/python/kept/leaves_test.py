@@ -58,7 +58,7 @@ def _methods(factor):
 def test_leaves_of_another_mesh_or_tile_width(kind, pair):
     old, new = (_factor(kind, *each) for each in pair)
     mixed = _onto(new, old)
-    message = "another mesh or tile width save factor.portable"
+    message = "the mesh or the tile width of a factor, save factor.portable"
     for method in _methods(mixed):
         with pytest.raises(ValueError, match=message):
             method(mixed)

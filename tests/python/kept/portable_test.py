@@ -87,9 +87,9 @@ def test_a_foreign_form_is_refused():
         return tree | {"header": changed}
 
     for wrong, message in (
-        ([1, 2], "must be what factor.portable"),
-        ({"u": np.eye(3)}, "must be what factor.portable"),
-        (header(0, 1), "none of a jaxmg factor"),
+        ([1, 2], "must be the result of factor.portable"),
+        ({"u": np.eye(3)}, "must be the result of factor.portable"),
+        (header(0, 1), "not the header of a jaxmg factor"),
         (header(1, 9), "version 9"),
         (header(2, 77), "unknown kind, 77"),
         (header(2, 2), "of a QRFactor .* must be"),

@@ -163,7 +163,7 @@ def test_who_is_reached_over_tcp_listens_and_says_where(job):
 
 def test_who_does_not_say_where_it_listens_is_named(job):
     job.store["jaxmg/cpu/3"] = "far 3"
-    with pytest.raises(RuntimeError, match="potrs: process 3 did not come within"):
+    with pytest.raises(RuntimeError, match="potrs: process 3 did not make this call within"):
         rendezvous.meet("potrs", "cpu", (0, 2, 3))
     job.store["jaxmg/cpu/3/tcp/any"] = " at far"
     rendezvous.meet("potrs", "cpu", (0, 2, 3))
@@ -180,8 +180,9 @@ def test_a_job_that_was_initialized_again_is_another(job, monkeypatch):
 
 def test_who_does_not_come_is_named(job):
     message = (
-        r"potri: processes 1, 3 and 4 did not come within 0.01 s; every process with devices of "
-        r"the mesh \(processes 0, 1, 2, 3 and 4\) .* this is process 2 .*JAXMG_RENDEZVOUS_TIMEOUT"
+        r"potri: processes 1, 3 and 4 did not make this call within 0.01 s; every process with "
+        r"devices of the mesh \(processes 0, 1, 2, 3 and 4\) .* This is process 2 .*"
+        "JAXMG_RENDEZVOUS_TIMEOUT"
     )
     with pytest.raises(RuntimeError, match=message):
         rendezvous.meet("potri", "cpu", (0, 1, 2, 3, 4))
@@ -234,7 +235,7 @@ def test_a_backend_for_a_process_each_is_for_nothing_else(monkeypatch, ranks, pr
     if right:
         assert backends.resolve("potrs", layout, "cusolvermp", _A) == "cusolvermp"
     else:
-        with pytest.raises(ValueError, match=f"a process for each of its {ranks} GPUs"):
+        with pytest.raises(ValueError, match=f"one process for each of its {ranks} GPUs"):
             backends.resolve("potrs", layout, "cusolvermp", _A)
 
 
@@ -277,7 +278,7 @@ def test_without_jax_distributed(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(rendezvous, "_indices_of", lambda devices: np.arange(devices.size))
     for call in _calls(mesh):
-        with pytest.raises(RuntimeError, match=r"jax.distributed has no client .*initialize\(\)"):
+        with pytest.raises(RuntimeError, match=r"no client of jax.distributed .*initialize\(\)"):
             call()
 
 

@@ -570,13 +570,13 @@ _EYE = np.eye(3)
         (
             lambda: linalg.expm(_EYE, upper_triangular=True, assume_a="her"),
             ValueError,
-            "linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian",
+            "linalg.expm: upper_triangular=True contradicts assume_a='her'",
         ),
         (lambda: linalg.expm(_EYE, assume_a="pos"), ValueError, "expm: assume_a must be one of"),
         (lambda: linalg.expm(_EYE, max_squarings=1.5), TypeError, "max_squarings must be an int"),
         (lambda: linalg.funm(_EYE, jnp.exp, disp=False), NotImplementedError, "estimate of the"),
         (lambda: linalg.logm(_EYE, False), NotImplementedError, "linalg.logm: disp=False"),
-        (lambda: linalg.funm(_EYE, jnp.sum), ValueError, r"func must give as many values"),
+        (lambda: linalg.funm(_EYE, jnp.sum), ValueError, "func must return an array of"),
     ],
 )  # fmt: skip
 def test_what_there_is_not(call, error, match):

@@ -230,7 +230,7 @@ def test_calls_that_can_not_be():
     for options, message in (
         ({"refine": "half"}, "refine must be one of None, 'auto'"),
         ({"refine": "auto", "precision": "highest", "return_logdet": True}, "return_logdet=True"),
-        ({"return_iterations": True}, "is for a call with refine"),
+        ({"return_iterations": True}, "return_iterations=True needs refine"),
         ({"refine": "auto", "backend": "cusolvermg"}, "cusolvermg"),
     ):
         with pytest.raises(ValueError, match=f"^gesv: .*{message}"):

@@ -71,8 +71,8 @@ _UNFIT = {
     "another version": (
         [Point("cpu", _PLUGIN, "2.1.0")],
         {},
-        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 2.1.0) doesn't fit jaxmg 2.0.0: both "
-        f"have to be of one version; install the plugin that fits with {_how('[cpu]==2.0.0')}",
+        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 2.1.0) doesn't match jaxmg 2.0.0: "
+        f"both must have the same version; install the matching plugin with {_how('[cpu]==2.0.0')}",
     ),
     "two of one platform": (
         [Point("cpu", _PLUGIN), Point("cpu", "another", "3.0")],
@@ -84,13 +84,13 @@ _UNFIT = {
         [Point("cpu", _PLUGIN, handlers=_WITHOUT_TWO)],
         {},
         "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 2.0.0) has no handler 'jaxmg_potri', "
-        "'jaxmg_cyclic_1d', which jaxmg 2.0.0 needs; install the plugin that fits with "
+        "'jaxmg_cyclic_1d', which jaxmg 2.0.0 needs; install the matching plugin with "
         + _how("[cpu]==2.0.0"),
     ),
     "a handler less than a checkout needs": (
         [Point("cpu", _PLUGIN, handlers=())],
         {"version": None},
-        "which jaxmg as imported here needs; install the plugin that fits with " + _how("[cpu]>=2"),
+        "which jaxmg as imported here needs; install the matching plugin with " + _how("[cpu]>=2"),
     ),
     "an older JAX": (
         [Point("cpu", _PLUGIN)],
@@ -209,7 +209,9 @@ def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend,
     monkeypatch.setattr(plugins, "_loaded", {layout.platform: plugin})
     a = jax.ShapeDtypeStruct((n, n), np.float32)
     if refused:
-        with pytest.raises(ValueError, match="order 2049; .* right up to order 2048 .* 'native'"):
+        with pytest.raises(
+            ValueError, match="order 2049; .* wrong results above order 2048; .* 'native'"
+        ):
             backends.resolve("potri", layout, backend, a)
     else:
         assert backends.resolve("potri", layout, backend, a) in (backend, "native")

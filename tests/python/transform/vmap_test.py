@@ -314,7 +314,7 @@ def test_calls_that_cannot_be():
     a, b = _batch("float64")
     with pytest.raises(ValueError, match=r"potrs: b must have the leading dimensions of a, \(5,\)"):
         jaxmg.potrs(a, b[:3])
-    with pytest.raises(ValueError, match="Of a batch of factors take each in jax.vmap"):
+    with pytest.raises(ValueError, match="Map over a batch of factors with jax.vmap"):
         jax.vmap(lambda a: jaxmg.cho_factor(a, 2, cases.line(2)))(a).solve(b[0])
 
 

@@ -450,13 +450,18 @@ _M = np.ones((2, 3), np.float32)
 _BAD_TREES = {
     "integers": (_muon, {"a": np.ones((2, 2), int)}, {}, r"muon: updates\['a'\] has dtype int64"),
     "other shape": (_muon, _M.T, {}, r"updates has shape \(3, 2\), .* an array of shape \(2, 3\)"),
-    "structure": (_soap, [_M], {}, "soap: the state isn't that of these updates; pass the state"),
+    "structure": (_soap, [_M], {}, "soap: the state doesn't match the updates; pass the state"),
     "statistics": (_shampoo, _M[:, :2], {}, r"has shape \(2, 2\), .* array of shape \(3, 3\)"),
     "specs": (_soap, _M, {"matrix_specs": P("z"), "mesh": "line"}, "doesn't fit"),
     "not specs": (_muon, _M, {"matrix_specs": "r"}, "muon: in_specs must be a PartitionSpec"),
-    "axes": (_muon, _M, {"weight_dimension_numbers": Axes(0, 2)}, "updates has 2 dimensions, but"),
+    "axes": (
+        _muon,
+        _M,
+        {"weight_dimension_numbers": Axes(0, 2)},
+        "is out of range for the 2 dimensions of updates",
+    ),
     "twice": (_muon, _M, {"weight_dimension_numbers": Axes(0, 0)}, "must name different dimensio"),
-    "numbers": (_muon, _M, {"weight_dimension_numbers": 3}, "must be a prefix of the updates"),
+    "numbers": (_muon, _M, {"weight_dimension_numbers": 3}, "must be a pytree of MuonDimens"),
     "prefix": (_muon, _M, {"weight_dimension_numbers": [None]}, "must be a prefix of the updates"),
     "mesh": (_muon, _M, {"mesh": 3}, "muon: mesh must be a jax.sharding.Mesh"),
 }

@@ -696,10 +696,10 @@ _REFUSED = {
     "method": (lambda: jaxmg.tree.orthogonalize(_F, method="svd"), "method must be one of newton-"),
     "steps": (lambda: jaxmg.tree.orthogonalize(_F, 0), "steps must be at least 1; got 0"),
     "dtype": (lambda: jaxmg.tree.orthogonalize(_F, dtype="int8"), "dtype must be one of float32"),
-    "exact": (lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", dtype="float32"), "dtype is not fo"),
+    "exact": (lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", dtype="float32"), "dtype is not su"),
     "eps for exact": (
         lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", eps=1e-8),
-        "preconditioning and eps are not for method='exact'",
+        "preconditioning and eps are not supported by method='exact'",
     ),
     "eps": (lambda: jaxmg.tree.orthogonalize(_F, eps=-1.0), "eps must be a number of at least 0"),
     "scale": (
@@ -712,7 +712,7 @@ _REFUSED = {
     ),
     "coefficients of": (
         lambda: jaxmg.tree.orthogonalize(_F, method="polar-express", coefficients=(1, 2, 3)),
-        "coefficients are not for method='polar-express'",
+        "coefficients are only for method='newton-schulz'",
     ),
     "structure": (
         lambda: jaxmg.tree.orthogonal_iteration([_F], _F),

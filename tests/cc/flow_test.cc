@@ -193,7 +193,7 @@ TEST(NothingIsEnqueuedAfterAFailure) {
   }
   const Status status = flow.Finish();
   EXPECT(solo.recording.operations().empty() && solo.device->events() == 0);
-  EXPECT(status.message() == "a rank alone has no peers") << status.message();
+  EXPECT(status.message() == "a single rank has no peers") << status.message();
 }
 
 TEST(AStepEndsTheFlowOnceAnotherRankHasFailed) {

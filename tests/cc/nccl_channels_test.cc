@@ -350,7 +350,7 @@ TEST(AProcessThatMakesNoChannelIsAnErrorWithinTheLimit) {
     for (const RankOutcome& one : RunOverChannels(
              SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); },
              milliseconds(1500))) {
-      EXPECT(Has(one.status.message(), "no sockets 1 in time") &&
+      EXPECT(Has(one.status.message(), "no connection by sockets 1 in time") &&
              Has(one.status.message(), "process ") && Has(one.status.message(), "pid "))
           << one.status.message();
     }
@@ -400,7 +400,7 @@ TEST(RequestedChannelsAreUsedOrAnError) {
         TheTestChannels().refuses = process == 1;
         for (const RankOutcome& one : RunOverChannels(
                  SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); })) {
-          EXPECT(Has(one.status.message(), "JAXMG_TRANSPORT asks for NCCL"))
+          EXPECT(Has(one.status.message(), "JAXMG_TRANSPORT requests NCCL"))
               << one.status.message();
           EXPECT(Has(one.status.message(), "refused on purpose")) << one.status.message();
         }

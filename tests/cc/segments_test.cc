@@ -128,7 +128,7 @@ TEST(RunningOutOfMemoryIsAnError) {
   void* data = nullptr;
   const Status none = segments.Allocate(0, size_t{1} << 50, &data);
   EXPECT(none.code() == Code::kResourceExhausted) << none.message();
-  EXPECT(none.message().find("bytes that processes share") != std::string::npos) << none.message();
+  EXPECT(none.message().find("bytes of shared memory") != std::string::npos) << none.message();
 }
 
 // Other processes read blocks of a rank's workspace in place. Blocks of other memory are copied

@@ -60,11 +60,11 @@ TEST(BlocksOfInvalidSizesAreRefused) {
     SendsInACall(
         Transport::kUnix,
         [&](const RankContext&) { return ToRank1(FrameType::kData, 1, height, 4); },
-        height == 8 ? "another block than it says" : "can't be as large");
+        height == 8 ? "a block of another size than announced" : "a block of an impossible size");
   }
   SendsInACall(
       Transport::kUnix, [&](const RankContext&) { return ToRank1(FrameType::kData, 1, 8, -4); },
-      "can't be as large");
+      "a block of an impossible size");
 }
 
 TEST(PlacesBeyondASegmentAreRefused) {
@@ -89,7 +89,7 @@ TEST(PlacesBeyondASegmentAreRefused) {
           frame.body.assign(reinterpret_cast<const char*>(&place), sizeof(place));
           return frame;
         },
-        "beyond its segment");
+        "outside of its segment");
   }
 }
 
@@ -115,7 +115,7 @@ TEST(TakenFramesWithoutASendAreRefused) {
                      process == 0 ? Status::Ok()
                                   : context.comm.Recv(Stream::kMain, 0, {&byte, 1, 1, 1}));
                })) {
-            EXPECT(one.status.message().find("taken after nothing") != std::string::npos)
+            EXPECT(one.status.message().find("named an unknown event") != std::string::npos)
                 << one.status.message();
           }
           AllOk(RunRanksHere(site, 3, Agrees));
@@ -178,7 +178,7 @@ TEST(MemoryThatMayShrinkIsRefused) {
     EXPECT(ftruncate(open, kBytes) == 0);
     EXPECT(flags == 0 || fcntl(open, F_ADD_SEALS, F_SEAL_GROW) == 0);
     const Status mapped = MapHostSegment(open, kBytes, &again);
-    EXPECT(mapped.message().find("may change its size") != std::string::npos) << mapped.message();
+    EXPECT(mapped.message().find("is not sealed") != std::string::npos) << mapped.message();
     close(open);
   }
 }

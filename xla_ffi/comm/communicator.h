@@ -92,7 +92,7 @@ class SoloCommunicator : public Communicator {
   const Communicator* const outer_;
 
   static Status NoPeersError() {
-    return Status::Fixed(Code::kInternal, "a rank alone has no peers");
+    return Status::Fixed(Code::kInternal, "a single rank has no peers");
   }
 };
 

@@ -106,7 +106,8 @@ template <typename Meeting>
 Status Arrive(Table& table, const RendezvousKey& key, const char* what, int rank, int size,
               std::shared_ptr<Meeting>* meeting) {
   if (rank < 0 || rank >= size) {
-    return Error(Code::kInvalidArgument, what, ": rank ", rank, " of ", size, " ranks");
+    return Error(Code::kInvalidArgument, what, ": invalid rank ", rank, "; there are ", size,
+                 " ranks");
   }
   std::deque<std::shared_ptr<Rendezvous>>& queue = table.open[key];
   auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& candidate) {

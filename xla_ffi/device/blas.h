@@ -150,7 +150,7 @@ class Blas {
   // finite.
   virtual Status PartScales(Stream, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
                             int64_t /*lda*/, Real<T>* /*scales*/) {
-    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+    return Status::Fixed(Code::kInternal, "this device or dtype has no products of parts");
   }
 
   // Scaling for matrices that products of parts require (equilibrate.h); single precision only.
@@ -159,18 +159,18 @@ class Blas {
   virtual Status Scale(Stream, bool /*lower*/, bool /*divide*/, int64_t /*m*/, int64_t /*n*/,
                        const Real<T>* /*left*/, const Real<T>* /*right*/, T* /*a*/,
                        int64_t /*lda*/) {
-    return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
+    return Status::Fixed(Code::kInternal, "this dtype has no scaling");
   }
   // largest_i := max(largest_i, |Re a_ij|, |Im a_ij|) over the lower trapezoid of a, m x n. NaN
   // counts as larger than any number.
   virtual Status RowLargest(Stream, int64_t /*m*/, int64_t /*n*/, const T* /*a*/, int64_t /*lda*/,
                             Real<T>* /*largest*/) {
-    return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
+    return Status::Fixed(Code::kInternal, "this dtype has no scaling");
   }
   // Replaces each x by the power of two 2^e with x = 2^e f, 1 <= f < 2, or, if `root`, by that
   // power for the square root of x. The result is 1 unless x is a positive normal number.
   virtual Status PowersOfTwo(Stream, bool /*root*/, int64_t /*n*/, Real<T>* /*x*/) {
-    return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
+    return Status::Fixed(Code::kInternal, "this dtype has no scaling");
   }
 
   // Allocates Potrf's workspace for tiles of at most this order until the end of the call, so that
@@ -189,14 +189,14 @@ class Blas {
   virtual Status DoSplit(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/,
                          const T* /*a*/, int64_t /*lda*/, const Real<T>* /*scales*/,
                          Part* /*parts*/, int64_t /*ld*/) {
-    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+    return Status::Fixed(Code::kInternal, "this device or dtype has no products of parts");
   }
   virtual Status DoGemmOfParts(Stream, int64_t /*m*/, int64_t /*n*/, int64_t /*depth*/,
                                Real<T> /*alpha*/, const Part* /*a*/, int64_t /*lda*/,
                                const Part* /*b*/, int64_t /*ldb*/,
                                const ProductScales<Real<T>>& /*scales*/, Real<T> /*beta*/, T* /*c*/,
                                int64_t /*ldc*/) {
-    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+    return Status::Fixed(Code::kInternal, "this device or dtype has no products of parts");
   }
 };
 

@@ -144,13 +144,15 @@ SiteStateOrError MakeSiteState(const char* name, const CommonAttributes& attribu
   if (processes.count == 0) return {};
   if (attributes.ranks < 1 || processes.count % attributes.ranks != 0 ||
       processes.count > std::numeric_limits<int32_t>::max()) {
-    return {Error(Code::kInvalidArgument, routine, ": ", processes.count,
-                  " entries of processes for groups of ", attributes.ranks, " ranks")};
+    return {Error(Code::kInvalidArgument, routine, ": processes has ", processes.count,
+                  " entries; needs a multiple of ranks = ", attributes.ranks,
+                  ", at most 2^31 - 1")};
   }
   std::vector<int> indices;
   for (size_t i = 0; i < processes.count; ++i) {
     if (processes.data[i] < 0 || processes.data[i] > std::numeric_limits<int32_t>::max()) {
-      return {Error(Code::kInvalidArgument, routine, ": there is no process ", processes.data[i])};
+      return {Error(Code::kInvalidArgument, routine, ": processes has an invalid entry, ",
+                    processes.data[i])};
     }
     indices.push_back(static_cast<int>(processes.data[i]));
   }
@@ -167,8 +169,9 @@ Status CheckBlock(const char* routine, ffi::AnyBuffer a, int64_t m, int64_t n,
                  " dimensions, not 2");
   }
   if (attributes.ranks < 1 || attributes.tile < 0 || attributes.grid_rows < 0 || m < 1 || n < 1) {
-    return Error(Code::kInvalidArgument, routine, ": ", m, " x ", n, ", ranks = ", attributes.ranks,
-                 ", tile = ", attributes.tile, ", grid_rows = ", attributes.grid_rows);
+    return Error(Code::kInvalidArgument, routine, ": invalid sizes: ", m, " x ", n,
+                 ", ranks = ", attributes.ranks, ", tile = ", attributes.tile,
+                 ", grid_rows = ", attributes.grid_rows);
   }
   if (dimensions[1] != n || dimensions[0] * attributes.ranks < m) {
     return Error(Code::kInvalidArgument, routine, ": a block of ", dimensions[0], " x ",
@@ -194,8 +197,8 @@ Status CheckTiles(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer over
   JAXMG_RETURN_IF_ERROR(CheckBlock(routine, tiles, m, n, attributes, kNativeAlone, &backend));
   const int64_t block = tiles.dimensions()[0];
   if (attributes.tile != Tiles::EvenWidth(block, attributes.tile)) {
-    return Error(Code::kInvalidArgument, routine, ": tiles of ", attributes.tile,
-                 " columns are not what blocks of ", block, " are cut into");
+    return Error(Code::kInvalidArgument, routine, ": tile = ", attributes.tile,
+                 " is not a tile width of blocks of ", block, " rows");
   }
   const bool overflows =
       Tiles(m, block, static_cast<int>(attributes.ranks), attributes.tile).has_overflow();

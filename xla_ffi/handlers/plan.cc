@@ -40,24 +40,26 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   JAXMG_RETURN_IF_ERROR(FindBackend(name, routine->backends, query.backend, &backend));
   const std::string platform = query.platform.empty() ? kPlatform : query.platform;
   if (platform != "cpu" && platform != "gpu") {
-    return Error(Code::kInvalidArgument, name, ": no platform '", platform, "'");
+    return Error(Code::kInvalidArgument, name, ": unknown platform '", platform, "'");
   }
   const Tuning tuning = platform == "gpu" ? CudaTuning() : HostTuning();
   // The upper limit also keeps products of these sizes within 64 bits.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   for (int64_t size : {query.m, query.n, query.block, int64_t{query.ranks}}) {
     if (size < 1 || size > kMost) {
-      return Error(Code::kInvalidArgument, name, ": m = ", query.m, ", n = ", query.n,
+      return Error(Code::kInvalidArgument, name,
+                   ": sizes must be from 1 to 2^31 - 1; got m = ", query.m, ", n = ", query.n,
                    ", block = ", query.block, ", ranks = ", query.ranks);
     }
   }
   if (query.block * query.ranks < query.m || query.tile < 0 || query.nrhs < 0 ||
       query.nrhs > kMost) {
-    return Error(Code::kInvalidArgument, name, ": ", query.ranks, " blocks of ", query.block,
-                 " rows, tile = ", query.tile, ", nrhs = ", query.nrhs, " for m = ", query.m);
+    return Error(Code::kInvalidArgument, name, ": invalid sizes: ", query.ranks, " blocks of ",
+                 query.block, " rows, tile = ", query.tile, ", nrhs = ", query.nrhs,
+                 " for m = ", query.m);
   }
   if (query.products < 0 || query.products > static_cast<int64_t>(Precision::kChosen)) {
-    return Error(Code::kInvalidArgument, name, ": products = ", query.products);
+    return Error(Code::kInvalidArgument, name, ": there is no precision ", query.products);
   }
   JAXMG_RETURN_IF_ERROR(routine->plan(query, tuning, answer));
   if (query.backend != kNative) answer->bytes.clear();

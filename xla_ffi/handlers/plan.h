@@ -117,7 +117,7 @@ Status AnswerWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answ
   } else if (query.dtype == "complex128") {
     AnswerFor<Needs, std::complex<double>>(query, tuning, answer);
   } else {
-    return Error(Code::kInvalidArgument, query.routine, ": no dtype '", query.dtype, "'");
+    return Error(Code::kInvalidArgument, query.routine, ": unsupported dtype '", query.dtype, "'");
   }
   return Status::Ok();
 }

@@ -319,8 +319,8 @@ def test_precision_that_is_not_there():
         ({"triangle": 3}, "there is no triangle 3"),
         ({"m": 5}, r"a block of 4 x 4 on each of 1 ranks does not hold a matrix of 5 x 4"),
         ({"k": 3}, r"a block of 4 x 4 on each of 1 ranks does not hold a matrix of 4 x 3"),
-        ({"operation": 3, "m": 3}, "the result of X alone is 3 x 3, not 3 x 4"),
-        ({"operation": 4, "k": 3}, "the result of X alone is 4 x 3, not 4 x 4"),
+        ({"operation": 3, "m": 3}, "the result must be 3 x 3, not 3 x 4"),
+        ({"operation": 4, "k": 3}, "the result must be 4 x 3, not 4 x 4"),
     ],
 )
 def test_products_of_other_shapes(attributes, message):
@@ -375,7 +375,7 @@ def test_equal_calls_of_one_program_do_not_meet():
 
 @pytest.mark.parametrize(
     "tile, rows, message",
-    [(2, 1, r"the overflow tile must be \(0, 4\)"), (3, 0, "tiles of 3 columns are not what")],
+    [(2, 1, r"the overflow tile must be \(0, 4\)"), (3, 0, "tile = 3 is not a tile width")],
 )
 def test_a_factor_that_does_not_fit_itself_is_refused(tile, rows, message):
     """A factor is refused if its overflow tile or its width doesn't fit the layout."""

@@ -81,7 +81,7 @@ def test_rank_that_fails_before_it_meets_the_others():
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "RESOURCE_EXHAUSTED" in result.stdout
-    assert "potrs: no thread for rank" in result.stdout
+    assert "potrs: can't start a thread for rank" in result.stdout
 
 
 @pytest.mark.slow

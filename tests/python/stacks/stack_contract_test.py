@@ -118,7 +118,7 @@ _ODD = (3, 5)
         ),
         ("jaxmg_stacked_unit", [(5,)], [(5,)], "a must be"),
         ("jaxmg_stacked_unit", None, [(3, 5, 3)], "of its shape and dtype"),
-        ("jaxmg_stacked_split", None, [(1, 2, 4), (3, 2, 4)], "x has 320 bytes, and its parts"),
+        ("jaxmg_stacked_split", None, [(1, 2, 4), (3, 2, 4)], "x has 320 bytes, but its parts"),
         (
             "jaxmg_stacked_split",
             None,

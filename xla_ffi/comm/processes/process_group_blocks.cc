@@ -24,7 +24,7 @@ Status BlockOf(const FrameHeader& header, Bytes2D* block, size_t* bytes) {
   const auto height = static_cast<size_t>(header.value);
   const auto columns = static_cast<size_t>(header.aux);
   if (header.value < 0 || header.aux < 0 || __builtin_mul_overflow(height, columns, bytes)) {
-    return Status::Fixed(Code::kInternal, "a process sent a block that can't be as large");
+    return Status::Fixed(Code::kInternal, "a process sent a block of an impossible size");
   }
   *block = {nullptr, height, height, columns};
   return Status::Ok();
@@ -102,8 +102,9 @@ Status ProcessGroup::NewNcclLinks(const std::vector<int>& apart, const Connectio
     std::unique_ptr<Link>& link = (*links)[process];
     if (!pair.failure.ok()) {
       if (hub.transport() == Transport::kNccl) {
-        return Error(pair.failure.code(), routine_, ": JAXMG_TRANSPORT asks for NCCL, and ",
-                     hub.Describe(process), " can't be reached by it: ", pair.failure.text());
+        return Error(pair.failure.code(), routine_,
+                     ": JAXMG_TRANSPORT requests NCCL, but it can't reach ", hub.Describe(process),
+                     ": ", pair.failure.text());
       }
       link = std::make_unique<StagedLink>(connections.at(process), id_, size());
       continue;
@@ -275,7 +276,7 @@ Status ProcessGroup::AddReceived(const FrameHeader& header, Payload payload) {
                        : link == nullptr ? nullptr
                                          : link->EventOf(header);
     if (event == nullptr) {
-      return Status::Fixed(Code::kInternal, "a block was taken after nothing known");
+      return Status::Fixed(Code::kInternal, "a process took a block and named an unknown event");
     }
     here.taken.push_back(event);
     monitor_.Notify();
@@ -289,14 +290,17 @@ Status ProcessGroup::AddReceived(const FrameHeader& header, Payload payload) {
   JAXMG_RETURN_IF_ERROR(BlockOf(header, &message.block, &bytes));
   if (received.type == FrameType::kData) {
     if (payload.size != bytes) {
-      return Status::Fixed(Code::kInternal, "a process sent another block than it says");
+      return Status::Fixed(Code::kInternal,
+                           "a process sent a block of another size than announced");
     }
     message.block.data = payload.data.get();
     received.payload = std::move(payload);
   } else {
     const bool placed = received.type == FrameType::kLocation;
     const size_t size = placed ? sizeof(received.location) : sizeof(received.number);
-    if (payload.size != size) return Status::Fixed(Code::kInternal, "a block lies nowhere");
+    if (payload.size != size) {
+      return Status::Fixed(Code::kInternal, "a process sent a block without a valid location");
+    }
     std::memcpy(placed ? static_cast<void*>(&received.location) : &received.number,
                 payload.data.get(), size);
   }

@@ -194,7 +194,9 @@ Status CudaBlas<T>::DoGemmOfParts(Stream stream, int64_t m, int64_t n, int64_t d
       return MultiplyParts(stream, rows, n, depth, scaled, a, lda, b, ldb, scales, beta, target,
                            c_rows);
     }
-    if (scales.left != nullptr) return Error(Code::kInternal, "this GPU scales no products");
+    if (scales.left != nullptr) {
+      return Error(Code::kInternal, "this GPU has no products of scaled factors");
+    }
     return MultiplyPartsInPieces(stream, rows, n, depth, scaled, a, lda, b, ldb, beta, target,
                                  c_rows);
   }
@@ -321,7 +323,9 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
                                const T* b, int64_t ldb, T* x, int64_t ldx) {
   if (m == 0 || n == 0) return Status::Ok();
   if (m > 1) {
-    if (n > kSolveColumns) return Error(Code::kInternal, "SolveRight: ", n, " columns");
+    if (n > kSolveColumns) {
+      return Error(Code::kInternal, "SolveRight: n = ", n, "; at most ", kSolveColumns);
+    }
     const int backward = op == Op::kNone;
     const bool teams = sizeof(T) == 16 && m <= kMostTeams;
     const int rows = teams ? kTeamRows / 2 : kSolveRows;

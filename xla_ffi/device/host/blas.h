@@ -200,7 +200,7 @@ class HostBlas : public Blas<T> {
                        int64_t lda, const Part* b, int64_t ldb, const ProductScales<R>& scales,
                        R beta, T* c, int64_t ldc) override {
     if constexpr (!std::is_same_v<R, float>) {
-      return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+      return Status::Fixed(Code::kInternal, "this device or dtype has no products of parts");
     } else {
       if (m == 0 || n == 0) return Status::Ok();
       const int64_t rows = m * parts_.rows;

@@ -30,7 +30,7 @@ size_t AvailableBytes() {
 
 Status NoMemory(size_t bytes, const char* why) {
   return Error(Code::kResourceExhausted, "out of memory: ", bytes,
-               " bytes that processes share: ", why);
+               " bytes of shared memory: ", why);
 }
 
 class HostMemory : public MemorySource {
@@ -57,7 +57,7 @@ Status MakeHostSegment(size_t bytes, void** data, int* file) {
   if (bytes > AvailableBytes()) return NoMemory(bytes, "the system has less");
   const int made = memfd_create("jaxmg", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (made < 0) {
-    return Error(Code::kUnavailable, "no shared memory: ", std::strerror(errno));
+    return Error(Code::kUnavailable, "can't create shared memory: ", std::strerror(errno));
   }
   int failed = posix_fallocate(made, 0, static_cast<off_t>(bytes));
   if (failed == 0 && fcntl(made, F_ADD_SEALS, kSeals) != 0) failed = errno;
@@ -76,16 +76,16 @@ Status MakeHostSegment(size_t bytes, void** data, int* file) {
 Status MapHostSegment(int file, size_t bytes, void** data) {
   struct stat about = {};
   if (fstat(file, &about) != 0 || static_cast<size_t>(about.st_size) < bytes) {
-    return Error(Code::kInternal, "a segment of another process is no memory of ", bytes, " bytes");
+    return Error(Code::kInternal, "a segment of another process has fewer than ", bytes, " bytes");
   }
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) {
-    return Error(Code::kInternal, "a segment of another process may change its size");
+    return Error(Code::kInternal, "the size of another process's segment is not sealed");
   }
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED) {
-    return Error(Code::kResourceExhausted, "no room for ", bytes,
-                 " bytes that processes share: ", std::strerror(errno));
+    return Error(Code::kResourceExhausted, "can't map ", bytes,
+                 " bytes of shared memory: ", std::strerror(errno));
   }
   *data = mapped;
   return Status::Ok();

@@ -96,7 +96,7 @@ class StackKernels {
   // may be null. The results are NaN for a matrix that isn't finite. Only host devices have it.
   virtual Status Decompose(Stream, int64_t /*count*/, int64_t /*m*/, int64_t /*n*/, T* /*a*/,
                            T* /*u*/, Real<T>* /*s*/, T* /*vh*/) {
-    return Error(Code::kInternal, "the device has no singular value decomposition of stacks");
+    return Error(Code::kInternal, "this device has no singular value decomposition of stacks");
   }
 
   // Overwrites each of `count` matrices X, m x n, with (a + b X X^H + c (X X^H)^2) X for each
@@ -108,7 +108,7 @@ class StackKernels {
   // have it.
   virtual Status MapSingularValues(Stream, PartFormat, int64_t, int64_t, int64_t, Polynomials,
                                    Part*) {
-    return Error(Code::kInternal, "numbers of 16 bits are for the kernels of float32");
+    return Error(Code::kInternal, "only the kernels of float32 take 16-bit numbers");
   }
 
   // Overwrites the lower triangle of each of `count` Hermitian matrices, n x n, with L of A = L
@@ -120,7 +120,7 @@ class StackKernels {
   // times its largest element. Only host devices have it.
   virtual Status FactorHermitian(Stream, bool /*upper*/, int64_t /*count*/, int64_t /*n*/,
                                  T* /*a*/) {
-    return Status::Fixed(Code::kUnavailable, "this device factors no Hermitian parts");
+    return Status::Fixed(Code::kUnavailable, "this device has no factorization of Hermitian parts");
   }
 
   // Overwrites each of `count` lower triangular matrices, n x n, or upper ones if `upper`, with its

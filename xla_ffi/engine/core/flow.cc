@@ -108,7 +108,7 @@ void StepBase::Access(Kind kind, Data* data, int64_t count) noexcept {
     for (Stream reader : kStreams) flow_.Await(stream_, reader, d->read_[Flow::Index(reader)]);
   }
   if (count_ == kMost) {
-    flow_.Do([] { return Status::Fixed(Code::kInternal, "a step of too many accesses"); });
+    flow_.Do([] { return Status::Fixed(Code::kInternal, "a step has too many accesses"); });
     return;
   }
   accesses_[count_++] = {kind, data, count};

@@ -48,9 +48,10 @@ Status CheckGesvd(const Sizes& sizes, const Ranks& ranks) {
     return Status::Ok();
   }
   return Error(Code::kInvalidArgument, kName,
-               ": needs a square matrix without padding, and rows of a rank that tiles of ", width,
-               " divide; got ", sizes.m, " x ", sizes.n, ", ", sizes.block, " rows on each of ",
-               ranks.size, " ranks");
+               ": needs a square matrix without padding, and a tile width that divides the rows of "
+               "a rank; got ",
+               sizes.m, " x ", sizes.n, ", tile width ", width, ", and ", sizes.block,
+               " rows on each of ", ranks.size, " ranks");
 }
 
 template <typename T>

@@ -123,7 +123,8 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
   const auto shape = b.dimensions(), block = tiles.dimensions();
   if (shape.size() != 2 || block.size() != 2 || shape[0] != block[0] || shape[1] != block[1] ||
       b.element_type() != tiles.element_type()) {
-    return Refuse(Error(Code::kInvalidArgument, kName, ": b must be a block such as the tiles'"));
+    return Refuse(
+        Error(Code::kInvalidArgument, kName, ": b must have the shape and dtype of the tiles"));
   }
   return OnFactor(
       kName, platform, coordinates, attributes, tiles, overflow,

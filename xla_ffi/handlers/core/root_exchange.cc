@@ -25,8 +25,9 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
                         RootExchangeAttributes attributes) {
   const int64_t ranks = attributes.ranks;
   if (ranks < 1 || sources.size() == 0 || sources.size() != targets.size()) {
-    return Refuse(Error(Code::kInvalidArgument, kName, ": ", sources.size(), " operands and ",
-                        targets.size(), " results of ", ranks, " ranks"));
+    return Refuse(Error(Code::kInvalidArgument, kName,
+                        ": needs as many results as operands, at least one; got ", sources.size(),
+                        " operands and ", targets.size(), " results on ", ranks, " ranks"));
   }
   RootExchange exchange = {attributes.gathers, {}};
   std::optional<ffi::AnyBuffer> first;
@@ -34,7 +35,8 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
     const auto source = sources.get<ffi::AnyBuffer>(i);
     auto target = targets.get<ffi::AnyBuffer>(i);
     if (!source.has_value() || !target.has_value()) {
-      return Refuse(Error(Code::kInvalidArgument, kName, ": array ", i, " is no array"));
+      return Refuse(
+          Error(Code::kInvalidArgument, kName, ": operand or result ", i, " is not an array"));
     }
     const auto from = static_cast<int64_t>(source->size_bytes());
     const auto to = static_cast<int64_t>((**target).size_bytes());
@@ -42,7 +44,7 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
     if (source->element_type() != (**target).element_type() ||
         (part != whole && (part > whole || part * ranks < whole))) {
       return Refuse(Error(Code::kInvalidArgument, kName, ": array ", i, ": ", ranks, " parts of ",
-                          part, " bytes are no array of ", whole));
+                          part, " bytes don't make an array of ", whole, " bytes"));
     }
     exchange.pieces.push_back({DataOf<void>(*source), DataOf<void>(**target), part, whole});
     if (i == 0) first = *source;

@@ -234,7 +234,7 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) 
   if (started.ok()) return;
   const CallSite& site = pending.site;
   const Status status = Guarded([&] {
-    return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
+    return Error(Code::kResourceExhausted, site.routine, ": can't start a thread for rank ",
                  site.coordinates[0], ": ", started.text());
   });
   Complete(api, future, EndWithoutThread(pending, status));

@@ -135,7 +135,7 @@ struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
     args.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE;
     if (XLA_FFI_Error* error = api->XLA_FFI_Future_Create(&args)) {
       (void)jaxmg::EndWithoutThread(
-          pending, jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could make no future"));
+          pending, jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could not create a future"));
       return error;
     }
     jaxmg::Start(api, args.future, std::move(pending));

@@ -72,7 +72,7 @@ Status CheckProduct(ffi::AnyBuffer x, ffi::AnyBuffer y, ffi::AnyBuffer c,
   const bool alone = p.operation == ProductKind::kGram || p.operation == ProductKind::kAdjointOf;
   const int64_t columns = p.operation == ProductKind::kGram ? p.m : p.k;
   if (alone && columns != p.n) {
-    return Error(Code::kInvalidArgument, kName, ": the result of X alone is ", p.m, " x ", columns,
+    return Error(Code::kInvalidArgument, kName, ": the result must be ", p.m, " x ", columns,
                  ", not ", p.m, " x ", p.n);
   }
   const std::pair<ffi::AnyBuffer, MatrixShape> all[] = {

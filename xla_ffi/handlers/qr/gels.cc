@@ -40,7 +40,7 @@ PlatformResult Gels(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
   const auto shape = b.dimensions();
   if (m > n || shape.size() != 2 || shape[0] != n || b.element_type() != a.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": m = ", m, " must be at most n = ", n,
-                        ", and b (n, nrhs), of a's dtype"));
+                        ", and b must be (n, nrhs), of a's dtype"));
   }
   const auto size = diagonal->dimensions();
   if (size.size() != 1 || size[0] != m || diagonal->element_type() != a.element_type()) {

@@ -43,8 +43,9 @@ PlatformResult TallQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
   const int64_t further = below.dimensions().size() == 2 ? below.dimensions()[0] : 0;
   if (!Is(b, a, attributes.with_b ? block : 0, nrhs) || !Is(below, a, further, n)) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (", block,
-                        ", nrhs), or (0, 0) without right-hand sides, and below (rows, ", n,
-                        "), of a's dtype"));
+                        ", nrhs), or (0, 0) without right-hand sides, and operand 'below' must be "
+                        "(rows, ",
+                        n, "); both of a's dtype"));
   }
   const bool fit = Is(*q, a, attributes.with_q ? block : 0, n) && Is(*r, a, n, n) &&
                    Is(*c, a, n, nrhs) && power->element_count() == 1 &&
@@ -52,7 +53,7 @@ PlatformResult TallQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
   if (!fit) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": the results must be Q (", block,
                         ", n), R (n, n), Q^H b (n, ", nrhs, "), of n = ", n,
-                        " and of a's dtype, (1,) and (", nrhs, ",)"));
+                        " and of a's dtype, and exponents (1,) and (", nrhs, ",)"));
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);

@@ -23,7 +23,7 @@ CallOutcome Split(Platform platform, ffi::AnyBuffer whole, ffi::RemainingRets re
   }
   if (bytes != whole.size_bytes()) {
     return {Error(Code::kInvalidArgument, kName, ": x has ", whole.size_bytes(),
-                  " bytes, and its parts have ", bytes)};
+                  " bytes, but its parts have ", bytes)};
   }
   if (parts.size() == 1 && parts[0].data == whole.untyped_data()) return {Status::Ok()};
   return LaunchAlone(platform, [&](Device& device) {

@@ -45,7 +45,8 @@ template <typename T>
 Status ByLibrary(const RankContext& context, const Operand<T>& operand, bool vectors,
                  const SingularVectors<T>& wanted) {
   if (wanted.subset.count() < operand.n) {
-    return Error(Code::kInvalidArgument, kName, ": a library computes all singular values");
+    return Error(Code::kInvalidArgument, kName,
+                 ": NVIDIA's library can't compute a subset of the singular values");
   }
   return mp::Gesvd<T>(context, operand, vectors, wanted.vh, wanted.s);
 }

@@ -28,7 +28,9 @@ constexpr char kName[] = "polar";
 #ifdef JAXMG_CUDA
 template <typename T>
 Status ByLibrary(const RankContext& context, const Operand<T>& operand, bool, T* h) {
-  if (h != nullptr) return Error(Code::kInvalidArgument, kName, ": a library has U alone");
+  if (h != nullptr) {
+    return Error(Code::kInvalidArgument, kName, ": NVIDIA's library computes U only, not H");
+  }
   return mp::Polar<T>(context, operand);
 }
 #endif

@@ -42,7 +42,7 @@ Status CheckNccl() {
   return Error(Code::kUnavailable,
                "backend 'cusolvermp' needs NCCL 2.29 or newer, and the process has ",
                version / 10000, ".", version / 100 % 100, ".", version % 100,
-               "; a newer nvidia-nccl package serves JAX as well");
+               "; JAX works with a newer nvidia-nccl package, too");
 }
 
 // A communicator that is created on its own thread. If another rank never joins, that thread is
@@ -250,7 +250,7 @@ Status Session::Make(const RankContext& context, const Grid& grid, Made* made) {
     JAXMG_CHECK_CUDA(library.cusolverMpGetVersion(made->handle, &version), "cuSOLVERMp");
     if (version < kOldest) {
       return Error(Code::kUnavailable, "cuSOLVERMp ", version / 10000, ".", version / 100 % 100,
-                   ".", version % 100, " is older than 0.9.1, and gives wrong eigenvectors");
+                   ".", version % 100, " is older than 0.9.1 and computes wrong eigenvectors");
     }
     JAXMG_CHECK_CUDA(
         library.cusolverMpCreateDeviceGrid(made->handle, &made->grid, made->comm, grid.rows,
@@ -274,7 +274,7 @@ Status Session::Start(const RankContext& context, const Grid& grid,
   std::set<int64_t> processes;
   for (int64_t member : members) processes.insert(member >> kOrdinalBits);
   if (processes.size() != members.size()) {
-    return Error(Code::kInvalidArgument, "cuSOLVERMp wants a process for each GPU");
+    return Error(Code::kInvalidArgument, "cuSOLVERMp needs one process for each GPU");
   }
   // The first rank chooses an idle session; all ranks have the same ones.
   std::unique_ptr<Made> found;

@@ -97,9 +97,8 @@ Status ParseAddress(const std::string& text, ProcessAddress* address) {
     return Error(Code::kInvalidArgument, "not the address of a process: '", text, "'");
   }
   if (line != std::string(kMagic) + "=" + std::to_string(kFrameFormat)) {
-    return Error(Code::kInvalidArgument,
-                 "the address of a process is of another version of jaxmg ('", line,
-                 "', here it is ", kFrameFormat,
+    return Error(Code::kInvalidArgument, "a process has an address of another version of jaxmg ('",
+                 line, "', this process has version ", kFrameFormat,
                  "): install the same version of jaxmg and its plugin for all processes");
   }
   *address = {};
@@ -117,7 +116,8 @@ Status ParseAddress(const std::string& text, ProcessAddress* address) {
     if (key == "tcp") address->tcp.push_back(value);
   }
   if (address->unix_name.empty() && address->tcp.empty()) {
-    return Error(Code::kInvalidArgument, "the address of a process names no socket: '", text, "'");
+    return Error(Code::kInvalidArgument, "the address of a process contains no socket: '", text,
+                 "'");
   }
   return Status::Ok();
 }

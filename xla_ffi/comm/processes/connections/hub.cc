@@ -44,8 +44,8 @@ Status Hub::Listen(const std::string& version, FrameSink* rendezvous, std::strin
   }
   if (self_.pid != getpid()) {  // the hub's thread exists only in the parent
     return Error(Code::kUnavailable,
-                 "this process was forked from one that others are connected with, and can't be "
-                 "reached itself: start it by spawn or forkserver");
+                 "this process was forked from a process that others are connected to, so they "
+                 "can't reach it; start it with the method spawn or forkserver");
   }
   *address = self_.Text();
   return Status::Ok();
@@ -53,7 +53,7 @@ Status Hub::Listen(const std::string& version, FrameSink* rendezvous, std::strin
 
 Status Hub::ListenOverTcp(TcpScope scope, std::string* lines) {
   auto lock = monitor_.Lock();
-  if (!started_) return Error(Code::kInternal, "this process listens over TCP before it listens");
+  if (!started_) return Error(Code::kInternal, "ListenOverTcp was called before Listen");
   const auto known = tcp_lines_.find(scope);
   if (known != tcp_lines_.end()) {
     *lines = known->second;
@@ -74,11 +74,14 @@ Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const s
     JAXMG_RETURN_IF_ERROR(ParseAddress(text, &parsed[process]));
   }
   auto lock = monitor_.Lock();
-  if (!started_) return Error(Code::kInternal, "processes are connected before this one listens");
-  if (me < 0 || key.empty()) return Error(Code::kInvalidArgument, "process ", me, " of no job");
+  if (!started_) return Error(Code::kInternal, "Connect was called before Listen");
+  if (me < 0 || key.empty()) {
+    return Error(Code::kInvalidArgument, "process index ", me,
+                 " must be at least 0, with a key of the job");
+  }
   if (me_ >= 0 && (me != me_ || key != key_)) {
     return Error(Code::kInvalidArgument, "this is process ", me_,
-                 " of a job already, and can't be process ", me, " of another");
+                 " of a job already, so it can't be process ", me, " of another");
   }
   me_ = me;
   key_ = key;
@@ -87,7 +90,7 @@ Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const s
     if (!peer.address.unix_name.empty()) {
       if (peer.address.Identity() != address.Identity()) {
         return Error(Code::kInvalidArgument, DescribeLocked(process),
-                     " can't have another address, of a process started anew: ", address.host,
+                     " can't change its address; got that of a restarted process: ", address.host,
                      ", pid ", address.pid);
       }
       peer.address.tcp = std::move(address.tcp);

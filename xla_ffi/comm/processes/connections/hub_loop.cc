@@ -31,7 +31,8 @@ Status Hub::Start() {
   poller_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   waker_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (poller_.get() < 0 || waker_.get() < 0) {
-    return Error(Code::kUnavailable, "no files for the hub: ", std::strerror(errno));
+    return Error(Code::kUnavailable,
+                 "can't create the hub's file descriptors: ", std::strerror(errno));
   }
   Fd listener;
   JAXMG_RETURN_IF_ERROR(ListenUnix(&listener, &self_.unix_name));
@@ -48,7 +49,7 @@ Status Hub::Watch(int fd, uint32_t events) {
   event.events = events;
   event.data.fd = fd;
   if (epoll_ctl(poller_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return Status::Ok();
-  return Error(Code::kUnavailable, "no watch on a socket: ", std::strerror(errno));
+  return Error(Code::kUnavailable, "can't watch a socket: ", std::strerror(errno));
 }
 
 void Hub::Wake() noexcept {

@@ -30,7 +30,7 @@ Status SystemError(const std::string& what) {
 
 Status NewSocket(int family, Fd* fd) {
   *fd = Fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return fd->get() >= 0 ? Status::Ok() : SystemError("no socket");
+  return fd->get() >= 0 ? Status::Ok() : SystemError("can't create a socket");
 }
 
 void Tune(const Fd& fd, int family) {
@@ -98,7 +98,7 @@ Status Bind(TcpScope scope, int family, Fd* listener, int* port) {
   if (six) setsockopt(listener->get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   if (bind(listener->get(), address, size) != 0 || listen(listener->get(), SOMAXCONN) != 0 ||
       getsockname(listener->get(), address, &size) != 0) {
-    return SystemError("no TCP port to listen at");
+    return SystemError("can't listen on a TCP port");
   }
   *port = ntohs(six ? any6.sin6_port : any4.sin_port);
   return Status::Ok();
@@ -114,7 +114,7 @@ Status RandomBytes(size_t size, std::string* bytes) {
   bytes->assign(size, '\0');
   for (size_t done = 0; done < size;) {
     const ssize_t count = getrandom(bytes->data() + done, size - done, 0);
-    if (count < 0 && errno != EINTR) return SystemError("no random numbers");
+    if (count < 0 && errno != EINTR) return SystemError("can't get random numbers");
     if (count > 0) done += static_cast<size_t>(count);
   }
   return Status::Ok();
@@ -131,7 +131,7 @@ Status ListenUnix(Fd* listener, std::string* name) {
   const socklen_t size = UnixAddress(*name, &address);
   if (bind(listener->get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       listen(listener->get(), SOMAXCONN) != 0) {
-    return SystemError("no Unix socket to listen at");
+    return SystemError("can't listen on a Unix socket");
   }
   return Status::Ok();
 }
@@ -187,7 +187,7 @@ Status ConnectUnix(const std::string& name, Fd* connected) {
   }
   // Checks the user of the listener, because another user may own the name by now.
   if (IsSameUser(*connected)) return Status::Ok();
-  return Error(Code::kUnavailable, "the Unix socket @", name, " is another user's");
+  return Error(Code::kUnavailable, "the Unix socket @", name, " belongs to another user");
 }
 
 Status ConnectTcp(const std::string& address, Fd* connected) {

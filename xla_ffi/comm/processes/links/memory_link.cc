@@ -59,7 +59,7 @@ Status MemoryLink::Resolve(const BlockLocation& location, InProcessGroup::Messag
   JAXMG_RETURN_IF_ERROR(peer_->Map(location, &message->block));
   message->ready = peer_->PeerEvent(location.ready);
   if (message->ready != nullptr) return Status::Ok();
-  return Status::Fixed(Code::kInternal, "a block is ready after a word that does not exist");
+  return Status::Fixed(Code::kInternal, "a block refers to a signal word that does not exist");
 }
 
 std::shared_ptr<Event> MemoryLink::EventOf(const FrameHeader& header) const {

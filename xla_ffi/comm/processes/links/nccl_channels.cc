@@ -32,7 +32,7 @@ OutFrame ChannelFrame(FrameType type, const NcclChannel& channel, int64_t number
 }
 
 Status LostError() {
-  return Status::Fixed(Code::kUnavailable, "the process from which a block was to come is lost");
+  return Status::Fixed(Code::kUnavailable, "the process that should send a block is lost");
 }
 
 template <typename Call>
@@ -69,9 +69,9 @@ Status NcclChannels::SendOfferOnce(NcclPeer& peer) {
   std::string name;
   Status opened;
   if (transport == Transport::kUnix || transport == Transport::kTcp) {
-    opened = Status::Fixed(Code::kUnavailable, "JAXMG_TRANSPORT asks for sockets");
+    opened = Status::Fixed(Code::kUnavailable, "JAXMG_TRANSPORT requests sockets");
   } else if (source == nullptr) {
-    opened = Status::Fixed(Code::kUnavailable, "its devices have none");
+    opened = Status::Fixed(Code::kUnavailable, "its devices can't use NCCL");
   } else {
     opened = Guarded([&] { return source->Open(&name); });
   }
@@ -117,7 +117,7 @@ Status NcclChannels::Negotiate(int process, const std::shared_ptr<Connection>& c
   if (lost) return Hub::Instance().LossOf(process);
   if (known) return Status::Ok();
   return Error(Code::kDeadlineExceeded, Hub::Instance().Describe(process),
-               " has not said in time by what blocks can pass");
+               " did not report in time how it can exchange blocks");
 }
 
 NcclChannel* NcclChannels::ChannelOf(NcclPeer& peer, bool outgoing, int here, int there) {
@@ -215,10 +215,9 @@ Status NcclChannels::Await(int process, NcclPeer& peer, const std::vector<int>& 
   if (lost) return Hub::Instance().LossOf(process);
   if (all) return Status::Ok();
   return Error(
-      Code::kDeadlineExceeded, "no ", peer.my_name_, " in time between this process and ",
-      Hub::Instance().Describe(process),
-      "; JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds, and JAXMG_TRANSPORT=tcp takes "
-      "another way");
+      Code::kDeadlineExceeded, "no connection by ", peer.my_name_,
+      " in time between this process and ", Hub::Instance().Describe(process),
+      "; JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds, and JAXMG_TRANSPORT=tcp avoids NCCL");
 }
 
 // --- Blocks -------------------------------------------------------------------------------------

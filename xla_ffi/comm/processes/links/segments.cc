@@ -86,7 +86,9 @@ Status Segments::Allocate(int ordinal, size_t bytes, void** data) {
   // Unused segments are too small for this allocation, and occupy memory that it needs.
   DropUnused(ordinal);
   MemorySource* source = source_;
-  if (source == nullptr) return Error(Code::kInternal, "processes share no memory");
+  if (source == nullptr) {
+    return Error(Code::kInternal, "the processes share no memory, so none can be allocated");
+  }
   size_t room = std::max(bytes, kLeastBytes);
   void* begin = nullptr;
   int file = -1;
@@ -183,7 +185,7 @@ Status MemoryPeer::Locate(const Bytes2D& block, BlockLocation* location) {
     announced_.push_back(segment.number);
     return Status::Ok();
   }
-  return Error(Code::kInternal, "a block for another process lies in no memory that it shares");
+  return Error(Code::kInternal, "a block for another process is not in memory that it shares");
 }
 
 // --- Other processes ----------------------------------------------------------------------------
@@ -242,7 +244,7 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
   }
   if (file.get() < 0) {
     return Error(Code::kUnavailable, Hub::Instance().Describe(process),
-                 " has shared no memory with this process in time");
+                 " did not share memory with this process in time");
   }
   void* words = nullptr;
   JAXMG_RETURN_IF_ERROR(MapHostSegment(file.get(), kWordBytes, &words));
@@ -269,7 +271,7 @@ Status MemoryPeer::AcquireWords(uint32_t count, uint32_t* first) {
     std::fill_n(taken_.begin() + *first, count, 1);
     return Status::Ok();
   }
-  return Error(Code::kResourceExhausted, "too many calls at a time with one other process");
+  return Error(Code::kResourceExhausted, "too many concurrent calls with one other process");
 }
 
 void MemoryPeer::ReleaseWords(uint32_t first, uint32_t count) noexcept {
@@ -316,7 +318,7 @@ Status MemoryPeer::Map(const BlockLocation& location, Bytes2D* block) {
   const auto offset = static_cast<size_t>(location.offset);
   if (location.offset < 0 || location.pitch < 0 || offset > found->bytes ||
       !Fits(*block, static_cast<size_t>(location.pitch), found->bytes - offset)) {
-    return Error(Code::kInternal, "a block lies beyond its segment");
+    return Error(Code::kInternal, "a block is outside of its segment");
   }
   block->data = found->data + offset;
   block->pitch = static_cast<size_t>(location.pitch);

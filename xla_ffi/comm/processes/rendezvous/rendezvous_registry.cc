@@ -142,7 +142,7 @@ Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
   if (!own->over()) {
     return Error(Code::kDeadlineExceeded, call.call_site->routine, ": after ", limit.count(), " s ",
                  group->DescribeRanks(lead), " of ", hub.Describe(lead),
-                 " did not say that all had come to the call");
+                 " did not confirm that all ranks had come to the call");
   }
   return own->failure;
 }

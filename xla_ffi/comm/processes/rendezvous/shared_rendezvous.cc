@@ -27,17 +27,17 @@ std::vector<int> RanksHere(const SharedCall& call, int me) {
 Status CheckRank(const SharedCall& call, int me) {
   const SharedCallSite& site = *call.call_site;
   if (me < 0) {
-    return Error(Code::kUnavailable, site.routine,
-                 ": the call has ranks in other processes, and this process was never connected "
-                 "with them");
+    return Error(
+        Code::kUnavailable, site.routine,
+        ": the call has ranks in other processes, but this process was never connected to them");
   }
   if (call.group < 0 || call.group >= site.groups() || call.rank < 0 || call.rank >= site.ranks) {
-    return Error(Code::kInvalidArgument, site.routine, ": rank ", call.rank, " of group ",
-                 call.group, " of ", site.groups(), " groups of ", site.ranks, " ranks");
+    return Error(Code::kInvalidArgument, site.routine, ": invalid rank ", call.rank, " of group ",
+                 call.group, "; there are ", site.groups(), " groups of ", site.ranks, " ranks");
   }
   if (site.process_of(call.group, call.rank) != me) {
     return Error(Code::kInvalidArgument, site.routine, ": rank ", call.rank, " belongs to process ",
-                 site.process_of(call.group, call.rank), ", and came in process ", me);
+                 site.process_of(call.group, call.rank), ", but came in process ", me);
   }
   return Status::Ok();
 }

@@ -39,17 +39,17 @@ class CudaMemory : public MemorySource {
     CUmemGenericAllocationHandle handle = {};
     const CUresult made = driver.cuMemCreate(&handle, *bytes, &kind, 0);
     if (made != CUDA_SUCCESS) {
-      return Error(CodeOf(made), "no ", *bytes, " bytes of GPU ", ordinal,
-                   " for what passes between processes: ", Describe(made),
-                   ". They are beside JAX's own; an XLA_PYTHON_CLIENT_MEM_FRACTION below the "
-                   "present one leaves more");
+      return Error(CodeOf(made), "can't allocate ", *bytes, " bytes on GPU ", ordinal,
+                   " for messages between processes: ", Describe(made),
+                   ". This memory is outside of JAX's; a lower XLA_PYTHON_CLIENT_MEM_FRACTION "
+                   "leaves more for it");
     }
     const CUresult exported = driver.cuMemExportToShareableHandle(
         file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (exported != CUDA_SUCCESS) {
       driver.cuMemRelease(handle);
       return Error(Code::kUnavailable, "GPU ", ordinal,
-                   " shares no memory between processes: ", Describe(exported));
+                   " can't share memory between processes: ", Describe(exported));
     }
     return Place(handle, *bytes, data);
   }
@@ -127,7 +127,7 @@ class CudaMemory : public MemorySource {
     if (result == CUDA_SUCCESS) return Status::Ok();
     return Error(
         Code::kUnavailable, "GPU ", ordinal,
-        " does not reach the memory that another process shares with it: ", Describe(result));
+        " can't access the memory that another process shares with it: ", Describe(result));
   }
 
   std::mutex mutex_;

@@ -76,8 +76,8 @@ class NcclChannelEnd : public ChannelEnd {
   static Status Hello(State& state, int ordinal, ChannelSource::End end);
   static void Abort(const std::shared_ptr<State>& state) noexcept;
   static Status Aborted(int ordinal) {
-    return Error(Code::kUnavailable, "NCCL was given up between GPU ", ordinal,
-                 " and that of another process");
+    return Error(Code::kUnavailable, "the NCCL connection of GPU ", ordinal,
+                 " to another process was aborted");
   }
   template <typename Call>
   Status Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call);
@@ -115,7 +115,9 @@ Status TakeStream(int ordinal, cudaStream_t* stream) {
 Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
                             const std::atomic<bool>& given_up) {
   ncclUniqueId unique;
-  if (id.size() != sizeof(unique)) return Error(Code::kInternal, "no name of a communicator");
+  if (id.size() != sizeof(unique)) {
+    return Error(Code::kInternal, "the id of the NCCL communicator has a wrong length");
+  }
   std::memcpy(&unique, id.data(), sizeof(unique));
   std::thread([state = state_, ordinal = ordinal_, end, unique] {
     state->made = Guarded([&] { return Begin(*state, ordinal, end, unique); });
@@ -127,10 +129,9 @@ Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
     if (given_up) return Aborted(ordinal_);
   }
   if (!state_->made.ok()) {
-    return Error(
-        state_->made.code(), state_->made.text(),
-        ". NCCL takes memory of the GPU beside JAX's own; an XLA_PYTHON_CLIENT_MEM_FRACTION "
-        "below the present one leaves more");
+    return Error(state_->made.code(), state_->made.text(),
+                 ". NCCL takes memory of the GPU outside of JAX's; a lower "
+                 "XLA_PYTHON_CLIENT_MEM_FRACTION leaves more for it");
   }
   for (bool passed = false; !passed; std::this_thread::sleep_for(look)) {
     if (given_up) return Aborted(ordinal_);
@@ -212,8 +213,8 @@ class NcclSource : public ChannelSource {
     int code = 0;
     JAXMG_CHECK_CUDA(Get<Nccl>().ncclGetVersion(&code), "NCCL");
     if (code < kOldest) {
-      return Error(Code::kUnavailable, "NCCL ", VersionOf(code), " is older than ",
-                   VersionOf(kOldest));
+      return Error(Code::kUnavailable, "NCCL ", VersionOf(code),
+                   " is too old; the oldest supported version is ", VersionOf(kOldest));
     }
     *name = "NCCL " + VersionOf(code);
     return Status::Ok();

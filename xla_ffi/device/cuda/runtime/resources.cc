@@ -46,8 +46,8 @@ template <typename Result>
 Status MakeHandle(Result result, const char* function) {
   if (IsSuccess(result)) return Status::Ok();
   return Error(Code::kResourceExhausted, function, " failed: ", Describe(result),
-               ". It takes some memory of the GPU outside of JAX's; an "
-               "XLA_PYTHON_CLIENT_MEM_FRACTION below the present one leaves more");
+               ". It takes some memory of the GPU outside of JAX's; a lower "
+               "XLA_PYTHON_CLIENT_MEM_FRACTION leaves more for it");
 }
 
 }  // namespace

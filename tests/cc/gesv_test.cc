@@ -198,11 +198,13 @@ TEST(WidthOfTilesOnSeveralRanks) {
   tuning.lu.half_order = 200;
   for (int ranks : {2, 3}) {
     EXPECT(WidthOfTiles<double>(99, 0, ranks, tuning) == 8);
-    EXPECT(WidthOfTiles<float>(199, 0, ranks, tuning) == 16);
+    EXPECT(WidthOfTiles<double>(199, 0, ranks, tuning) == 16);
+    EXPECT(WidthOfTiles<float>(99, 0, ranks, tuning) == 32);
     EXPECT(WidthOfTiles<double>(200, 0, ranks, tuning) == 32);
     EXPECT(WidthOfTiles<double>(99, 32, ranks, tuning) == 32);
     EXPECT(WidthOfTiles<std::complex<double>>(60, 0, ranks, tuning) == 16);
-    EXPECT(WidthOfTiles<std::complex<float>>(120, 0, ranks, tuning) == 32);
+    EXPECT(WidthOfTiles<std::complex<double>>(120, 0, ranks, tuning) == 32);
+    EXPECT(WidthOfTiles<std::complex<float>>(119, 0, ranks, tuning) == 32);
     for (int64_t n : {61, 99, 131, 200}) Check<double>(n, ranks, 0, 1, 2, On(tuning));
   }
   EXPECT(WidthOfTiles<double>(99, 0, 1, tuning) == 32);

@@ -77,8 +77,9 @@ struct Tuning {
     // The order from which one rank solves in double precision in tiles of twice the usual width;
     // 0: never. Multiplied by 3/5 for complex matrices.
     int64_t wide_order = 0;
-    // The orders below which several ranks solve in tiles of a quarter and of half the usual width,
-    // because they wait for panels; 0: never. Multiplied by 3/5 for complex matrices.
+    // The orders below which several ranks solve in double precision in tiles of a quarter and of
+    // half the usual width, because they wait for panels; 0: never. Multiplied by 3/5 for complex
+    // matrices.
     int64_t quarter_order = 0;
     int64_t half_order = 0;
     // The order up to which one rank inverts factors out of place, whatever the caller's tile

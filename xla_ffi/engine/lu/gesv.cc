@@ -31,8 +31,9 @@ int64_t WholeOrder(const Tuning& tuning) {
 template <typename T>
 int64_t WidthToSolve(const Sizes& sizes, const Ranks& ranks) {
   const Tuning& tuning = ranks.tuning;
+  constexpr bool kDouble = sizeof(Real<T>) == sizeof(double);
   if (ranks.size > 1) {
-    if (GathersToSolve<T>(sizes, ranks)) return 0;
+    if (!kDouble || GathersToSolve<T>(sizes, ranks)) return 0;
     const int64_t width = DefaultTileWidth(sizes.block, ranks.size, tuning);
     if (sizes.n < OrderOf<T>(tuning.lu.quarter_order)) {
       return std::min(width, tuning.usual_tile / 4);
@@ -41,8 +42,7 @@ int64_t WidthToSolve(const Sizes& sizes, const Ranks& ranks) {
     return 0;
   }
   const int64_t wide = OrderOf<T>(tuning.lu.wide_order);
-  const bool widens = wide > 0 && sizes.n >= wide && sizeof(Real<T>) == sizeof(double);
-  return widens ? 2 * tuning.usual_tile : 0;
+  return kDouble && wide > 0 && sizes.n >= wide ? 2 * tuning.usual_tile : 0;
 }
 
 // Returns the tiles of a matrix whose factor is used only once.

@@ -133,7 +133,7 @@ def _version(distribution):
 
 
 def _print_environment():
-    """Prints the environment variables by which libraries and JAX round differently."""
+    """Prints the environment variables that change the rounding of libraries and of JAX."""
     output.section("environment variables that change results")
     names = [name for name in sorted(os.environ) if name.startswith(_CHANGE_RESULTS)]
     for name in names:

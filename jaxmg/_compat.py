@@ -121,7 +121,8 @@ _alone: contextvars.ContextVar[bool] = contextvars.ContextVar("jaxmg_alone", def
 
 @contextlib.contextmanager
 def alone():
-    """A context in which a device of a shard_map computes by itself, as if there were none."""
+    """A context in which a device of a shard_map computes by itself, as if outside of a
+    shard_map."""
     token = _alone.set(True)
     try:
         yield

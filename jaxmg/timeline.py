@@ -1,4 +1,4 @@
-"""``python -m jaxmg.timeline trace.json``: reads the file that ``JAXMG_TRACE`` had written.
+"""``python -m jaxmg.timeline trace.json``: reads a file that a program wrote with ``JAXMG_TRACE``.
 
     JAXMG_TRACE=trace.json python program.py
     python -m jaxmg.timeline trace.json
@@ -73,8 +73,8 @@ def read(path):
 
 
 def _lines(path, text):
-    """Returns the events of an open array, which has one a line. Processes that share a file may
-    both have written its first line, and the last line may be incomplete."""
+    """Returns the events of an open array, which has one event per line. Processes that share a
+    file may both have written its first line, and the last line may be incomplete."""
     lines = [line.strip().rstrip(",") for line in text.splitlines()]
     lines = [line for line in lines if line not in ("", "[", "]")]
     events = []

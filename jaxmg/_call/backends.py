@@ -84,9 +84,9 @@ def plan(
 
     Returns:
         A dict: "tile", the tile width; "overflow_rows", the rows of a factor's overflow array on a
-            rank; "bytes", the list of bytes that each rank needs beyond A; "solver", about how many
-            of the first rank's bytes the device's own solver takes; "gathered", whether one rank
-            does all the work.
+            rank; "bytes", the list of bytes that each rank needs beyond A; "solver", the
+            approximate number of the first rank's bytes that the device's own solver takes;
+            "gathered", whether one rank does all the work.
     """
     m, n = shape
     block = -(-m // layout.ranks)

@@ -338,7 +338,7 @@ def same_on_ranks(routine, b, layout):
 
 
 def separate(routine, a, b):
-    """Raises if ``b`` is ``a`` or lies in its memory, which ``donate=True`` gives away."""
+    """Raises if ``b`` shares the memory of ``a``; called if ``donate=True``."""
     if not all(isinstance(array, jax.Array) for array in (a, b)) or layouts.traced((a, b)):
         return
     # Arrays share whole buffers, so equal sizes are checked first: reading the addresses takes

@@ -228,8 +228,8 @@ def local_empty(routine, arrays, arguments):
 
 
 def with_attributes(routine, arguments, dtype):
-    """Returns the `programs.Call` inside a shard_map, but for ``routine`` and with the attributes
-    from ``arguments``."""
+    """Returns the `programs.Call` of ``arguments`` inside a shard_map, with ``routine`` in place of
+    its own routine and with the attributes for this one."""
     call = arguments.inside
     attributes = resolve_attributes(routine, arguments, dtype, call.backend, call.layout)
     return dataclasses.replace(call, routine=routine, attributes=tuple(attributes.items()))

@@ -89,8 +89,8 @@ def after_meeting(met, array):
 
 
 def meet_first(layout, *arrays):
-    """Makes global arrays depend on `meet` if there are several processes, for collectives that XLA
-    makes of them."""
+    """Makes global arrays depend on `meet` if there are several processes, before XLA's collectives
+    use the arrays."""
     if len(set(layout.processes)) < 2:
         return arrays
     one = arrays[0]

@@ -278,7 +278,7 @@ class Diagonal(Vector):
 
 @dataclasses.dataclass(frozen=True)
 class PanelFactors(Diagonal):
-    """(min(m, n), 64): the T of panels of reflectors, one row for each reflector."""
+    """The T factors of panels of reflectors: (min(m, n), 64), one row for each reflector."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((min(call.shape), 64), a.dtype)

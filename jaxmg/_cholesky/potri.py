@@ -195,7 +195,7 @@ def _symmetrize(a):
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the equivalent composition of cho_factor and its inverse."""
+    """JVP rule: differentiates the equivalent composition of cho_factor and a factor's `inv`."""
 
     def invert(a):
         factor, call = cho_factor.factor_for(a, arguments), arguments.inside

@@ -62,7 +62,7 @@ def factor_and_solve(call, coordinates, a, b):
 
 
 def factor_lower(call, coordinates, a, tile, overflow_rows):
-    """Factors the matrix of which ``a`` is this rank's rows; returns a `Lowered`."""
+    """Factors a matrix, given this rank's rows ``a`` of it; returns a `Lowered`."""
     layout, n = call.layout, a.shape[1]
     how = lower_precision.PRECISIONS[dict(call.attributes)["refine"]]
     first = coordinates.reshape(2)[0] * a.shape[0]

@@ -31,15 +31,16 @@ _BATCH = 16  # a batch has 16^2 matrices of order n / 16, so it is as large as o
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What is measured by one name.
+    """A kind of measurement, selected by its name.
 
     Attributes:
         ours, jax: functions of A and b.
         error: a function of A, b and the result, of at most n eps.
         operations: a function of n, for real matrices.
         plan: the routine of `jaxmg.plan`; None if it has none.
-        matrices: how many matrices like A a call of ``ours`` has, if ``plan`` is None.
-        alone: likewise for ``jax``. Estimates.
+        matrices: estimated number of matrices like A in the memory of a call of ``ours``, if
+            ``plan`` is None.
+        alone: the same number for a call of ``jax``.
         hermitian: whether A is positive definite, and only its upper triangle counts.
         batch: whether A is a batch.
     """
@@ -117,7 +118,7 @@ class _Measurement:
             self.case = None
 
     def expected(self, repeat):
-        """Returns the seconds of all runs, at most."""
+        """Returns an upper bound of the total time of all runs, in seconds."""
         if self.case is None:
             return 0.0
         return self.bound + min(repeat * self.bound, _SECONDS + self.bound)

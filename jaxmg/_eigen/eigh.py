@@ -105,8 +105,7 @@ def _subset(routine, value, a):
 
 
 def _all(caller, a, b, check, *arguments, **options):
-    """Computes all eigenvalues, and eigenvectors, for the public function ``caller``, which errors
-    name."""
+    """Computes all eigenvalues and eigenvectors. Errors name ``caller``, the public function."""
     routine, matrices = (syevd.SYEVD, (a,)) if b is None else (sygvd.SYGVD, (a, b))
     arguments = collect(routine, *arguments, caller=caller, **options)
     return dispatch.call(routine, matrices, arguments, _rule(routine, routine, None), check)

@@ -175,7 +175,8 @@ def eigenvalues_of(a, layout, read):
 
 
 def _scaled(layout, read, *degrees, **options) -> Any:
-    """Returns `jaxmg.syevd` of the part ``read`` as a function that scales by a power of two."""
+    """Returns a function that computes `jaxmg.syevd` of the part ``read``, scaled by a power of
+    two."""
 
     def function(a, largest):
         a = compositions.upper(a, layout, read, largest)

@@ -1,1 +1,1 @@
-"""What factors that outlive a call share, and refinement with them."""
+"""Parts that are common to factors that outlive a call, and iterative refinement with factors."""

@@ -84,7 +84,8 @@ def _largest_column(apply, apply_adjoint, n, dtype, zero=None, loop=jax.lax.whil
 
 
 def _repeat(goes_on, step, start):
-    """`jax.lax.while_loop` of at most _ITERATIONS steps; JAX can't batch that on explicit axes."""
+    """Replaces `jax.lax.while_loop`, which JAX can't batch on explicit axes, for at most
+    _ITERATIONS steps."""
 
     def masked(state, _):
         select = functools.partial(jnp.where, goes_on(state))

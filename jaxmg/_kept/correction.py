@@ -28,7 +28,7 @@ class Refined(typing.NamedTuple):
 
     Attributes:
         x: the solution.
-        steps: of the inner iteration, for the column that took the most; int32.
+        steps: number of steps of the inner iteration, for the column that took most; int32.
         accepted: whether every column is solved to working precision.
     """
 

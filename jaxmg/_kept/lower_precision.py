@@ -1,4 +1,5 @@
-"""Solving with a factor in lower precision: the arguments, and what all factors share."""
+"""Solving with a factor in lower precision: the arguments, and functions for all kinds of
+factors."""
 
 import dataclasses
 

@@ -49,7 +49,7 @@ def factor_for(routine, pack, a, arguments):
 
 
 def _factorize_rows(routine, pack, rows, call):
-    """Factors a matrix of which a rank has these rows, inside the caller's shard_map.
+    """Factors a matrix, given a rank's rows of it, inside the caller's shard_map.
 
     Args:
         call: the `programs.Call` of the other routine.

@@ -213,7 +213,7 @@ def _concrete(routine, mesh, arrays):
 
 
 def with_processes(routine, layout, concrete=None):
-    """Returns ``layout`` with its processes, after these have met."""
+    """Returns ``layout`` with its processes, after their rendezvous."""
     mesh = layout.mesh
     indices = rendezvous.indices(routine, mesh, concrete)
     processes = rendezvous.attribute(indices, mesh, layout.rows, layout.others)

@@ -51,7 +51,7 @@ def plan(arrays, name, program, results, mesh, spec, *options, pack=None):
     Args:
         arrays: the matrix, right-hand sides, and further arrays that aren't promoted.
         results: for each result its kind: "matrix", sharded like the first array; "like b";
-            "small", replicated; or the shape of a matrix, which is sharded by its shape. Or a
+            "small", replicated; or the shape of a matrix, which determines its sharding. Or a
             function of the layout that returns the kinds.
         options: attributes of the call, which the program reads.
         pack: function that makes the public function's return value from the results.

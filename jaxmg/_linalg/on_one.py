@@ -119,7 +119,7 @@ class _Value(batching.Batchable):
 
 
 def _exchange(layout, coordinates, gathers, arrays, shapes):
-    """Parts of arrays to the first rank, or arrays of that to all."""
+    """Moves parts of arrays to the first rank, or arrays of the first rank to all ranks."""
     plugins.load(layout.platform)
     return ffi.call(
         f"jaxmg_{NATIVE}", layout, 0, "native", (coordinates, *arrays), tuple(shapes),

@@ -20,8 +20,8 @@ from jaxmg._transform import batching
 
 
 def holds(layout, array, size=None):
-    """Whether ``array``, a matrix in a transformation, is an element of a batch that is faster with
-    whole matrices on each device; or a batch of ``size`` matrices that is."""
+    """Whether a batch is faster with whole matrices on each device: the batch of ``size`` matrices
+    ``array``, or the batch of which a transformation makes ``array`` one element."""
     size = _compat.batch_size(array) if size is None else size
     if size == 1 or layout.explicit or not array.size:
         return False

@@ -260,7 +260,7 @@ def _refuse_determinant(caller, backend, return_logdet):
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the equivalent composition of lu_factor and its solve."""
+    """JVP rule: differentiates the equivalent composition of lu_factor and `LUFactor.solve`."""
 
     def solve(a, b):
         factor = lu_factor.factor_for(a, arguments)

@@ -134,7 +134,7 @@ def getri_shardmap_ctx(
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the equivalent composition of lu_factor and its inverse."""
+    """JVP rule: differentiates the equivalent composition of lu_factor and a factor's `inv`."""
 
     def invert(a):
         factor, call = lu_factor.factor_for(a, arguments), arguments.inside

@@ -269,7 +269,7 @@ def _solve_factored_stacks(platform, options, lu, b, pivots):
 
 
 def _with_scaled_upper(lu):
-    """Returns factors of which U is scaled, and the power of two that scales it and solutions."""
+    """Returns the factors with a scaled U, and the power of two that scales U and solutions."""
     down, _ = scaling.scale_of(scaling.upper(lu), (-2, -1))
     return scaling.with_upper_times(lu, down), down
 

@@ -67,7 +67,7 @@ def factor_and_solve(call, coordinates, a, b):
 
 
 def factor_lower(call, coordinates, a, tile, overflow_rows):
-    """Factors the matrix of which ``a`` is this rank's rows; returns a `Lowered`."""
+    """Factors a matrix, given this rank's rows ``a`` of it; returns a `Lowered`."""
     layout = call.layout
     first = coordinates.reshape(2)[0] * a.shape[0]
     rows, columns = _exponents(layout, coordinates, a, first)

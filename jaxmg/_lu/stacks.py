@@ -87,8 +87,8 @@ inverse_of_small = _differentiable_inverse(library.spoiled(native.invert_small))
 
 
 def solve_small(a, b):
-    """Computes A^-1 B for a (count, n, n), n <= 32, and b (count, n, nrhs); for many columns by
-    JAX."""
+    """Computes A^-1 B for a (count, n, n), n <= 32, and b (count, n, nrhs). JAX computes it for
+    many columns."""
     few = b.shape[-1] <= native.MOST_SMALL_COLUMNS
     return _solve_small(a, b) if few else library.solve(a, b)
 

@@ -28,7 +28,7 @@ def nan_unless_hermitian(a, layout, largest=None):
 
 
 def is_hermitian(a, layout, largest=None):
-    """Whether ``a`` (n, n), n > 0, differs from its adjoint by no more than rounding, a scalar.
+    """Returns a scalar: whether ``a`` (n, n), n > 0, equals its adjoint up to rounding.
 
     Compares the products of both with one vector, in one pass over each rank's rows; a comparison
     of entries would need an exchange of all ranks with all. Differences below 20 n eps times the
@@ -46,7 +46,7 @@ def is_hermitian(a, layout, largest=None):
 
 
 def may_be_definite(a, layout, largest, is_hermitian):
-    """Whether ``a`` (n, n), n > 0, has a positive diagonal and is Hermitian, a scalar.
+    """Returns a scalar: whether ``a`` (n, n), n > 0, is Hermitian with a positive diagonal.
 
     Args:
         largest: the largest magnitude of ``a``, near 1.

@@ -202,8 +202,8 @@ class _Job:
                 self._listens.add(scope)
 
     def _tcp_of(self, addresses):
-        """Returns the scope, which says by which interfaces, for each process that this one reaches
-        over TCP."""
+        """Returns, for each process that this one reaches over TCP, the scope: the interfaces to
+        use."""
         mine = self._known[self._me]
         scopes = {
             index: self._plugin.tcp_between(mine, address)

@@ -144,8 +144,8 @@ def least_squares(
 
 
 def _rule(arguments):
-    """JVP rule: differentiates the equivalent composition of geqrf and its solve. A is scaled so
-    that the inverse of A^H A neither overflows nor underflows."""
+    """JVP rule: differentiates the equivalent composition of geqrf and `QRFactor.solve`. A is
+    scaled so that the inverse of A^H A neither overflows nor underflows."""
 
     def solve(a, b):
         m, n = a.shape

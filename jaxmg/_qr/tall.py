@@ -204,7 +204,7 @@ def by_first_rank(layout, function, *arrays):
 
 @dataclasses.dataclass(frozen=True)
 class _SmallBatch(batching.Batchable):
-    """`small` of whole matrices. Of a batch each device computes its part."""
+    """`small` for whole matrices. Each device computes its part of a batch."""
 
     layout: layouts.Layout
     function: collections.abc.Callable

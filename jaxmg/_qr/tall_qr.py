@@ -129,7 +129,7 @@ def pivot_order(r):
 
 
 def _lengths(x):
-    """Returns the lengths of the columns, without overflow."""
+    """Returns the 2-norms of the columns, without overflow."""
     largest = jnp.max(jnp.abs(x), axis=0, initial=0)
     safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     scaled = jnp.abs(x) / safe

@@ -1,2 +1,2 @@
-"""What concerns all routines: their table, plans, counts of operations, exports, and
-older forms."""
+"""Parts that concern all routines: their table, plans, counts of operations, exports, and older
+forms."""

@@ -34,8 +34,8 @@ def _by_lu(platform, a):
 @det.defjvp
 @_compat.default_promotion()
 def _(platform, primals, tangents):
-    """d det(A) = trace(adj(A) dA). JAX's rule has adj(A) of a singular A only if the last pivot is
-    the only zero."""
+    """JVP rule: d det(A) = trace(adj(A) dA). For a singular A, JAX's rule computes adj(A) only if
+    the last pivot is the only one that is zero."""
     (a,), (a_dot,) = primals, tangents
     value = det(platform, a)
     singular = (value == 0)[..., None, None]

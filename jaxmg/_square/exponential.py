@@ -177,13 +177,13 @@ def _compute(of, a):
 
 
 def _once(scalars):
-    """Returns the scalars through a barrier, without which XLA recomputes them at each use."""
+    """Passes the scalars through a barrier, so that XLA doesn't recompute them at each use."""
     return jax.lax.optimization_barrier(scalars)
 
 
 def _powers(layout, a, degree):
-    """Returns {k: (e, X)} with A^k = 2^e X for k = 1, 2, 3 and, for degree 18, 6. Without the scale
-    entries of A^k may overflow."""
+    """Returns {k: (e, X)} with A^k = 2^e X for k = 1, 2, 3 and, for degree 18, 6. Without this
+    scale, entries of A^k may overflow."""
     # Products of matrices whose entries are below 2^highest don't overflow. Smaller entries aren't
     # scaled, so that none gets smaller.
     highest = (jnp.finfo(a.dtype).maxexp - _LOG_OF_ORDER) // 2

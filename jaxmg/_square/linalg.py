@@ -462,7 +462,8 @@ def _product(layout, x, y):
 
 
 def _by_structure(call, definite, general, known=False):
-    """Returns a function of (a, *arrays) that chooses one by structure (`structure.ByStructure`).
+    """Returns a function of (a, *arrays) that calls ``definite`` or ``general``
+    (`structure.ByStructure`).
 
     ``definite`` and ``general`` are hashable functions of (call, *arrays).
     """

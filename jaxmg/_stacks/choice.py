@@ -119,7 +119,8 @@ def choose(platform, function, a):
 
 
 def function(functions, platform, name, a):
-    """Returns the one of ``functions`` for a stack. Loads the plugin if that way calls it."""
+    """Returns the function in ``functions`` that is chosen for a stack. Loads the plugin if it
+    calls it."""
     way = choose(platform, name, a)
     if way in _BY_PLUGIN:
         plugins.load(platform)
@@ -127,7 +128,8 @@ def function(functions, platform, name, a):
 
 
 def in_turn(function):
-    """Applies ``function`` to one matrix after the other: libraries have other routines for one."""
+    """Applies ``function`` to one matrix after the other: libraries have other routines for a
+    single matrix."""
     return functools.partial(jax.lax.map, function)
 
 

@@ -73,9 +73,9 @@ def decompose(a, vectors=True):
 
 
 def scale(a, step=1):
-    """Returns (2^-e A, e) for each matrix of a (count, m, n), with its largest entry in [1, 2). The
-    exponent e, int32 (count,), is that of `jaxmg._stacks.scaling.exponent_of`, rounded down to a
-    multiple of ``step``."""
+    """Returns (2^-e A, e) for each matrix A of a (count, m, n). The exponent e, int32 (count,), is
+    that of `jaxmg._stacks.scaling.exponent_of`, rounded down to a multiple of ``step``, so that the
+    largest entry is in [1, 2^step)."""
     exponents = jax.ShapeDtypeStruct(a.shape[:-2], jnp.int32)
     return call("stacked_scale", (_like(a), exponents), a, aliases={0: 0}, step=np.int64(step))
 
@@ -142,7 +142,8 @@ def factor_cholesky(a, upper=False, hermitian=False):
 
 def invert_triangle(a, upper=False):
     """Inverts lower or upper triangular matrices (count, n, n), with zeros in the other triangle,
-    as trtri. As for substitution, errors are bounded by the condition times rounding."""
+    as trtri. As for substitution, errors are bounded by the condition number times the rounding
+    unit."""
     return call("stacked_trtri", _like(a), a, aliases={0: 0}, upper=upper)
 
 

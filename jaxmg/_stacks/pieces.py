@@ -38,7 +38,7 @@ def _transpose(cotangents, x, *, sizes):
 
 
 def _batch(arrays, dimensions, *, sizes):
-    """Moves the batch's dimension behind the first one, so that pieces stay contiguous."""
+    """Moves the batch's dimension after the first one, so that pieces stay contiguous."""
     return split(jnp.moveaxis(arrays[0], dimensions[0], 1), sizes), [1] * len(sizes)
 
 

@@ -1,4 +1,4 @@
-"""The derivatives of singular vectors U and V, expressed in the bases that U and V are.
+"""The derivatives of singular vectors U and V, expressed in the bases U and V.
 
 With E = U^H dA V = H + K, its Hermitian and its skew part, and s_i != s_j,
 

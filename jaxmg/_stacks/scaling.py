@@ -43,8 +43,8 @@ def times_power(x, exponent):
 
 
 def lift_denormals(x):
-    """Returns, for a real x, x itself if it is normal, else its multiple of the least denormal; and
-    whether it is denormal or 0."""
+    """Returns (y, is_small) for a real x: whether x is denormal or 0, and if so, y is the quotient
+    of x and the least denormal, an integer. Otherwise y is x."""
     format_ = _Format(x.dtype)
     bits = format_.bits(x)
     small = (bits & ~format_.sign) < format_.first_normal
@@ -173,8 +173,8 @@ def homogeneous(
     result by the power that undoes it.
 
     Args:
-        degrees: of the results. The degree of a single result is the one that isn't 0. With halves
-            the exponents are even, and the largest entries are in [1, 4).
+        degrees: degrees of the results. The degree of a single result is the one that isn't 0. With
+            half-integer degrees the exponents are even, and the largest entries are in [1, 4).
         reads: function of ``a`` and the options that returns the entries that ``function`` reads.
             None: all of ``a``.
         columns: whether the results are linear in the columns of the next array, (..., m) or (...,
@@ -229,8 +229,8 @@ def times_all(x, *powers):
 
 
 def linear_in_columns(solve):
-    """Computes ``solve(a, b)``, linear in the columns of b, (..., m) or (..., m, k), of columns
-    that CPU devices scale: products with small entries are denormal."""
+    """Computes ``solve(a, b)``, which is linear in the columns of b, (..., m) or (..., m, k). CPU
+    devices scale the columns, because products with small entries are denormal."""
 
     @functools.wraps(solve)
     def scaled_solve(a, b, power=None):

@@ -20,8 +20,8 @@ def inverse(a):
     """Inverts each lower triangular matrix of a (count, n, n); doesn't read the upper triangle.
 
     [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], recursively for halves. As for substitution,
-    errors are bounded by the condition times rounding (J. J. Du Croz, N. J. Higham, IMA J. Numer.
-    Anal. 12, 1992).
+    errors are bounded by the condition number times the rounding unit (J. J. Du Croz, N. J. Higham,
+    IMA J. Numer. Anal. 12, 1992).
     """
     n = a.shape[-1]
     if n <= _LEAF:

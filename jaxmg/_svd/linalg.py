@@ -203,7 +203,8 @@ def _needs_square(name, m, n):
 
 
 def _is_native(name, backend):
-    """Returns whether the native engine computes it; raises if ``backend`` is no backend's name."""
+    """Returns whether the native engine computes it; raises if ``backend`` isn't the name of a
+    backend."""
     return checks.backend_name(f"linalg.{name}", backend) in ("auto", "native")
 
 

@@ -235,8 +235,8 @@ def _times(q, u, layout):
 
 @dataclasses.dataclass(frozen=True)
 class _Small(batching.Batchable):
-    """Computes (U, s, V^H) of a square matrix, or only s. The first GPU computes it for all. Of a
-    batch each device computes a part."""
+    """Computes (U, s, V^H) of a square matrix, or only s. The first GPU computes it for all. Each
+    device computes its part of a batch."""
 
     layout: layouts.Layout
     vectors: bool = True

@@ -91,7 +91,8 @@ class Execution(batching.Batchable):
 
 
 def element_arguments(arrays, marks, arguments):
-    """Returns the arguments for each matrix of a batch, the leading dimension of marked arrays."""
+    """Returns the arguments for each matrix of a batch. Marked arrays have the batch as leading
+    dimension."""
     mesh, spec = arguments.mesh, arguments.spec
     if isinstance(mesh, layouts.Layout):
         return arguments._replace(donate=False)

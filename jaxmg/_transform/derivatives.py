@@ -190,7 +190,7 @@ class Linear(abc.ABC):
         return value
 
     def batched(self, size, marks, *arrays):
-        """Returns the results for a batch, the leading dimension of the marked arrays."""
+        """Returns the results for a batch. Marked arrays have the batch as leading dimension."""
         if self.layout.is_whole:
             *others, last = arrays
             last = last if marks[-1] else batching.repeated(last, size)
@@ -306,7 +306,7 @@ class Mapped(Linear):
 
 @dataclasses.dataclass(frozen=True)
 class Spread(Mapped):
-    """As `Mapped`, of a function that has a ``program`` for one element. Each device computes its
+    """As `Mapped`, for a function that has a ``program`` for one element. Each device computes its
     part of the batch."""
 
     size: int

@@ -33,10 +33,10 @@ from jaxmg._trees import homes
 
 
 def run(function, mesh, leaves, cost, arrays):
-    """Applies ``function`` to each matrix of the arrays, which lie on ``mesh`` as ``leaves`` say.
-    Returns a list with the results for each array, which have the leaf's leading dimensions. If an
-    array's dtype isn't its leaf's, the array is rounded to the leaf's dtype, and results of that
-    dtype are converted to the array's."""
+    """Applies ``function`` to each matrix of the arrays, whose placement on ``mesh`` the ``leaves``
+    describe. Returns a list with the results for each array, which have the leaf's leading
+    dimensions. If an array's dtype isn't its leaf's, the array is rounded to the leaf's dtype, and
+    results of that dtype are converted to the array's."""
     with _compat.entered(mesh):
         return _run(function, mesh, leaves, cost, *arrays)
 

@@ -60,7 +60,7 @@ class Leaf:
 
     @property
     def count(self):
-        """Number of its matrices of which a device has a part."""
+        """Number of its matrices that a device has a part of."""
         return math.prod(self.block[:-2])
 
     @property
@@ -113,7 +113,7 @@ class Family:
 
     @property
     def stays(self):
-        """Whether each matrix is where its home is, as a whole."""
+        """Whether each matrix is already whole at its home."""
         return self.shape == (1, 1)
 
 

@@ -99,8 +99,8 @@ struct Tuning {
     // are small.
     int64_t tile = 0;
     int64_t wide_order = 0;
-    // One rank decomposes for all, as whole_solve_order says, matrices that aren't tall of up to
-    // whole_columns columns, or of up to whole_elements elements. 0: none.
+    // One rank decomposes for all ranks (see whole_solve_order) matrices of up to whole_columns
+    // columns that aren't tall, and all matrices of up to whole_elements elements. 0: none.
     int64_t whole_columns = 0;
     int64_t whole_elements = 0;
     // Tall matrices: whether one rank computes small results that all ranks need and sends them to

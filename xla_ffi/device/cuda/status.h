@@ -17,8 +17,8 @@ class CudaStatus : public StatusKernels {
  public:
   explicit CudaStatus(CudaDevice& device) : device_(device) {}
 
-  // Sets the rank coordinates in device memory, and those that the host assumes. InitInfo compares
-  // them.
+  // Sets the address of the rank coordinates in device memory, and the coordinates that the host
+  // expects. InitInfo compares the two.
   void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
     coordinates_ = coordinates;
     expected_ = {rank, group};

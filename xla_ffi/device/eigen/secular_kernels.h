@@ -1,5 +1,5 @@
-// SecularKernels: the operations of a merge of divide and conquer on one device other than
-// products.
+// SecularKernels: the operations on one device, other than products, that a merge of divide and
+// conquer consists of.
 #ifndef JAXMG_XLA_FFI_DEVICE_EIGEN_SECULAR_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_EIGEN_SECULAR_KERNELS_H_
 

@@ -123,7 +123,7 @@ class Root {
     const R rest = inverse_rho_ + sums.below + sums.above;
     const R w = rest + (right - left) / middle;
     // A lower bound of the distance of the root from its pole: at this distance the pole's own term
-    // balances all others, which are not larger than in the middle.
+    // equals the largest possible sum of all other terms, which is their sum in the middle.
     const R noise = 8 * kEps * (inverse_rho_ - sums.below + sums.above);
     if (w >= 0) {
       upper_ = middle;

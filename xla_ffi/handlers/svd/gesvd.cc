@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// The range of singular values is in descending order.
+// The indices of SubsetAttributes count singular values in descending order.
 struct GesvdAttributes : SubsetAttributes {
   bool vectors;
   bool in_double;  // whether to iterate in double precision

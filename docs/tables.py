@@ -387,7 +387,7 @@ def processes():
     }
     rows = []
     for routine, n in (
-        *(("potrs", n) for n in (512, 4096, 16384, 32768, 65536, 131072)), ("potri", 32768),
+        *(("potrs", n) for n in (4096, 16384, 32768, 65536, 131072)), ("potri", 32768),
     ):  # fmt: skip
         cells = []
         for label in labels:

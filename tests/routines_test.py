@@ -1,4 +1,5 @@
-"""Every native routine has all parts that "Adding a routine" in CONTRIBUTING.md lists.
+"""Every native routine and every operation on stacks has all parts that "Adding a routine" and
+"Adding an operation on stacks" in CONTRIBUTING.md list.
 
 The tests compare texts and the package's names; no module of the package is named here.
 """
@@ -13,7 +14,7 @@ import pytest
 import jaxmg
 from jaxmg import _types
 from jaxmg._routines import counts, table
-from jaxmg._stacks import native
+from jaxmg._stacks import choice, native
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -132,9 +133,55 @@ def test_a_rank_program_is_listed_and_has_a_test_on_host_devices(header):
     assert any(re.search(rf"\b{program}[<(]", tests) for program in programs)
 
 
-@pytest.mark.parametrize("handler", [*HANDLERS, *STACKED])
+@pytest.mark.parametrize("handler", HANDLERS)
 def test_the_contract_names_its_handler(handler):
     assert f"`{handler}`" in text("docs/architecture.md")
+
+
+@pytest.mark.parametrize("name", native.HANDLERS)
+def test_an_operation_on_stacks_is_called_and_has_a_case(name):
+    package = "".join(path.read_text() for path in (ROOT / "jaxmg").rglob("*.py"))
+    assert len(re.findall(rf'\b(jaxmg_)?{name}"', package)) > 1  # also beside the list
+    assert f'"jaxmg_{name}": ' in text("tests/python/stacks/stack_contract_test.py")
+
+
+OPERATIONS = [pytest.param(one, id=one.name) for one in choice.OPERATIONS]
+
+
+def _where(operation):
+    """Returns (file, name) of the variable that has the operation."""
+    for module, variables in list(sys.modules.items()):
+        if module.startswith("jaxmg."):
+            for name, value in vars(variables).items():
+                if value is operation:
+                    return variables.__file__, name
+    raise AssertionError(f"no module has {operation.name}")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_way_of_an_operation_has_a_row_and_each_row_a_way(operation):
+    ways = {row.way for row in operation.rows}
+    assert ways == operation.ways.keys() - {choice.JAX}
+    assert choice.JAX in operation.ways or ways == {choice.AT_ONCE}
+    for row in operation.rows:
+        assert row.platform in ("cpu", "gpu") and row.orders[0] <= row.orders[1]
+        assert row.least <= row.most and row.way != choice.JAX
+
+
+@pytest.mark.parametrize("name", sorted({one.name for one in choice.OPERATIONS}))
+def test_results_of_the_same_ways_have_the_same_rows(name):
+    rows = {one.rows for one in choice.OPERATIONS if one.name == name}
+    assert len(rows) == 1 or name == "syevd at once"  # with eigenvectors, and without
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_on_stacks_has_stacks_to_test_its_ways(operation):
+    """operations_test.py computes those in all ways; routines at once are tested as routines."""
+    if choice.AT_ONCE not in operation.ways:
+        file, name = _where(operation)
+        module = pathlib.Path(file).relative_to(ROOT / "jaxmg").with_suffix("").parts
+        word = "_".join(module)[1:] if module[-1] == "stacks" else module[-1]
+        assert f"    {word}.{name}: " in text("tests/python/stacks/operations_test.py")
 
 
 @pytest.mark.parametrize("name", CALLED)

@@ -3,7 +3,6 @@ behaviour."""
 
 import collections.abc
 import dataclasses
-import typing
 
 from jaxmg._call import checks
 
@@ -88,7 +87,8 @@ class Routine:
         factor_dtypes: (dtype of A, dtype of the factor) pairs, if the two differ.
         kernel: function of (call, rank coordinates, *operands) that a rank runs and that returns
             all results; None: one native call.
-        at_once: the `at_once.AtOnce` that computes many small matrices at once, or None.
+        at_once: the `choice.Operation` that computes many small matrices at once, if there is one;
+            the last one does so if eigenvectors are not wanted.
     """
 
     name: str
@@ -113,4 +113,4 @@ class Routine:
     factor: str = ""
     factor_dtypes: tuple = ()
     kernel: collections.abc.Callable | None = None
-    at_once: typing.Any = None
+    at_once: tuple = ()

@@ -11,8 +11,7 @@ from jaxmg._call import record, results
 from jaxmg._call.arguments import collect
 from jaxmg._cholesky import factor as cholesky_factor
 from jaxmg._cholesky import refined_factor, stacks
-from jaxmg._kept import making, operations
-from jaxmg._transform import at_once
+from jaxmg._kept import making
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRF = record.Routine(
@@ -30,7 +29,7 @@ POTRF = record.Routine(
     refines=True,
     extension=record.Extension(returns_matrix=True),
     factor="potrf",
-    at_once=at_once.AtOnce(stacks.cho_factor, operations.ORDERS_AT_ONCE),
+    at_once=(stacks.CHO_FACTOR,),
 )
 
 

@@ -199,7 +199,7 @@ def _factor_stacks(platform, options, a):
     return (composition(a),)
 
 
-@compositions.program(compute_stacks=_factor_stacks, by="cholesky", alone=ALONE)
+@compositions.program(compute_stacks=_factor_stacks, by=stacks.CHOLESKY, alone=ALONE)
 def triangular_factor(call, a):
     read, upper = call.attributes
 

@@ -17,7 +17,7 @@ from jaxmg._call.execute import select_results
 from jaxmg._cholesky import cho_factor, stacks
 from jaxmg._layouts import local_layouts, shardings
 from jaxmg._matrices import hermitian
-from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
 
 
@@ -39,7 +39,7 @@ POTRI = record.Routine(
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
     extension=record.Extension(returns_matrix=True),
-    at_once=at_once.AtOnce(stacks.potri, (("gpu", 2048), ("cpu", 96))),
+    at_once=(stacks.POTRI,),
 )
 
 

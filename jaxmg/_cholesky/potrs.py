@@ -13,7 +13,7 @@ from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._call.execute import select_results
 from jaxmg._cholesky import cho_factor, refined_factor, refinement, stacks
 from jaxmg._kept import lower_precision, right_hand_sides
-from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRS = record.Routine(
@@ -33,7 +33,7 @@ POTRS = record.Routine(
     older=(("mesh", "pad"),),
     refines=True,
     extension=record.Extension(),
-    at_once=at_once.AtOnce(stacks.potrs, (("gpu", 2048), ("cpu", 64))),
+    at_once=(stacks.POTRS,),
 )
 # potrs with ``refine``. _cholesky/refinement.py composes it from several native routines.
 REFINED = record.Routine(

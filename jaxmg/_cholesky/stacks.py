@@ -1,8 +1,5 @@
 """Stacks of positive definite matrices on one device: the ways to factor them, LAPACK's potrf, and
-the routines that compute all matrices of a batch at once.
-
-The functions of routines (`potrs`, `potri`, `cho_factor`) are those of an `at_once.AtOnce`.
-"""
+the routines that compute all matrices of a batch at once."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._plugin import plugins
 from jaxmg._stacks import choice, library, native, products, scaling, sections, triangle
-from jaxmg._stacks.choice import JAX
-from jaxmg._transform import at_once
+from jaxmg._stacks.choice import JAX, Row
 
 
 def _differentiable(cholesky, triangular_solve):
@@ -71,7 +67,7 @@ _BY_TWO_SOLVES = 1024
 
 def factorize(platform, a):
     """Returns U with A = U^H U, the logarithms of det(A), and which factorizations failed."""
-    u = choice.function(_FACTORIZE, platform, "cholesky", a)(a)
+    u = UPPER(platform, a)
     diagonal = _diagonal(u)
     failed = ~jnp.isfinite(diagonal).all(axis=-1)
     return u, 2 * jnp.log(diagonal).sum(axis=-1), failed
@@ -81,12 +77,6 @@ def _cholesky_by_jax(a):
     lower = sections.adjoint(a)  # cholesky reads the lower triangle
     lower = jax.lax.linalg.cholesky(_with_real_diagonal(lower), symmetrize_input=False)
     return sections.adjoint(lower)
-
-
-_FACTORIZE = {
-    choice.JAX: _cholesky_by_jax,
-    **dict.fromkeys(("plugin", "lapack"), functools.partial(native.factor_cholesky, upper=True)),
-}
 
 
 def solve_upper(platform, u, b, adjoint=False, left=True):
@@ -107,7 +97,7 @@ def solve(platform, u, b):
 
 def inverse(platform, u):
     """Returns the Hermitian inverse of U^H U, of upper triangular matrices."""
-    return choice.function(_INVERSE, platform, "potri", u)(u)
+    return INVERSE(platform, u)
 
 
 def _inverse_by_jax(u):
@@ -124,7 +114,11 @@ def invert_by_plugin(u):
     return triangle.whole(lower)
 
 
-_INVERSE = {choice.JAX: _inverse_by_jax, "plugin": invert_by_plugin}
+INVERSE = choice.Operation(
+    "potri",
+    {JAX: _inverse_by_jax, "plugin": invert_by_plugin},
+    (Row("gpu", "plugin", (1, 4096)),),
+)
 
 
 def multiply(x, y):
@@ -133,19 +127,24 @@ def multiply(x, y):
 
 def potrs(platform, a, b):
     u, log_det, failed = factorize(platform, a)
-    return (a, solve(platform, u, b), log_det, at_once.zero_status(failed)), failed
+    return (a, solve(platform, u, b), log_det, jnp.zeros_like(failed, jnp.int32)), failed
 
 
 def potri(platform, a):
     u, _, failed = factorize(platform, a)
-    return (inverse(platform, u), at_once.zero_status(failed)), failed
+    return (inverse(platform, u), jnp.zeros_like(failed, jnp.int32)), failed
 
 
 def cho_factor(platform, a):
     """Returns the factor as the engine has it on one rank: U, and an empty overflow."""
     u, log_det, failed = factorize(platform, a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
-    return (u, overflow, log_det, at_once.zero_status(failed)), failed
+    return (u, overflow, log_det, jnp.zeros_like(failed, jnp.int32)), failed
+
+
+POTRS = choice.at_once(potrs, *choice.rows_at_once(gpu=2048, cpu=64))
+POTRI = choice.at_once(potri, *choice.rows_at_once(gpu=2048, cpu=96))
+CHO_FACTOR = choice.at_once(cho_factor, *choice.rows_at_once(gpu=2048, cpu=64))
 
 
 def _diagonal(a):
@@ -159,14 +158,33 @@ def _with_real_diagonal(a):
     return jnp.where(eye, _diagonal(a)[..., None].astype(a.dtype), a)
 
 
-_CHOLESKY: choice.Ways = {
-    JAX: scaling.homogeneous(factor_by_jax, 0.5, reads=scaling.lower),
-    "plugin": scaling.homogeneous(factor_by_plugin, 0.5, reads=scaling.lower),
-    "lapack": scaling.homogeneous(factor_by_lapack, 0.5, reads=scaling.lower),
-}
+CHOLESKY = choice.Operation(
+    "cholesky",
+    {
+        JAX: scaling.homogeneous(factor_by_jax, 0.5, reads=scaling.lower),
+        "plugin": scaling.homogeneous(factor_by_plugin, 0.5, reads=scaling.lower),
+        "lapack": scaling.homogeneous(factor_by_lapack, 0.5, reads=scaling.lower),
+    },
+    (
+        Row("gpu", "plugin", (1, 4096), 16),
+        Row("gpu", "plugin", (512, 4096)),
+        choice.on_cpus("lapack"),
+    ),
+)
+# U, from the upper triangles.
+UPPER = choice.Operation(
+    "cholesky",
+    {
+        JAX: _cholesky_by_jax,
+        **dict.fromkeys(
+            ("plugin", "lapack"), functools.partial(native.factor_cholesky, upper=True)
+        ),
+    },
+    CHOLESKY.rows,
+)
 
 
 def cholesky(platform, a):
     """Computes L of Hermitian matrices; reads the lower triangles."""
     plugins.load(platform)  # the derivative multiplies with it
-    return choice.function(_CHOLESKY, platform, "cholesky", a)(a)
+    return CHOLESKY(platform, a)

@@ -17,7 +17,7 @@ from jaxmg import _compat
 from jaxmg._cholesky import stacks as cholesky_stacks
 from jaxmg._eigen import householder, tridiagonal
 from jaxmg._stacks import choice, library, native, products, rotations, scaling, sections, triangle
-from jaxmg._stacks.choice import JAX, TURNS
+from jaxmg._stacks.choice import AT_ONCE, JAX, TURNS, Row
 
 
 @jax.custom_jvp
@@ -50,26 +50,23 @@ def _jvp(primals, tangents):
     return (w, v), rotations.of_eigenpairs(w, v, *tangents, products.multiply)
 
 
-def syevd(platform, a, eigh):
-    """Computes eigenvalues and eigenvectors. ``eigh`` is a function of the platform and a stack
-    that reads the lower triangles and returns (w, V)."""
-    v, w, status = _eigh(platform, a, eigh)
+def syevd(platform, a):
+    """Computes eigenvalues and eigenvectors."""
+    v, w, status = _eigh(platform, a)
     return (v, w, status), None
 
 
-def sygvd(platform, a, b, eigh):
+def sygvd(platform, a, b):
     """Solves for C = L^-1 A L^-H, where B = L L^H. The mask has the failures of both steps."""
     u, _, failed = cholesky_stacks.factorize(platform, b)
     half = cholesky_stacks.solve_upper(platform, u, triangle.whole(a, upper=True), left=False)
-    v, w, status = _eigh(
-        platform, cholesky_stacks.solve_upper(platform, u, half, adjoint=True), eigh
-    )
+    v, w, status = _eigh(platform, cholesky_stacks.solve_upper(platform, u, half, adjoint=True))
     return (cholesky_stacks.solve_upper(platform, u, v), b, w, status), failed | (status != 0)
 
 
-def _eigh(platform, a, eigh):
+def _eigh(platform, a):
     """Returns (v, w, status); v and w are NaN where the status isn't 0."""
-    w, v = eigh(platform, sections.adjoint(a))  # cuSOLVER is slower on an upper triangle
+    w, v = EIGH(platform, sections.adjoint(a))  # cuSOLVER is slower on an upper triangle
     good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
     failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
     first = 1 + jnp.argmin(good, axis=-1)
@@ -78,14 +75,35 @@ def _eigh(platform, a, eigh):
     return jnp.where(solved[..., None], v, jnp.nan), jnp.where(solved, w, jnp.nan), status
 
 
-_EIGH: choice.Ways = {
-    JAX: library.eigh_lower,
-    TURNS: choice.in_turn(library.eigh_lower),
-    "stages": decompose_lower,
-}
+EIGH = choice.Operation(
+    "eigh",
+    {
+        JAX: library.eigh_lower,
+        TURNS: choice.in_turn(library.eigh_lower),
+        "stages": decompose_lower,
+    },
+    (
+        Row("gpu", "stages", (256, 512), 16, ("f4", "f8")),
+        Row("gpu", "stages", (513, 1024), 48, ("f4", "f8")),
+        Row("gpu", TURNS, (512, 1024), 2, ("f4", "f8"), 4),
+        Row("gpu", TURNS, (1025, 4096), 2, ("f4", "f8"), 6),
+        Row("gpu", TURNS, (512, 4096), 2, ("c4", "c8"), 7),
+    ),
+)
+SYEVD = choice.at_once(syevd, *choice.rows_at_once(gpu=4096, cpu=128))
+# XLA drops the eigenvectors that nobody reads. On an H200 the batched routines take as long for a
+# few matrices as for eight: the native code then computes the values of each alone.
+VALUES = choice.at_once(
+    syevd,
+    Row("gpu", AT_ONCE, (0, 128), 2),
+    Row("gpu", AT_ONCE, (129, 256), 5),
+    Row("gpu", AT_ONCE, (257, 4096), 8),
+    Row("cpu", AT_ONCE, (0, 64), 0),
+)
+SYGVD = choice.at_once(sygvd, *choice.rows_at_once(gpu=2048, cpu=64))
 
 
 def eigh(platform, a):
     """Computes (w, V) of Hermitian matrices; reads the lower triangles."""
-    w, v = choice.function(_EIGH, platform, "eigh", a)(a)
+    w, v = EIGH(platform, a)
     return w, v

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Literal, SupportsIndex, overload
 
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._eigen import rules as eigen_rules
 from jaxmg._eigen import stacks
 from jaxmg._plugin import plugins
-from jaxmg._transform import at_once, dispatch
+from jaxmg._transform import dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 
@@ -45,12 +44,6 @@ def _cut(call, values, n):
     return v[:n][:, kept], w[kept], status
 
 
-# XLA drops the eigenvectors that nobody reads. On an H200 the batched routines take as long for a
-# few matrices as for eight: the native code then computes the values of each alone.
-_AT_ONCE = functools.partial(stacks.syevd, eigh=stacks.eigh)
-_VALUES_AT_ONCE = at_once.AtOnce(
-    _AT_ONCE, (("gpu", 4096), ("cpu", 64)), ((128, 2), (256, 5), (4096, 8))
-)
 VECTORS = record.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))
 SYEVD = record.Routine(
     name="syevd",
@@ -66,7 +59,7 @@ SYEVD = record.Routine(
     options=(VECTORS,),
     extension=record.Extension(0, _is_staged, _cut, returns_matrix=True),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
-    at_once=at_once.AtOnce(_AT_ONCE, (("gpu", 4096), ("cpu", 128)), values=_VALUES_AT_ONCE),
+    at_once=(stacks.SYEVD, stacks.VALUES),
 )
 
 

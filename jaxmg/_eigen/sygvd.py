@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Literal, SupportsIndex, overload
 
 from jax import Array
@@ -12,7 +11,7 @@ from jaxmg._call import record, results
 from jaxmg._call.arguments import collect, collect_local
 from jaxmg._eigen import rules as eigen_rules
 from jaxmg._eigen import stacks, syevd
-from jaxmg._transform import at_once, dispatch
+from jaxmg._transform import dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 SYGVD = record.Routine(
@@ -30,9 +29,7 @@ SYGVD = record.Routine(
     local_outputs=("w", "x", "status"),
     traced_outputs=(record.WORK, record.SECOND_WORK, "w", "x", "status"),
     options=(syevd.VECTORS,),
-    at_once=at_once.AtOnce(
-        functools.partial(stacks.sygvd, eigh=stacks.eigh), (("gpu", 2048), ("cpu", 64))
-    ),
+    at_once=(stacks.SYGVD,),
 )
 
 

@@ -23,10 +23,11 @@ from jaxmg._call import blocks, checks, ffi, programs, results
 from jaxmg._layouts import layouts, local_layouts, meshes, shardings
 from jaxmg._matrices import hermitian
 from jaxmg._plugin import plugins
-from jaxmg._transform import at_once, batching, derivatives
+from jaxmg._stacks import choice
+from jaxmg._transform import batched_calls, batching, derivatives
 
-# The largest order for which a device processes all factors of a batch at once, by platform.
-ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
+# Where a device processes all factors of a batch at once.
+_ROWS_AT_ONCE = choice.rows_at_once(gpu=2048, cpu=64)
 _PLAIN = (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
@@ -192,8 +193,8 @@ class FactorCall(batching.Batchable):
         plain = dict(self.attributes).get("products", checks.DEFAULT) in _PLAIN
         if function is None or self.of.overflows or not plain:
             return OnDevice(self)
-        faster = at_once.AtOnce(function, ORDERS_AT_ONCE)
-        return _AllOnDevice(self) if faster.is_faster(layout, n) else OnDevice(self)
+        faster = batched_calls.is_faster_at_once(_ROWS_AT_ONCE, layout, n)
+        return _AllOnDevice(self) if faster else OnDevice(self)
 
     def on_rank(self, coordinates, arrays):
         """Returns (a rank's part of the result, the call, b), inside a shard_map."""

@@ -22,7 +22,7 @@ from jaxmg._layouts import layouts, meshes, shardings
 from jaxmg._layouts.layouts import WHOLE
 from jaxmg._linalg import on_one, shares, whole
 from jaxmg._matrices import products, symmetry
-from jaxmg._stacks import scaling
+from jaxmg._stacks import choice, scaling
 from jaxmg._transform import batching
 
 # Products need no native code. So they also take integers, whose powers have the same dtype in JAX.
@@ -342,8 +342,8 @@ class Program:
         compute_stacks: function of (platform, options, *stacks) with which one device computes a
             stack of matrices (`shares`); None if there is none.
         takes: function of the options: whether ``compute_stacks`` supports them.
-        by: the function of `choice.TABLE` that ``compute_stacks`` calls a library for; "" unless it
-            is the only one.
+        by: the `choice.Operation` that ``compute_stacks`` calls a library for; None unless it is
+            the only one.
         alone: for a platform, the largest order of a matrix that ``compute_stacks`` computes as a
             stack of one, on a mesh of one device or where one device computes for all.
     """
@@ -355,7 +355,7 @@ class Program:
     is_product: collections.abc.Callable = lambda *options: False
     compute_stacks: collections.abc.Callable | None = None
     takes: collections.abc.Callable = lambda *options: True
-    by: str = ""
+    by: choice.Operation | None = None
     alone: collections.abc.Mapping = dataclasses.field(default_factory=dict)
 
     def __call__(self, call, a, *others):

@@ -75,4 +75,4 @@ class Share:
     def _by_plugin(self, stack):
         """Returns whether the plugin replaces all library calls; it has one thread per core."""
         by = self.program.by
-        return by != "" and choice.choose(self.platform, by, stack) != choice.JAX
+        return by is not None and by.choose(self.platform, stack) != choice.JAX

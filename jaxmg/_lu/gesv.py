@@ -16,7 +16,7 @@ from jaxmg._kept import lower_precision, right_hand_sides
 from jaxmg._lu import lu_factor, stacks
 from jaxmg._lu import refined_factor as refined_lu_factor
 from jaxmg._lu import refinement as lu_refinement
-from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 GESV = record.Routine(
@@ -36,7 +36,7 @@ GESV = record.Routine(
     options=(record.PRECISION,),
     triangle=None,
     extension=record.Extension(),
-    at_once=at_once.AtOnce(stacks.gesv, (("gpu", 1024), ("cpu", 64))),
+    at_once=(stacks.GESV,),
     refines=True,
 )
 

@@ -12,7 +12,7 @@ from jaxmg._call.arguments import collect, collect_local
 from jaxmg._call.execute import select_results
 from jaxmg._lu import lu_factor, stacks
 from jaxmg._matrices import hermitian
-from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
 
 GETRI = record.Routine(
@@ -25,7 +25,7 @@ GETRI = record.Routine(
     options=(record.PRECISION,),
     triangle=None,
     extension=record.Extension(returns_matrix=True),
-    at_once=at_once.AtOnce(stacks.getri, (("gpu", 1024), ("cpu", 64))),
+    at_once=(stacks.GETRI,),
 )
 
 

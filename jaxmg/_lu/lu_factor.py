@@ -7,11 +7,10 @@ from typing import Literal, SupportsIndex, overload
 from jaxmg import _compat
 from jaxmg._call import record, results
 from jaxmg._call.arguments import collect
-from jaxmg._kept import making, operations
+from jaxmg._kept import making
 from jaxmg._lu import factor as kept
 from jaxmg._lu import refined_factor as refined_lu_factor
 from jaxmg._lu import stacks
-from jaxmg._transform import at_once
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 GETRF = record.Routine(
@@ -32,7 +31,7 @@ GETRF = record.Routine(
     native_alone=True,
     extension=record.Extension(returns_matrix=True),
     factor="getrf",
-    at_once=at_once.AtOnce(stacks.lu_factor, operations.ORDERS_AT_ONCE),
+    at_once=(stacks.LU_FACTOR,),
     refines=True,
 )
 

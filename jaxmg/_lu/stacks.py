@@ -4,8 +4,7 @@ and to compute determinants, and the routines that compute all matrices of a bat
 The plugin has LU with partial pivoting, LAPACK's getrf, getrs and getri, and for small matrices
 elimination in registers. Panels of the LU are in the shared memory of a GPU's multiprocessor,
 which is large enough for matrices of order 2048. A singular matrix has no finite inverse, and the
-inverse of a matrix with NaN is NaN; others are unaffected. The functions of routines (`gesv`,
-`getri`, `lu_factor`) are those of an `at_once.AtOnce`.
+inverse of a matrix with NaN is NaN; others are unaffected.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._stacks import choice, library, native, products, scaling, sections, triangle
-from jaxmg._stacks.choice import JAX, TURNS
-from jaxmg._transform import at_once
+from jaxmg._stacks.choice import JAX, Row
 
 
 def _differentiable_solve(function):
@@ -100,34 +98,47 @@ def gesv(platform, a, b):
         lu_solve(platform, lu, pivots, b),
         log_det,
         sign,
-        at_once.zero_status(failed),
+        jnp.zeros_like(failed, jnp.int32),
     ), failed
 
 
 def getri(platform, a):
     lu, pivots, *_, failed = _lu(platform, a)
-    return (lu_inverse(platform, lu, pivots), at_once.zero_status(failed)), failed
+    return (lu_inverse(platform, lu, pivots), jnp.zeros_like(failed, jnp.int32)), failed
 
 
 def lu_factor(platform, a):
     """Returns the factor as the engine has it on one rank: of A^T, and with an empty overflow."""
     lu, pivots, log_det, sign, failed = _lu(platform, a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
-    return (lu, overflow, pivots, log_det, sign, at_once.zero_status(failed)), failed
+    return (lu, overflow, pivots, log_det, sign, jnp.zeros_like(failed, jnp.int32)), failed
 
 
 def _lu(platform, a):
     """Returns (the transpose of the LU factors of A^T; their pivots; the logarithm and the sign of
     det(A); a mask of the matrices with det(A) = 0 or with entries that aren't finite)."""
     turned = jnp.swapaxes(a, -1, -2)
-    lu, pivots = choice.function(_LU, platform, "lu", turned)(turned)
+    lu, pivots = LU(platform, turned)
     sign, log_det = log_det_of_factors(lu, pivots)
     # U may have a finite diagonal although A isn't finite: cuSOLVER's pivot search skips NaN.
     good = jnp.isfinite(log_det) & jnp.isfinite(a).all(axis=(-2, -1))
     return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~good
 
 
-_LU = {choice.JAX: lambda a: library.lu(a)[:2], "plugin": native.factor_lu}
+# On a GPU small batches of medium orders are as fast with JAX's routine.
+_ROWS = (
+    Row("gpu", "plugin", (33, 1024), 4),
+    Row("gpu", "plugin", (1025, 2048), 8, ("f4", "f8", "c4")),
+    Row("gpu", "plugin", (1025, 2048), 12),
+)
+LU = choice.Operation(
+    "lu",
+    {JAX: lambda a: library.lu(a)[:2], "plugin": native.factor_lu},
+    (*_ROWS, choice.on_cpus("plugin")),
+)
+GESV = choice.at_once(gesv, *choice.rows_at_once(gpu=1024, cpu=64))
+GETRI = choice.at_once(getri, *choice.rows_at_once(gpu=1024, cpu=64))
+LU_FACTOR = choice.at_once(lu_factor, *choice.rows_at_once(gpu=2048, cpu=64))
 
 
 def lu_solve(platform, lu, pivots, b, adjoint=False):
@@ -157,7 +168,7 @@ def lu_solve_rows(platform, lu, pivots, b, adjoint=False):
 
 def lu_inverse(platform, lu, pivots):
     """Returns the inverse of A by the factors of `_lu`."""
-    return choice.function(_LU_INVERSE, platform, "inv", lu)(lu, pivots)
+    return INVERSE_OF_FACTOR(platform, lu, pivots)
 
 
 def _lu_inverse_by_jax(lu, pivots):
@@ -167,13 +178,6 @@ def _lu_inverse_by_jax(lu, pivots):
 
 def _lu_inverse_by_plugin(lu, pivots):
     return jnp.swapaxes(inverse_of_factors(jnp.swapaxes(lu, -1, -2), pivots), -1, -2)
-
-
-_LU_INVERSE = {
-    choice.JAX: _lu_inverse_by_jax,
-    "small": _lu_inverse_by_jax,
-    "plugin": _lu_inverse_by_plugin,
-}
 
 
 @_compat.default_promotion()
@@ -188,7 +192,7 @@ def log_det(platform, a):
 
 def slogdet(platform, a):
     """Computes `log_det` by LU."""
-    sign, log = choice.function(_SLOGDET, platform, "lu", a)(a)
+    sign, log = SLOGDET(platform, a)
     return sign, log
 
 
@@ -227,33 +231,44 @@ def _(primals, tangents):
     return (sign, log), (turned, trace.real)
 
 
-_SLOGDET = {choice.JAX: library.slogdet, "plugin": slogdet_by_plugin}
+SLOGDET = choice.Operation("lu", {JAX: library.slogdet, "plugin": slogdet_by_plugin}, LU.rows)
 
 
 def trace_by_plugin(a, a_dot):
     return jnp.sum(jnp.swapaxes(inverse_by_plugin(a), -1, -2) * a_dot, axis=(-2, -1))
 
 
-_INV: choice.Ways = {
-    JAX: library.inv,
-    TURNS: choice.in_turn(library.inv),
-    "plugin": scaling.homogeneous(inverse_by_plugin, -1),
-    "small": scaling.homogeneous(inverse_of_small, -1),
-}
-_SOLVE: choice.Ways = {
-    JAX: library.solve,
-    TURNS: lambda a, b: jax.lax.map(lambda one: library.solve(*one), (a, b)),
-    "plugin": scaling.homogeneous(solve_by_plugin, -1, columns=True),
-    "lapack": scaling.homogeneous(solve_by_lapack, -1, columns=True),
-    "small": scaling.homogeneous(solve_small, -1, columns=True),
-}
+INV = choice.Operation(
+    "inv",
+    {
+        JAX: library.inv,
+        "plugin": scaling.homogeneous(inverse_by_plugin, -1),
+        "small": scaling.homogeneous(inverse_of_small, -1),
+    },
+    (*_ROWS, Row("gpu", "small", (1, 32)), choice.on_cpus("plugin")),
+)
+INVERSE_OF_FACTOR = choice.Operation(
+    "inv",
+    {JAX: _lu_inverse_by_jax, "plugin": _lu_inverse_by_plugin, "small": _lu_inverse_by_jax},
+    INV.rows,
+)
+SOLVE = choice.Operation(
+    "solve",
+    {
+        JAX: library.solve,
+        "plugin": scaling.homogeneous(solve_by_plugin, -1, columns=True),
+        "lapack": scaling.homogeneous(solve_by_lapack, -1, columns=True),
+        "small": scaling.homogeneous(solve_small, -1, columns=True),
+    },
+    (*_ROWS, Row("gpu", "small", (1, 32)), choice.on_cpus("lapack")),
+)
 
 
 def inverse(platform, a):
     """Computes the inverse by LU."""
-    return choice.function(_INV, platform, "inv", a)(a)
+    return INV(platform, a)
 
 
 def solve(platform, a, b):
     """Computes A^-1 B by LU, for b (count, n, nrhs)."""
-    return choice.function(_SOLVE, platform, "solve", a)(a, b)
+    return SOLVE(platform, a, b)

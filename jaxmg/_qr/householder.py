@@ -14,7 +14,7 @@ from jaxmg._call import blocks, checks, programs
 from jaxmg._call.arguments import either_spec, matrix_spec
 from jaxmg._linalg import compositions, whole
 from jaxmg._qr import linalg as qr_linalg
-from jaxmg._qr import tall
+from jaxmg._qr import stacks, tall
 from jaxmg._stacks import products, scaling
 from jaxmg._transform import derivatives
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -122,7 +122,7 @@ def _multiply_stacks(platform, options, a, c):
     return (product[:, 0] if vectors else product), r
 
 
-@compositions.program(any_shape=True, compute_stacks=_multiply_stacks, by="qr")
+@compositions.program(any_shape=True, compute_stacks=_multiply_stacks, by=stacks.QR)
 def multiplied(call, a, c):
     """Returns (Q c or c Q, R)."""
     mode, conjugate = call.attributes

@@ -265,7 +265,10 @@ def compute_stacks(platform, options, a):
 
 
 @compositions.program(
-    any_shape=True, compute_stacks=compute_stacks, takes=lambda mode: mode != "raw", by="qr"
+    any_shape=True,
+    compute_stacks=compute_stacks,
+    takes=lambda mode: mode != "raw",
+    by=stacks.QR,
 )
 def decomposed(call, a):
     (mode,) = call.attributes

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._stacks import choice, library, native, products, scaling, sections, triangle
-from jaxmg._stacks.choice import JAX, TURNS
+from jaxmg._stacks.choice import JAX, Row
 
 
 def _differentiable(triangular_solve):
@@ -87,26 +87,20 @@ def _r_by_jax(a):
     return _qr_by_jax(a)[1]
 
 
-_QR: choice.Ways = {
-    JAX: _qr_by_jax,
-    TURNS: choice.in_turn(_qr_by_jax),
-    "blocked": reduced,
-    "lapack": reduced_by_lapack,
-}
-_R: choice.Ways = {
-    JAX: _r_by_jax,
-    TURNS: choice.in_turn(_r_by_jax),
-    "blocked": upper,
-    "lapack": upper_by_lapack,
-}
+QR = choice.Operation(
+    "qr",
+    {JAX: _qr_by_jax, "blocked": reduced, "lapack": reduced_by_lapack},
+    (Row("gpu", "blocked", (128, 4096), 8), choice.on_cpus("lapack")),
+)
+R = choice.Operation("qr", {JAX: _r_by_jax, "blocked": upper, "lapack": upper_by_lapack}, QR.rows)
 
 
 def reduced_qr(platform, a):
     """Computes (Q, R), with LAPACK's signs."""
-    q, r = choice.function(_QR, platform, "qr", a)(a)
+    q, r = QR(platform, a)
     return q, r
 
 
 def upper_factor(platform, a):
     """Computes only R of `reduced_qr`."""
-    return choice.function(_R, platform, "qr", a)(a)
+    return R(platform, a)

@@ -58,7 +58,7 @@ def _slope(platform, value, a, a_dot):
         return jax.jvp(_by_polynomial, (a,), (a_dot,))[1]
     down, _ = scaling.scale_of(a, (-2, -1))
     scaled = scaling.times_scale(a, scaling.over(down, 2))
-    trace = choice.function(_TRACE, platform, "lu", a)(scaled, a_dot)
+    trace = TRACE.function(platform, a)(scaled, a_dot)
     return value * scaling.times(trace, down)
 
 
@@ -73,7 +73,9 @@ def _trace_by_jax(a, a_dot):
     return jnp.trace(moved, axis1=-2, axis2=-1)
 
 
-_TRACE = {choice.JAX: _trace_by_jax, "plugin": lu_stacks.trace_by_plugin}
+TRACE = choice.Operation(
+    "lu", {choice.JAX: _trace_by_jax, "plugin": lu_stacks.trace_by_plugin}, lu_stacks.LU.rows
+)
 
 
 def _adjugates(platform, a):

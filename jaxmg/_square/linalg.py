@@ -296,7 +296,9 @@ def _solve_stacks(platform, options, a, b):
 
 
 @compositions.program(
-    compute_stacks=_solve_stacks, takes=lambda read, assumed: assumed != "pos", by="solve"
+    compute_stacks=_solve_stacks,
+    takes=lambda read, assumed: assumed != "pos",
+    by=lu_stacks.SOLVE,
 )
 def solution(call, a, b):
     read, assumed = call.attributes
@@ -327,7 +329,7 @@ def _solve_general(call, a, b):
 
 
 @compositions.program(
-    compute_stacks=lambda platform, options, a: (lu_stacks.inverse(platform, a),), by="inv"
+    compute_stacks=lambda platform, options, a: (lu_stacks.inverse(platform, a),), by=lu_stacks.INV
 )
 def inverse(call, a):
     return (_inverse(call, a),)

@@ -1,12 +1,15 @@
-"""The choice of the way to compute a device's share of a batch, a stack of matrices (count, m, n).
+"""Operations on stacks, (count, m, n), on one device: the ways to compute each, and a choice.
 
-JAX's own routine is one way. It is batched on CPUs, and on GPUs for Cholesky, LU and eigenproblems.
-For other functions it takes one matrix after the other, or calls a library's routine that is made
-for matrices of order 32. If another way was measured to be faster, `TABLE` has a row for it.
-`benchmarks/batches.py` measures the ways, and docs/laboratory.md has the times.
+Each `Operation` is in the `stacks.py` of its family; `triangle.py` has substitution. JAX's own
+routine is one way. It is batched on CPUs, and on GPUs for Cholesky, LU and eigenproblems. For other
+functions it takes one matrix after the other, or calls a library's routine that is made for
+matrices of order 32. If another way was measured to be faster, the operation has a row for it.
+`benchmarks/batches.py` measures the ways, and docs/laboratory.md has the times: on H200, for four
+dtypes, at powers of two from order 32 to 4096. Other orders are assigned alike.
 """
 
 import collections.abc
+import dataclasses
 import functools
 import math
 import typing
@@ -17,7 +20,7 @@ import numpy as np
 from jaxmg._plugin import plugins
 from jaxmg._stacks import products, sections
 
-JAX, TURNS = "jax", "turns"
+JAX, TURNS, AT_ONCE = "jax", "turns", "at once"
 
 
 class Row(typing.NamedTuple):
@@ -25,9 +28,7 @@ class Row(typing.NamedTuple):
 
     Attributes:
         platform: "gpu" or "cpu".
-        function: "cholesky", "potri", "trsm", "lu", "qr", "inv", "solve", "eigh", "svd" or
-            "polar".
-        way: a key of the function's ways, in the `stacks.py` of its family.
+        way: a key of the operation's ways.
         orders: the least and the largest min(m, n).
         least: the minimum number of matrices.
         dtypes: kinds and bytes of their real parts, for example "f4".
@@ -35,7 +36,6 @@ class Row(typing.NamedTuple):
     """
 
     platform: str
-    function: str
     way: str
     orders: tuple[int, int]
     least: int = 2
@@ -43,53 +43,74 @@ class Row(typing.NamedTuple):
     most: float = math.inf
 
 
-# The first row that fits a stack applies, or JAX's own way if no row does. Times were measured on
-# H200 for four dtypes at powers of two from order 32 to 4096 (docs/laboratory.md); other orders are
-# assigned alike. "cholesky", "potri", "trsm" and "lu" are building blocks of routines. Small
-# batches of medium orders are as fast with JAX's routine.
-_NOT_COMPLEX128 = ("f4", "f8", "c4")
-TABLE: tuple[Row, ...] = (
-    Row("gpu", "cholesky", "plugin", (1, 4096), 16),
-    Row("gpu", "cholesky", "plugin", (512, 4096)),
-    Row("gpu", "potri", "plugin", (1, 4096)),
-    Row("gpu", "trsm", "plugin", (1, 4096)),
-    *(
-        row
-        for function in ("lu", "inv", "solve")
-        for row in (
-            Row("gpu", function, "plugin", (33, 1024), 4),
-            Row("gpu", function, "plugin", (1025, 2048), 8, _NOT_COMPLEX128),
-            Row("gpu", function, "plugin", (1025, 2048), 12),
-        )
-    ),
-    Row("gpu", "inv", "small", (1, 32)),
-    Row("gpu", "solve", "small", (1, 32)),
-    Row("gpu", "qr", "blocked", (128, 4096), 8),
-    Row("gpu", "eigh", "stages", (256, 512), 16, ("f4", "f8")),
-    Row("gpu", "eigh", "stages", (513, 1024), 48, ("f4", "f8")),
-    Row("gpu", "eigh", TURNS, (512, 1024), 2, ("f4", "f8"), 4),
-    Row("gpu", "eigh", TURNS, (1025, 4096), 2, ("f4", "f8"), 6),
-    Row("gpu", "eigh", TURNS, (512, 4096), 2, ("c4", "c8"), 7),
-    Row("gpu", "polar", "qdwh", (32, 4096), 4),
-    Row("gpu", "svd", "polar and stages", (256, 512), 32, ("f4", "f8")),
-    Row("gpu", "svd", "polar", (32, 4096), 4),
-    # The plugin distributes the matrices over the cores, each with one BLAS thread, for any number
-    # of devices.
-    *(
-        Row("cpu", function, way, (1, 4096), 1)
-        for way, functions in (
-            ("plugin", ("svd", "lu", "inv")),
-            ("lapack", ("cholesky", "qr", "solve", "trsm")),
-        )
-        for function in functions
-    ),
-)
+def on_cpus(way):
+    """Returns the row of a way for all stacks on a CPU device. The plugin distributes the matrices
+    over the cores, each with one BLAS thread, for any number of devices."""
+    return Row("cpu", way, (1, 4096), 1)
 
 
-# The ways that call the plugin.
-_BY_PLUGIN = (
-    "stages", "polar and stages", "plugin", "lapack", "small", "qdwh", "polar", "blocked",
-)  # fmt: skip
+# All operations, for tests.
+OPERATIONS: list["Operation"] = []
+
+
+@dataclasses.dataclass(eq=False)
+class Operation:
+    """An operation on stacks. A call with a platform and stacks computes it in the way for the
+    first stack.
+
+    Attributes:
+        name: the name of the rows; results that are computed in the same ways have it, too.
+        ways: functions of the stacks by the names of the ways, with their own derivatives where JAX
+            has none. All but `JAX` and `TURNS` call the plugin.
+        rows: the first row that fits a stack determines its way; if none fits, it is `JAX`.
+    """
+
+    name: str
+    ways: collections.abc.Mapping[str, collections.abc.Callable[..., typing.Any]]
+    rows: tuple[Row, ...]
+
+    def __post_init__(self):
+        OPERATIONS.append(self)
+
+    def choose(self, platform, a):
+        """Returns the way for a stack."""
+        return choose(self.rows, platform, min(a.shape[-2:]), len(a), np.dtype(a.dtype))
+
+    def function(self, platform, a):
+        """Returns the function that is chosen for a stack. Loads the plugin if it calls it."""
+        way = self.choose(platform, a)
+        if way not in (JAX, TURNS):
+            plugins.load(platform)
+        return self.ways[way]
+
+    def __call__(self, platform, *stacks):
+        return self.function(platform, stacks[0])(*stacks)
+
+
+def choose(rows, platform, order, count, dtype=None):
+    """Returns the way of the first row that fits, for any dtype if that is None; else `JAX`."""
+    kind = dtype and f"{dtype.kind}{np.finfo(dtype).dtype.itemsize}"
+    for row in rows:
+        fits = row.platform == platform and (kind is None or kind in row.dtypes)
+        if fits and row.orders[0] <= order <= row.orders[1] and row.least <= count <= row.most:
+            return row.way
+    return JAX
+
+
+def rows_at_once(gpu, cpu):
+    """Returns the rows of a routine that computes matrices up to these orders at once. For others
+    the native code computes one after the other."""
+    return Row("gpu", AT_ONCE, (0, gpu), 1), Row("cpu", AT_ONCE, (0, cpu), 0)
+
+
+def at_once(function, *rows):
+    """Returns the operation that computes many matrices of a routine at once.
+
+    Args:
+        function: function of the platform and the stacks. Returns all results, and a mask (count,)
+            of the matrices that the native code must compute again, or None.
+    """
+    return Operation(f"{function.__name__} at once", {AT_ONCE: function}, rows)
 
 
 # Platforms on which the plugin computes products of stacks. On a GPU XLA times several algorithms
@@ -105,35 +126,10 @@ def multiplies_by_plugin(platform):
     return True
 
 
-def choose(platform, function, a):
-    """Returns the way for a stack."""
-    dtype = np.dtype(a.dtype)
-    kind = f"{dtype.kind}{np.finfo(dtype).dtype.itemsize}"
-    order = min(a.shape[-2:])
-    for row in TABLE:
-        fits = row.platform == platform and row.function == function and kind in row.dtypes
-        fits &= row.orders[0] <= order <= row.orders[1] and row.least <= len(a) <= row.most
-        if fits:
-            return row.way
-    return JAX
-
-
-def function(functions, platform, name, a):
-    """Returns the function in ``functions`` that is chosen for a stack. Loads the plugin if it
-    calls it."""
-    way = choose(platform, name, a)
-    if way in _BY_PLUGIN:
-        plugins.load(platform)
-    return functions[way]
-
-
 def in_turn(function):
     """Applies ``function`` to one matrix after the other: libraries have other routines for a
     single matrix."""
     return functools.partial(jax.lax.map, function)
-
-
-Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
 
 
 def multiply(platform, *stacks):

@@ -75,12 +75,15 @@ def solve(by_plugin, a, b, upper=False, adjoint=False, unit=False, few: float = 
 def solve_on(platform, a, b, **triangle_of_a):
     """Runs the way of `triangle.solve` chosen for the stack ``a``; JAX's way if the platform is
     None."""
-    function = choice.function(_SOLVE, platform, "trsm", a)
-    return function(a, b, **triangle_of_a)
+    return SOLVE.function(platform, a)(a, b, **triangle_of_a)
 
 
-_SOLVE = {
-    choice.JAX: functools.partial(solve, False),
-    "plugin": functools.partial(solve, True),
-    "lapack": functools.partial(solve, True, few=math.inf),
-}
+SOLVE = choice.Operation(
+    "trsm",
+    {
+        choice.JAX: functools.partial(solve, False),
+        "plugin": functools.partial(solve, True),
+        "lapack": functools.partial(solve, True, few=math.inf),
+    },
+    (choice.Row("gpu", "plugin", (1, 4096)), choice.on_cpus("lapack")),
+)

@@ -122,7 +122,7 @@ class Decomposition(batching.Batchable):
 class _Stacks:
     """Native `Decomposition` of a device's share of a batch, for `shares.Share`."""
 
-    by = "svd"
+    by = stacks.SVD
 
     @staticmethod
     def compute_stacks(platform, options, a):

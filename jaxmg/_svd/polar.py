@@ -95,7 +95,7 @@ class _Decomposition(batching.Batchable):
 class _Stacks:
     """`_Decomposition` of a device's share of a batch, for `shares.Share`."""
 
-    by = ""
+    by = None
 
     @staticmethod
     def compute_stacks(platform, options, a):

@@ -10,7 +10,7 @@ from jaxmg import _compat
 from jaxmg._eigen import stacks as eigen_stacks
 from jaxmg._qr import stacks as qr_stacks
 from jaxmg._stacks import choice, library, native, products, rotations, scaling, sections
-from jaxmg._stacks.choice import JAX
+from jaxmg._stacks.choice import JAX, Row
 from jaxmg._svd import polar_stacks
 
 _adjoint = sections.adjoint
@@ -148,32 +148,49 @@ unitary = _differentiable_unitary(_unitary, decompose, _by_plugin)
 unitary_by_jax = _differentiable_unitary(_unitary_by_jax, decompose_by_jax, _by_jax)
 
 
-_SVD: choice.Ways = {
-    JAX: decompose_by_jax,
-    "polar": decompose,
-    "polar and stages": decompose_by_stages,
-    "plugin": decompose_by_plugin,
-}
-_VALUES: choice.Ways = {JAX: values_by_jax, "plugin": values_by_plugin}
-_POLAR: choice.Ways = {JAX: unitary_by_jax, "qdwh": unitary}
+SVD = choice.Operation(
+    "svd",
+    {
+        JAX: decompose_by_jax,
+        "polar": decompose,
+        "polar and stages": decompose_by_stages,
+        "plugin": decompose_by_plugin,
+    },
+    (
+        Row("gpu", "polar and stages", (256, 512), 32, ("f4", "f8")),
+        Row("gpu", "polar", (32, 4096), 4),
+        choice.on_cpus("plugin"),
+    ),
+)
+VALUES = choice.Operation(
+    "svd",
+    {
+        JAX: values_by_jax,
+        "polar": lambda a: decompose(a)[1],
+        "polar and stages": lambda a: decompose_by_stages(a)[1],
+        "plugin": values_by_plugin,
+    },
+    SVD.rows,
+)
+POLAR = choice.Operation(
+    "polar", {JAX: unitary_by_jax, "qdwh": unitary}, (Row("gpu", "qdwh", (32, 4096), 4),)
+)
 
 
 def svd(platform, a):
     """Computes the reduced (U, s, V^H)."""
-    u, s, vh = choice.function(_SVD, platform, "svd", a)(a)
+    u, s, vh = SVD(platform, a)
     return u, s, vh
 
 
 def singular_values(platform, a):
     """Computes only the singular values."""
-    if choice.choose(platform, "svd", a) in _VALUES:
-        return choice.function(_VALUES, platform, "svd", a)(a)
-    return svd(platform, a)[1]
+    return VALUES(platform, a)
 
 
 def polar(platform, a):
     """Computes the U of A = U H, or A = H U."""
-    return choice.function(_POLAR, platform, "polar", a)(a)
+    return POLAR(platform, a)
 
 
 def polar_factors(platform, a, side="right"):

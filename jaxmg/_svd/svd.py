@@ -43,7 +43,7 @@ def _svd_stacks(platform, options, a):
     return u[..., part], s[..., part], vh[..., part, :]
 
 
-@compositions.program(any_shape=True, compute_stacks=_svd_stacks, by="svd")
+@compositions.program(any_shape=True, compute_stacks=_svd_stacks, by=stacks.SVD)
 def decomposed(call, a):
     """Computes (U, s, V^H) with U (m, k) and V^H (k, n), k = min(m, n). If the call has attributes
     (start, end), computes only these singular values and vectors."""
@@ -84,7 +84,7 @@ def values_by(call, a):
 @compositions.program(
     any_shape=True,
     compute_stacks=lambda platform, options, a: (stacks.singular_values(platform, a),),
-    by="svd",
+    by=stacks.SVD,
 )
 def values(call, a):
     """Computes only the singular values."""
@@ -96,7 +96,7 @@ def values(call, a):
     compute_stacks=lambda platform, options, a: (
         stacks.singular_values(platform, scaling.scaled(a, (-2, -1))[0]),
     ),
-    by="svd",
+    by=stacks.SVD,
 )
 def relative_values(call, a):
     """Computes the singular values times a power of two, so that they don't underflow unless A's

@@ -4,6 +4,7 @@ after the other or all at once, or all devices together compute one matrix after
 import collections.abc
 import dataclasses
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import backends, checks, execute, programs, record, results
 from jaxmg._call.arguments import Arguments
 from jaxmg._layouts import layouts, local_layouts, meshes, shardings
-from jaxmg._transform import at_once, batching
+from jaxmg._stacks import choice
+from jaxmg._transform import batching
 
 # Backends that name no vendor's solver.
 _OPEN_BACKENDS = ("auto", "native")
@@ -175,21 +177,37 @@ class _OnDevice:
 def _all_at_once(one, n, count):
     """Returns the `_AtOnce` for ``count`` matrices of order n; None if one after the other is
     faster, or if the caller requested another backend or precision."""
-    faster, options = one.routine.at_once, dict(one.arguments.options)
-    if faster is None or one.arguments.backend not in _OPEN_BACKENDS:
+    operations, options = one.routine.at_once, dict(one.arguments.options)
+    if not operations or one.arguments.backend not in _OPEN_BACKENDS:
         return None
-    if not at_once.has_plain_products(options):
+    if not _has_plain_products(options):
         return None
-    if faster.values is not None and not options.get("return_eigenvectors", True):
-        faster = faster.values
-    if not faster.is_faster(one.layout, n, count):
+    operation = operations[0 if options.get("return_eigenvectors", True) else -1]
+    if not is_faster_at_once(operation.rows, one.layout, n, count):
         return None
-    return _AtOnce(one, faster.function)
+    return _AtOnce(one, operation.ways[choice.AT_ONCE])
+
+
+def is_faster_at_once(rows, layout, n, count=sys.maxsize):
+    """Returns whether it is faster, by these rows, to compute ``count`` matrices of order n, which
+    the devices of ``layout`` share, at once. False for several CPU devices: JAX's LAPACK kernels
+    wait in a thread of XLA's pool for other threads of it, and several devices at a time can lock
+    up (seen with jaxlib 0.10.2)."""
+    if layout.platform == "cpu" and layout.mesh.size > 1:
+        return False
+    each = -(-count // layout.mesh.size)
+    return choice.choose(rows, layout.platform, n, each) == choice.AT_ONCE
+
+
+def _has_plain_products(options):
+    """Returns whether JAX's routines have the precision that the options request."""
+    name = checks.plain_precision(options.get("precision"))
+    return checks.PRODUCTS.get(name) in (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
 @dataclasses.dataclass(frozen=True)
 class _AtOnce:
-    """Computes all matrices of a device's part of a batch by a function of `at_once`. The native
+    """Computes all matrices of a device's part of a batch by an operation on stacks. The native
     code computes failed ones again, to get their status.
 
     Attributes:

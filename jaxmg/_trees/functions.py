@@ -69,7 +69,7 @@ class Function:
         return type(self.result(jax.ShapeDtypeStruct(stack.shape[-2:], stack.dtype)))(*values)
 
     def _cholesky(self, platform, stack, upper, symmetrize_input):
-        if choice.choose(platform, "cholesky", stack) == choice.JAX:
+        if cholesky_stacks.CHOLESKY.choose(platform, stack) == choice.JAX:
             return self(stack)
         lower = cholesky_stacks.cholesky(
             platform, stack + (_adjoint(stack) - stack) / 2 if symmetrize_input else stack
@@ -77,7 +77,7 @@ class Function:
         return _adjoint(lower) if upper else lower
 
     def _eigh(self, platform, stack, UPLO, symmetrize_input):
-        if choice.choose(platform, "eigh", stack) == choice.JAX:
+        if eigen_stacks.EIGH.choose(platform, stack) == choice.JAX:
             return self(stack)
         if symmetrize_input:
             stack = (stack + _adjoint(stack)) / 2

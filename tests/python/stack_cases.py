@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmg._stacks import choice
+
 _MULTIPLE = 40  # of n eps, for backward errors
 
 
@@ -38,6 +40,14 @@ def check_orthonormal(q, dtype):
     q = cases.wide(np.asarray(q))
     check(adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape[:1] + q.shape[-1:] * 2),
            dtype, 1)  # fmt: skip
+
+
+def use_rows(monkeypatch, **rows):
+    """Replaces the rows of all operations on stacks, by name; by default with none. Operations that
+    compute a routine at once keep theirs."""
+    for operation in choice.OPERATIONS:
+        if choice.AT_ONCE not in operation.ways:
+            monkeypatch.setattr(operation, "rows", rows.get(operation.name, ()))
 
 
 def is_jaxpr(x):

@@ -139,8 +139,8 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages():
 def by_stages(monkeypatch):
     """Selects stages for order 22 on this platform; returns a list of the shapes that took them."""
     taken, original = [], eigen_stacks.decompose
-    row = choice.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
-    monkeypatch.setattr(choice, "TABLE", (row,))
+    row = choice.Row(jax.default_backend(), "stages", (22, 22), 3, ("f4", "f8"))
+    stack_cases.use_rows(monkeypatch, eigh=(row,))
     monkeypatch.setattr(eigen_stacks, "decompose", lambda a: taken.append(a.shape) or original(a))
     return taken
 
@@ -202,8 +202,7 @@ def test_svd_by_stages(shape):
 def test_few_matrices_in_turn(dtype, monkeypatch):
     """Small batches are solved one after the other where a library is faster that way."""
     platform = jax.default_backend()
-    rows = (choice.Row(platform, "eigh", "turns", (9, 9), most=3),)
-    monkeypatch.setattr(choice, "TABLE", rows)
+    stack_cases.use_rows(monkeypatch, eigh=(choice.Row(platform, "turns", (9, 9), most=3),))
     a = stack_cases.stack((3, 9, 9), dtype)
     a = (a + jnp.swapaxes(a, 1, 2).conj()) / 2
     mesh = cases.line(1)

@@ -284,18 +284,18 @@ def test_det_of_a_batch_of_large_matrices():
 @pytest.mark.extended
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
-    ("table", "way", "degree"),
-    [(lu_stacks._INV, "small", -1), (lu_stacks._INV, "plugin", -1), (lu_stacks._SOLVE, "small", -1),
-     (lu_stacks._SOLVE, "plugin", -1), (cholesky_stacks._CHOLESKY, "plugin", 0.5)],
+    ("operation", "way", "degree"),
+    [(lu_stacks.INV, "small", -1), (lu_stacks.INV, "plugin", -1), (lu_stacks.SOLVE, "small", -1),
+     (lu_stacks.SOLVE, "plugin", -1), (cholesky_stacks.CHOLESKY, "plugin", 0.5)],
 )  # fmt: skip
-def test_stacks_by_the_plugin(table, way, degree):
+def test_stacks_by_the_plugin(operation, way, degree):
     """Stacks scale exactly, although partial sums of results near the least normal number are
     denormal."""
     a = _random("float32", 40, 6, 6)
     if degree == 0.5:
         a = a @ a.swapaxes(1, 2) + np.eye(6, dtype="float32")
-    others = (_random("float32", 40, 6, 2, seed=1),) * (table is lu_stacks._SOLVE)
-    run = jax.jit(table[way])
+    others = (_random("float32", 40, 6, 2, seed=1),) * (operation is lu_stacks.SOLVE)
+    run = jax.jit(operation.ways[way])
     value = np.asarray(run(a, *others))
     info = np.finfo("float32")
     for k in (-118, -60, 60, 124):

@@ -16,7 +16,7 @@ from jaxmg._eigen import householder
 from jaxmg._linalg import shares
 from jaxmg._plugin import plugins
 from jaxmg._stacks import choice, native, pieces, scaling
-from jaxmg._transform import at_once
+from jaxmg._transform import batched_calls
 from jaxmg._trees import functions, iterations
 
 pytestmark = cases.needs_transformations
@@ -56,13 +56,18 @@ def _operands_of_shard_map(jaxpr, consts=(), inside=False):
 def ways_of_gpus(monkeypatch):
     """Makes this platform use the GPUs' rows of the table, also on several devices."""
     platform = jax.default_backend()
-    rows = [row._replace(platform=platform) for row in choice.TABLE if row.platform == "gpu"]
-    monkeypatch.setattr(choice, "TABLE", tuple(rows))
+    rows = {
+        operation.name: [
+            row._replace(platform=platform) for row in operation.rows if row.platform == "gpu"
+        ]
+        for operation in choice.OPERATIONS
+    }
+    stack_cases.use_rows(monkeypatch, **rows)
     monkeypatch.setattr(choice, "_PRODUCTS", (platform,))
     one_device = functools.partial(dataclasses.replace, devices=1)
     share = shares.Share
     monkeypatch.setattr(shares, "Share", lambda *fields: one_device(share(*fields)))
-    monkeypatch.setattr(at_once.AtOnce, "is_faster", lambda *_, **__: True)
+    monkeypatch.setattr(batched_calls, "is_faster_at_once", lambda *_: True)
     cases.forget_plans()
     jax.clear_caches()
     yield
@@ -355,8 +360,8 @@ def test_scales_are_those_of_scaling(dtype, step):
 
 @pytest.mark.parametrize("name", ["qr", pytest.param("householder", marks=pytest.mark.breadth)])
 def test_programs_of_stacks_compile_for_two_devices(ways_of_gpus, monkeypatch, name):
-    row = choice.Row(jax.default_backend(), "qr", "blocked", (70, 70))
-    monkeypatch.setattr(choice, "TABLE", (row,))
+    row = choice.Row(jax.default_backend(), "blocked", (70, 70))
+    stack_cases.use_rows(monkeypatch, qr=(row,))
     mesh = cases.line(2)
     if name == "qr":
         a = cases.normal(cases.rng(0), (4, 70, 70), "float32")

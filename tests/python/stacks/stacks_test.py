@@ -22,6 +22,7 @@ from jaxmg._square import determinants
 from jaxmg._stacks import choice, native, parts, triangle
 from jaxmg._svd import spaces
 from jaxmg._svd import stacks as svd_stacks
+from jaxmg._transform import batched_calls
 
 pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
@@ -247,9 +248,9 @@ def test_determinants_by_the_plugin(monkeypatch, dtype):
     matrices."""
     if jax.default_backend() != "cpu":
         pytest.skip("for CPU devices; on GPUs all other tests go this way")
-    monkeypatch.setattr(choice, "TABLE", (choice.Row("cpu", "lu", "plugin", (4, 8)),))
-    for ways_of in (lu_stacks._SLOGDET, determinants._TRACE):
-        monkeypatch.setitem(ways_of, choice.JAX, None)  # must not be used
+    stack_cases.use_rows(monkeypatch, lu=(choice.Row("cpu", "plugin", (4, 8)),))
+    for operation in (lu_stacks.SLOGDET, determinants.TRACE):
+        monkeypatch.setitem(operation.ways, choice.JAX, None)  # must not be used
     a = np.asarray(stack_cases.stack((3, 5, 5), dtype)).copy()
     a[1, :, 4] = a[1, :, 3] + 1e-12 * a[1, :, 2]  # nearly singular
     a = jnp.asarray(a)
@@ -305,20 +306,21 @@ def test_a_large_share_in_parts(monkeypatch):
 
 
 def test_the_first_row_that_fits_is_the_way(monkeypatch):
-    rows = (
-        choice.Row("gpu", "qr", "turns", (512, 4096), 4, ("f4",)),
-        choice.Row("gpu", "qr", "blocked", (64, 4096)),
-        choice.Row("gpu", "eigh", "turns", (64, 4096), 3, most=5),
+    qr = (
+        choice.Row("gpu", "lapack", (512, 4096), 4, ("f4",)),
+        choice.Row("gpu", "blocked", (64, 4096)),
     )
-    monkeypatch.setattr(choice, "TABLE", rows)
+    eigh = (choice.Row("gpu", "turns", (64, 4096), 3, most=5),)
+    stack_cases.use_rows(monkeypatch, qr=qr, eigh=eigh)
 
-    def way(count, m, n, dtype="float32", platform="gpu", function="qr"):
-        return choice.choose(platform, function, jax.ShapeDtypeStruct((count, m, n), dtype))
+    def way(count, m, n, dtype="float32", platform="gpu", operation=qr_stacks.QR):
+        return operation.choose(platform, jax.ShapeDtypeStruct((count, m, n), dtype))
 
-    assert way(4, 600, 512) == "turns" and way(3, 600, 512) == way(4, 600, 511) == "blocked"
+    assert way(4, 600, 512) == "lapack" and way(3, 600, 512) == way(4, 600, 511) == "blocked"
     assert way(4, 512, 512, "complex64") == "blocked" and way(4, 64, 63) == choice.JAX
-    assert way(4, 512, 512, platform="cpu") == way(4, 512, 512, function="inv") == choice.JAX
-    few = [way(count, 64, 64, function="eigh") for count in (2, 3, 5, 6)]
+    others = way(4, 512, 512, platform="cpu"), way(4, 512, 512, operation=lu_stacks.INV)
+    assert others == (choice.JAX, choice.JAX)
+    few = [way(count, 64, 64, operation=eigen_stacks.EIGH) for count in (2, 3, 5, 6)]
     assert few == [choice.JAX, "turns", "turns", choice.JAX]
     assert way(1, 512, 512) == choice.JAX and way(2, 4097, 4097) == choice.JAX
 
@@ -338,28 +340,9 @@ def test_the_first_row_that_fits_is_the_way(monkeypatch):
 )
 def test_few_matrices_of_a_gpu_get_their_eigenvalues_one_after_the_other(gpus, count, n, at_once):
     layout = types.SimpleNamespace(platform="gpu", mesh=types.SimpleNamespace(size=gpus))
-    assert syevd.SYEVD.at_once.values.is_faster(layout, n, count) == at_once
-    assert syevd.SYEVD.at_once.is_faster(layout, n, count) == (n <= 4096)
-
-
-def test_every_row_names_a_way():
-    known = {
-        "qr": qr_stacks._QR,
-        "inv": lu_stacks._INV,
-        "solve": lu_stacks._SOLVE,
-        "svd": svd_stacks._SVD,
-        "eigh": eigen_stacks._EIGH,
-        "polar": svd_stacks._POLAR,
-        "cholesky": cholesky_stacks._CHOLESKY,
-        "potri": cholesky_stacks._INVERSE,
-        "trsm": triangle._SOLVE,
-        "lu": lu_stacks._LU,
-    }
-    of_the_same = {"cholesky": cholesky_stacks._FACTORIZE, "inv": lu_stacks._LU_INVERSE}
-    for row in choice.TABLE:
-        assert row.way in known[row.function] and row.way in of_the_same.get(row.function, row.way)
-        assert row.platform in ("cpu", "gpu")
-        assert row.orders[0] <= row.orders[1] and row.least >= 1
+    vectors, values = (operation.rows for operation in syevd.SYEVD.at_once)
+    assert batched_calls.is_faster_at_once(values, layout, n, count) == at_once
+    assert batched_calls.is_faster_at_once(vectors, layout, n, count) == (n <= 4096)
 
 
 _WITH_RULES = {
@@ -415,9 +398,9 @@ def test_a_way_by_the_plugin_loads_it(monkeypatch):
     loaded, platform = [], jax.default_backend()
     monkeypatch.setattr(plugins, "load", loaded.append)
     a = stack_cases.stack((3, 5, 5), "float64")
-    monkeypatch.setattr(choice, "TABLE", ())
+    stack_cases.use_rows(monkeypatch)
     lu_stacks.inverse(platform, a)
     assert not loaded
-    monkeypatch.setattr(choice, "TABLE", (choice.Row(platform, "inv", "plugin", (5, 5)),))
+    stack_cases.use_rows(monkeypatch, inv=(choice.Row(platform, "plugin", (5, 5)),))
     lu_stacks.inverse(platform, a)
     assert loaded == [platform]

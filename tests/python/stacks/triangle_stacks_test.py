@@ -177,11 +177,9 @@ _N, _COUNT = 21, 6
 @pytest.fixture
 def by_the_plugin(monkeypatch):
     """Makes the plugin compute a batch's share; returns the set of its calls' names."""
-    rows = tuple(
-        choice.Row(jax.default_backend(), function, "plugin", (1, 100), 1)
-        for function in ("cholesky", "potri", "trsm", "lu", "inv", "solve")
-    )
-    monkeypatch.setattr(choice, "TABLE", rows)
+    row = choice.Row(jax.default_backend(), "plugin", (1, 100), 1)
+    names = ("cholesky", "potri", "trsm", "lu", "inv", "solve")
+    stack_cases.use_rows(monkeypatch, **dict.fromkeys(names, (row,)))
     called, call, multiply = set(), native.call, products.multiply
 
     def recorded(name, *arguments, **options):

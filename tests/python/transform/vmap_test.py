@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg._cholesky import stacks as cholesky_stacks
 from jaxmg._lu import stacks as lu_stacks
-from jaxmg._transform import at_once, batching, derivatives
+from jaxmg._transform import batched_calls, batching, derivatives
 
 pytestmark = cases.needs_transformations
 
@@ -95,7 +95,7 @@ def _takes_at_once(ranks):
 
 def _one_after_the_other(monkeypatch):
     """Makes a device compute its matrices one after the other, as large ones."""
-    monkeypatch.setattr(at_once.AtOnce, "is_faster", lambda *_: False)
+    monkeypatch.setattr(batched_calls, "is_faster_at_once", lambda *_: False)
     derivatives._jaxpr.cache_clear()
     jax.clear_caches()
 

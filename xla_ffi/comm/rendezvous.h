@@ -53,7 +53,8 @@ Status ArriveInGroup(const RendezvousKey& key, const char* what, int rank, int s
 Status AwaitGroup(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
                   MeetingOfGroup& meeting, std::shared_ptr<InProcessGroup>* group) noexcept;
 
-// Whether AwaitGroup would return at once; waits for that, but no longer than `patience`.
+// Waits until AwaitGroup would return at once, but no longer than `patience`. Returns whether it
+// would.
 bool AwaitGroupBriefly(MeetingOfGroup& meeting, Seconds patience) noexcept;
 
 // --- Calls that one rank does for all ------------------------------------------------------------
@@ -83,8 +84,8 @@ void FinishForAll(MeetingForAll& meeting, const Status& outcome) noexcept;
 Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const WaitPolicy& policy,
                  MeetingForAll& meeting) noexcept;
 
-// Whether AwaitWork would return at once; waits for that, but no longer than `patience`, and as
-// long again if all ranks have arrived by then.
+// Waits until AwaitWork would return at once, but no longer than `patience`, or twice as long if
+// all ranks have arrived after the first `patience`. Returns whether it would.
 bool AwaitWorkBriefly(MeetingForAll& meeting, Seconds patience) noexcept;
 
 // Prints on stderr which ranks or processes a call has been waiting for during kBeforeNotice.

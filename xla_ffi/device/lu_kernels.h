@@ -1,5 +1,5 @@
-// The operations of an LU factorization on one device other than products: panels, row
-// interchanges, and the determinant.
+// LuKernels: the operations on one device, other than products, that an LU factorization consists
+// of: panels, row interchanges, and the determinant.
 //
 // Pivots are numbers in device memory, as in LAPACK's getrf but counted from 0: row i of the matrix
 // was interchanged with row pivots[i] >= i, one after the other.

@@ -27,8 +27,8 @@ inline void ChooseEigensolver(Tuning* tuning) {
   tuning->eigen.ShareFrom(chosen == Eigensolver::kAll ? 1 : 0);
 }
 
-// Whether one rank of several CPU devices computes for all where LAPACK is faster alone. A setting
-// of the process, for tests and measurements.
+// Whether one of several CPU devices computes for all ranks if LAPACK on one rank is faster. A
+// setting of the process, for tests and measurements.
 inline std::atomic<bool>& WholeMatricesSetting() {
   static std::atomic<bool> whole{true};
   return whole;

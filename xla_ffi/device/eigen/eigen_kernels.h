@@ -1,4 +1,5 @@
-// EigenKernels: the operations of an eigensolver's stages on one device other than products.
+// EigenKernels: the operations on one device, other than products, that the stages of an
+// eigensolver consist of.
 #ifndef JAXMG_XLA_FFI_DEVICE_EIGEN_EIGEN_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_EIGEN_EIGEN_KERNELS_H_
 

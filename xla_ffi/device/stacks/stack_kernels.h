@@ -104,8 +104,8 @@ class StackKernels {
   // device allocates workspace of a stack m x n and two of order min(m, n).
   virtual Status MapSingularValues(Stream stream, int64_t count, int64_t m, int64_t n,
                                    Polynomials polynomials, T* x) = 0;
-  // As above, for numbers of 16 bits, whose products are added in float32; only kernels of float
-  // have it.
+  // As above, for numbers of 16 bits, whose products are added in float32. Only StackKernels<float>
+  // has this operation.
   virtual Status MapSingularValues(Stream, PartFormat, int64_t, int64_t, int64_t, Polynomials,
                                    Part*) {
     return Error(Code::kInternal, "only the kernels of float32 take 16-bit numbers");

@@ -38,9 +38,9 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, co
 // panel, so the forward substitution Y = X L^-H needs no separate pass. x.local becomes this rank's
 // columns of Y; x.data is overwritten.
 //
-// After a failure L and Y contain NaN. With `spoils` a single tile may not, because the caller then
-// fills all results with NaN itself. Enqueued on all streams, kMain last; for a single tile only on
-// kMain.
+// After a failure L and Y contain NaN. With `spoils` this need not hold for a single tile, because
+// the caller then fills all results with NaN itself. Enqueued on all streams, kMain last; for a
+// single tile only on kMain.
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det,

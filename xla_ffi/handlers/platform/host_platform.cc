@@ -154,8 +154,8 @@ Status Arrive(PendingRank* pending) noexcept {
   return arrived;
 }
 
-// Of a rank that has arrived: whether FinishRank need not wait long for others. Waits a moment, and
-// no longer: if XLA's threads all wait, the others can't arrive.
+// Returns whether FinishRank of a rank that has arrived need not wait long for others. Waits for
+// this for a moment, and no longer: if XLA's threads all wait, the others can't arrive.
 bool OthersComeSoon(const PendingRank& pending) noexcept {
   if (pending.rank != nullptr) return AwaitGroupBriefly(*pending.rank->meeting, BriefWait());
   if (pending.last) return true;

@@ -1,4 +1,4 @@
-// How kernels are declared, and the elements of a thread.
+// The declaration of kernels, and the elements that a thread processes.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_CORE_KERNEL_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_CORE_KERNEL_CUH_
 

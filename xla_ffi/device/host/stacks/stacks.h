@@ -443,8 +443,8 @@ class HostStacks : public StackKernels<T> {
   }
 
   // The largest real or imaginary parts of one triangle's elements, and of their differences from
-  // the other triangle's adjoint. The former is NaN if any of these isn't finite. Lanes don't have
-  // to wait for each other.
+  // the other triangle's adjoint. The first number is NaN if any of these isn't finite. Lanes don't
+  // have to wait for each other.
   struct HermitianSizes {
     static constexpr int kLanes = 4;
     R largest[kLanes] = {}, apart[kLanes] = {}, poison[kLanes] = {};

@@ -24,7 +24,7 @@ _SURE = 0.01  # below this share of its operations a call's remaining time is no
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The state of one call.
+    """Holds the state of one call.
 
     Attributes:
         call: number of the call, unique in this process for a platform.
@@ -113,7 +113,7 @@ def progress(
 
 
 def attach(plugin):
-    """Makes the calls of a plugin visible; also starts what JAXMG_PROGRESS asks for."""
+    """Makes the calls of a plugin visible; also starts the viewer that JAXMG_PROGRESS names."""
     if hasattr(plugin, "progress"):
         _watch_as_the_variable_says()
         _watcher.attach(plugin)

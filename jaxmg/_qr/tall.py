@@ -72,7 +72,7 @@ def factor(a, layout, b=None, below=None, with_q=True):
 
 @dataclasses.dataclass(frozen=True)
 class _Factor(batching.Batchable):
-    """`factor` as a function of a; of b, if ``with_b``; and of below, if ``with_below``."""
+    """`factor` as a function of a and, as ``with_b`` and ``with_below`` say, of b and of below."""
 
     layout: layouts.Layout
     with_q: bool = True

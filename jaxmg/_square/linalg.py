@@ -78,8 +78,9 @@ def solve(
         is singular, x has infinity or NaN, as in JAX. If ``a`` has NaN or infinity, or with "pos"
         isn't positive definite, x is NaN.
 
-    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`. Memory: None and "her" take one more copy of ``a``;
-    "her" and "sym" take another to exchange blocks between all devices.
+    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`. Memory: one more copy of ``a`` with
+    ``assume_a=None`` or "her"; with "her" or "sym" another one, to exchange blocks between all
+    devices.
 
     Raises:
         TypeError, ValueError, RuntimeError: As `jaxmg.gesv`. An invalid ``assume_a`` raises a

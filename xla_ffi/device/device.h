@@ -153,8 +153,8 @@ class Device {
   // Blocks until all work of all streams is complete.
   virtual Status Synchronize() = 0;
 
-  // Copies between blocks of equal height and columns that do not overlap. The source may be on
-  // another device of the same process.
+  // Copies a block to another one of equal height and columns. The two must not overlap. The source
+  // may be on another device of the same process.
   virtual Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) = 0;
   // As Copy, if both blocks are on this device, for large blocks while the device has no other
   // work. Pitches and heights must be multiples of 4, as they are for every dtype.

@@ -50,8 +50,9 @@ struct GesvdVectorsSpace {
   int64_t host_bytes;
 };
 
-// A routine (routines.h). Overwrites the block; if wanted.u is null, with the rows of U. If A has
-// an element that isn't finite, *status is kNotFinite. Results are NaN if *status is not 0.
+// A routine (routines.h). Overwrites the block. If wanted.u is null, the block then contains the
+// rows of U. If A has an element that isn't finite, *status is kNotFinite. Results are NaN if
+// *status is not 0.
 template <typename T>
 Status GesvdVectorsRoutine(const RankContext& context, const Operand<T>& operand,
                            const SingularVectors<T>& wanted);

@@ -51,9 +51,9 @@ PlatformResult TallQr(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
                    Is(*c, a, n, nrhs) && power->element_count() == 1 &&
                    static_cast<int64_t>(powers->element_count()) == nrhs;
   if (!fit) {
-    return Refuse(Error(Code::kInvalidArgument, kName, ": the results must be Q (", block,
-                        ", n), R (n, n), Q^H b (n, ", nrhs, "), of n = ", n,
-                        " and of a's dtype, and exponents (1,) and (", nrhs, ",)"));
+    return Refuse(Error(Code::kInvalidArgument, kName, ": with n = ", n,
+                        ", the results must be Q (", block, ", n), R (n, n) and Q^H b (n, ", nrhs,
+                        "), of a's dtype, and two arrays of exponents, (1,) and (", nrhs, ",)"));
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);

@@ -63,17 +63,16 @@ def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **op
         if isinstance(values[argument], bool):
             values[flag], values[argument] = values[argument], None
     options = {name: values[name] for name in options}
-    arguments = collect(
+    return collect(
         routine, T_A, values["mesh"], values["matrix_specs"], in_specs, values["pad"], backend,
         caller=local_name(routine), **options,
     )  # fmt: skip
-    return arguments._replace(outputs=routine.local_outputs)
 
 
 def local_name(routine):
     """Returns the name of the routine's function for calls inside a shard_map, or a false value if
     it has none."""
-    return routine.local_outputs and f"{routine.name}_shardmap_ctx"
+    return routine.traced_outputs and f"{routine.name}_shardmap_ctx"
 
 
 def either_spec(caller, specs, in_specs):

@@ -59,10 +59,10 @@ class Routine:
         name: the name in errors.
         native: the plugin's name for the routine; the FFI target is "jaxmg_" and this name.
         results: all results of the native code (`results.Result`), the matrix first.
-        outputs, local_outputs, traced_outputs: the names of the results that the public function
-            returns, and its ``_shardmap_ctx`` inside a shard_map and outside, in order; empty if
-            the routine has no such function. A result whose argument is False is left out, and a
-            single one is returned without a tuple.
+        outputs, traced_outputs: the names of the results that the public function returns, as its
+            ``_shardmap_ctx`` does inside a shard_map, and those that this returns outside, in
+            order; empty if the routine has no such function. A result whose argument is False is
+            left out, and a single one is returned without a tuple.
         operands: the arrays, the matrix first; a second one is right-hand sides or a matrix.
         matrices: the number of leading operands that are matrices, which lie on the ranks by rows.
             The native code overwrites them: the same number of leading results are in their memory.
@@ -76,8 +76,6 @@ class Routine:
             result is in the matrix's memory, and a factor is a factor of the transpose.
         triangle: the triangle of a Hermitian matrix that is read; None: the whole matrix is read,
             and need not be Hermitian.
-        overwrites: whether the native code overwrites the matrices, which XLA copies unless they
-            are donated.
         native_alone: whether only the backend "native" has it.
         refines: whether its public function takes ``refine``.
         plans: whether `jaxmg.plan` accepts the routine.
@@ -95,7 +93,6 @@ class Routine:
     native: str
     results: tuple
     outputs: tuple
-    local_outputs: tuple = ()
     traced_outputs: tuple = ()
     operands: tuple = ("a",)
     matrices: int = 1
@@ -105,7 +102,6 @@ class Routine:
     takes_m: bool = False
     exchanges: bool = False
     triangle: str | None = "upper"
-    overwrites: bool = True
     native_alone: bool = False
     refines: bool = False
     plans: bool = True

@@ -40,7 +40,6 @@ CHO_SOLVE = record.Routine(
     results=(),
     outputs=(),
     operands=("factor", "b"),
-    overwrites=False,
     native_alone=True,
     refines=True,
 )

@@ -34,7 +34,6 @@ POTRI = record.Routine(
     native="potri",
     results=(results.Matrix("a_inv", back=_upper), results.Status()),
     outputs=("a_inv", "status"),
-    local_outputs=("a_inv", "status"),
     traced_outputs=("a_inv", "status"),
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),

@@ -27,7 +27,6 @@ POTRS = record.Routine(
         results.Status(),
     ),
     outputs=("x", "logdet", "status"),
-    local_outputs=("x", "logdet", "status"),
     traced_outputs=(record.WORK, "x", "logdet", "status"),
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),

@@ -54,7 +54,6 @@ SYEVD = record.Routine(
         results.Status(),
     ),
     outputs=("w", "v", "status"),
-    local_outputs=("w", "v", "status"),
     traced_outputs=(record.WORK, "w", "v", "status"),
     options=(VECTORS,),
     extension=record.Extension(0, _is_staged, _cut, returns_matrix=True),

@@ -26,7 +26,6 @@ SYGVD = record.Routine(
         results.Status(),
     ),
     outputs=("w", "x", "status"),
-    local_outputs=("w", "x", "status"),
     traced_outputs=(record.WORK, record.SECOND_WORK, "w", "x", "status"),
     options=(syevd.VECTORS,),
     at_once=(stacks.SYGVD,),

@@ -31,7 +31,6 @@ GESV = record.Routine(
         results.Status(),
     ),
     outputs=("x", "sign", "logdet", "status"),
-    local_outputs=("x", "sign", "logdet", "status"),
     traced_outputs=(record.WORK, "x", "sign", "logdet", "status"),
     options=(record.PRECISION,),
     triangle=None,

@@ -20,7 +20,6 @@ GETRI = record.Routine(
     native="getri",
     results=(results.ZeroPadded("a_inv"), results.Status()),
     outputs=("a_inv", "status"),
-    local_outputs=("a_inv", "status"),
     traced_outputs=("a_inv", "status"),
     options=(record.PRECISION,),
     triangle=None,

@@ -173,7 +173,7 @@ def plan(
 
 def _own_bytes(row, n, ranks, dtype, nrhs, donate):
     """Returns the bytes per device of the caller's arrays and of XLA's copies of matrices."""
-    copies = 2 if row.overwrites and not donate else 1
+    copies = 2 if row.results and not donate else 1  # without results none is overwritten
     sides = len(row.operands) - row.matrices
     elements = copies * row.matrices * -(-n // ranks) * n + sides * n * nrhs
     return elements * dtype.itemsize

@@ -68,7 +68,7 @@ FUNCTIONS = tuple(
         if "." not in routine.name
         for name in (
             routine.name,
-            *((f"{routine.name}_shardmap_ctx",) if routine.local_outputs else ()),
+            *((f"{routine.name}_shardmap_ctx",) if routine.traced_outputs else ()),
             *((f"{routine.name}_jit_ctx",) if routine.name in _JIT_FORMS else ()),
         )
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds jaxmg and a plugin from this checkout and installs them into the environment of `python`.
+# Builds jaxmg and a plugin from this checkout and installs them into the environment of `python3`.
 #
 #   tools/install.sh [cpu | cuda12 | cuda13]
 set -euo pipefail

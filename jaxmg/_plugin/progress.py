@@ -123,15 +123,17 @@ def _watch_as_the_variable_says():
     text = os.environ.get(VARIABLE, "")
     if text in ("", "0") or _watcher.from_variable:
         return
+    _watcher.from_variable = True
     if text not in ("1", "bar"):
-        raise ValueError(
-            f"the environment variable {VARIABLE} must be 0, 1 (lines) or bar; got {text!r}"
+        _write(
+            f"jaxmg: the environment variable {VARIABLE} must be 0, 1 (lines) or bar; "
+            f"got {text!r}\n"
         )
+        return
     try:
         viewer = _viewer("bar" if text == "bar" else None, None)
     except ImportError:
         viewer = _viewer(None, None)
-    _watcher.from_variable = True
     _watcher.add(viewer)
 
 

@@ -18,6 +18,7 @@ import traceback
 VARIABLE = "JAXMG_PROGRESS"
 _LONGEST_PAUSE = 0.25  # seconds between two looks, at most
 _SHORTEST_PAUSE = 0.005
+_PATIENCE = 1.0  # seconds that the end of a block, and of the program, waits for the last reports
 _EVERY_LINE, _EVERY = 5.0, 0.5  # default seconds between reports: of lines, and of others
 _SURE = 0.01  # below this share of its operations a call's remaining time is not estimated
 
@@ -97,7 +98,7 @@ def progress(
         view: None prints lines on standard error. ``"bar"`` draws a bar with tqdm or rich. A
             function is called with a `Progress`, on another thread, while calls run and once when a
             call ends. If it raises, the exception is printed, the function is not called again,
-            and the call goes on.
+            and the call goes on. The end of the block waits at most a second for it.
         every: seconds between two reports of a call; default 5 for lines, 0.5 for others.
 
     Raises:
@@ -105,8 +106,8 @@ def progress(
         ValueError: ``view`` is another text, or ``every`` is negative.
     """
     viewer = _viewer(view, every)
-    _watcher.add(viewer)
     try:
+        _watcher.add(viewer)
         yield
     finally:
         _watcher.remove(viewer)
@@ -134,7 +135,10 @@ def _watch_as_the_variable_says():
         viewer = _viewer("bar" if text == "bar" else None, None)
     except ImportError:
         viewer = _viewer(None, None)
-    _watcher.add(viewer)
+    try:
+        _watcher.add(viewer)
+    except RuntimeError as error:
+        _write(f"jaxmg: no progress is shown: {error}\n")
 
 
 def _viewer(view, every):
@@ -156,10 +160,10 @@ class _Viewer:
         self.every = every
         self._show = show
         self._last = {}  # by call: its seconds at the last report
+        self.leaves = False  # after one more look
+        self.left = threading.Event()
 
     def take(self, key, report):
-        if self._show is None:
-            return
         last = self._last.get(key)
         if report.ended:
             self._last.pop(key, None)
@@ -171,29 +175,38 @@ class _Viewer:
         if due:
             self._call(report)
 
+    def silence(self):
+        """Passes no further report."""
+        self._show = None
+
     def close(self):
-        if hasattr(self._show, "close"):
-            self._show.close()
+        show, self._show = self._show, None
+        if isinstance(show, (_Tqdm, _Rich)):
+            try:
+                show.close()
+            except BaseException:
+                _write(f"jaxmg: the bar can't be closed:\n{traceback.format_exc()}")
 
     def _call(self, report):
+        show = self._show
+        if show is None:
+            return
         try:
-            self._show(report)
-        except Exception:
-            self._show = None
+            show(report)
+        except BaseException:  # sys.exit(), too, must not end the thread
             _write(
                 "jaxmg: the function that shows progress raised an exception, and is not called "
                 f"again:\n{traceback.format_exc()}"
             )
+            self.close()
 
 
 class _Watcher:
-    """The thread that looks, while there are viewers."""
+    """The thread that looks, while there are viewers. Only this thread calls and closes them."""
 
     def __init__(self):
         self.from_variable = False
-        self._stops_at_exit = False
-        self._lock = threading.Lock()  # of the lists
-        self._looking = threading.RLock()  # viewers are not called by two threads at a time
+        self._lock = threading.Lock()  # of the lists and of _thread
         self._viewers = []
         self._plugins = []
         self._thread = None
@@ -206,27 +219,26 @@ class _Watcher:
 
     def add(self, viewer):
         with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="jaxmg-progress", daemon=True)
+                thread.start()
+                self._thread = thread
             self._viewers.append(viewer)
             self._want()
-            if not self._stops_at_exit:
-                atexit.register(self.stop)
-                self._stops_at_exit = True
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="jaxmg-progress", daemon=True
-                )
-                self._thread.start()
         self._changed.set()
 
     def remove(self, viewer):
-        self._look()
-        with self._lock:
-            if viewer in self._viewers:
-                self._viewers.remove(viewer)
-            self._want()
-        with self._looking:
-            viewer.close()
+        """Lets the thread look once more and close the viewer."""
+        if viewer not in self._viewers:
+            return
+        viewer.leaves = True
         self._changed.set()
+        thread = self._thread
+        if thread is threading.current_thread():  # the function of a viewer watches, too
+            return
+        if thread is None or not viewer.left.wait(_PATIENCE):
+            viewer.silence()
+            self._drop(viewer)
 
     def stop(self):
         """Ends the thread, so that it doesn't print while the interpreter shuts down."""
@@ -234,32 +246,47 @@ class _Watcher:
             self.remove(viewer)
         thread = self._thread
         if thread is not None:
-            thread.join(1.0)
+            thread.join(_PATIENCE)
+
+    def _drop(self, viewer):
+        with self._lock:
+            if viewer in self._viewers:
+                self._viewers.remove(viewer)
+            self._want()
+        viewer.left.set()
 
     def _want(self):
         for plugin in self._plugins:
             plugin.set_progress(bool(self._viewers))
 
-    def _look(self):
-        with self._looking:
-            with self._lock:
-                viewers, plugins = tuple(self._viewers), tuple(self._plugins)
-            for index, plugin in enumerate(plugins):
-                for facts in plugin.progress():
-                    report = _report(facts)
-                    for viewer in viewers:
-                        viewer.take((index, report.call), report)
+    def _look(self, viewers):
+        for index, plugin in enumerate(tuple(self._plugins)):
+            for facts in plugin.progress():
+                report = _report(facts)
+                for viewer in viewers:
+                    viewer.take((index, report.call), report)
 
     def _run(self):
-        while True:
-            with self._lock:
-                if not self._viewers:
-                    self._thread = None
-                    return
-                every = min(viewer.every for viewer in self._viewers)
+        try:
+            while True:
                 self._changed.clear()
-            self._look()
-            self._changed.wait(min(max(every / 4, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+                with self._lock:
+                    viewers = tuple(self._viewers)
+                    if not viewers:
+                        self._thread = None
+                        return
+                leaving = [viewer for viewer in viewers if viewer.leaves]
+                self._look(viewers)
+                for viewer in leaving:
+                    viewer.close()
+                    self._drop(viewer)
+                every = min(viewer.every for viewer in viewers)
+                if not leaving:
+                    self._changed.wait(min(max(every / 4, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+        except BaseException:
+            with self._lock:
+                self._thread = None
+            raise
 
 
 def _report(facts):
@@ -360,3 +387,4 @@ def _of_bar(report):
 
 
 _watcher = _Watcher()
+atexit.register(lambda: _watcher.stop())

@@ -244,6 +244,117 @@ def test_a_variable_that_is_wrong_stops_nothing(monkeypatch, capfd):
     assert text.count("JAXMG_PROGRESS must be 0, 1 (lines) or bar; got 'yes'") == 1
 
 
+def _facts(call=1, **changes):
+    facts = dict(
+        call=call, routine="gesv", n=64, devices=2, stage="", step=0, steps=0, fraction=-1.0,
+        seconds=30.0, ended=False, ok=True,
+    )  # fmt: skip
+    return facts | changes
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Returns a list of facts, which a plugin tells at the next look."""
+    facts = []
+
+    def take():
+        taken = facts[:]
+        facts.clear()
+        return taken
+
+    plugin = _plugin()
+    plugin.progress = take
+    monkeypatch.setattr(_progress, "_watcher", _progress._Watcher())
+    _progress.attach(plugin)
+    return facts
+
+
+def _wait(true):
+    end = time.monotonic() + _SECONDS
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert true()
+
+
+def test_a_function_that_never_returns_holds_nobody_up(told):
+    called, end = [], threading.Event()
+
+    def hangs(report):
+        called.append(report)
+        end.wait()
+
+    start = time.monotonic()
+    with jaxmg.progress(hangs, every=0):
+        told += [_facts(1), _facts(2)]
+        _wait(lambda: called)
+    assert time.monotonic() - start < _SECONDS / 2
+    thread = _progress._watcher._thread
+    end.set()
+    thread.join(_SECONDS)
+    assert len(called) == 1 and not _progress._watcher._viewers
+
+
+def test_the_last_report_is_on_the_thread_too(told):
+    threads = []
+    with jaxmg.progress(lambda report: threads.append(threading.current_thread()), every=0):
+        told.append(_facts())
+    assert [thread.name for thread in threads] == ["jaxmg-progress"]
+
+
+@pytest.mark.parametrize("exception", [SystemExit, KeyboardInterrupt])
+def test_other_viewers_go_on_after_an_exception(exception, told, capfd):
+    def fails(report):
+        raise exception("a mistake")
+
+    seen = []
+    with jaxmg.progress(fails, every=0), jaxmg.progress(seen.append, every=0):
+        for call in (1, 2):
+            told.append(_facts(call))
+            _wait(lambda call=call: len(seen) == call)
+    assert capfd.readouterr().err.count("raised an exception") == 1
+
+
+def test_ctrl_c_while_a_block_ends(told, monkeypatch):
+    class Left(threading.Event):
+        def wait(self, timeout=None):
+            raise KeyboardInterrupt
+
+    viewer = _progress._viewer(lambda report: None, None)
+    viewer.left = Left()
+    monkeypatch.setattr(_progress, "_viewer", lambda view, every: viewer)
+    with pytest.raises(KeyboardInterrupt), jaxmg.progress():
+        pass
+    _wait(lambda: not _progress._watcher._viewers)
+
+
+def test_no_thread(told, monkeypatch, capfd):
+    def fails(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError, match="new thread"), jaxmg.progress():
+            pass
+        patch.setenv("JAXMG_PROGRESS", "1")
+        _progress.attach(_plugin())
+        assert "no progress is shown: can't start new thread" in capfd.readouterr().err
+    seen = []
+    with jaxmg.progress(seen.append, every=0):
+        told.append(_facts())
+    assert len(seen) == 1
+
+
+def test_a_bar_that_cannot_be_closed(told, monkeypatch, capfd):
+    class Broken(_progress._Tqdm):
+        def close(self):
+            raise OSError("a mistake")
+
+    monkeypatch.setattr(_progress, "_bars", lambda: Broken(types.SimpleNamespace(tqdm=None)))
+    with jaxmg.progress("bar"):
+        pass
+    assert "a mistake" in capfd.readouterr().err
+
+
 def _report(**changes):
     facts = dict(
         call=3, routine="gesv", n=64, devices=2, stage="factor", step=1, steps=4, fraction=0.25,

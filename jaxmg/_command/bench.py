@@ -26,7 +26,9 @@ _PILOT_FROM = 4096  # smaller orders run without a pilot
 _LIMIT = 30  # errors are compared with this many n eps
 _STEP = 1024  # the largest n that fits is reported as a multiple of this
 _DEFAULT = {"cpu": 2048, "gpu": 16384}
-_BATCH = 16  # a batch has 16^2 matrices of order n / 16, so it is as large as one matrix
+# A batch has 16^2 matrices of order n / 16, so it is as large as one matrix; or a few more, so that
+# the devices divide it.
+_BATCH = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +38,13 @@ class _Kind:
     Attributes:
         ours, jax: functions of A and b.
         error: a function of A, b and the result, of at most n eps.
-        operations: a function of n, for real matrices.
+        operations: a function of n, for one real matrix, or in a batch for each of its matrices.
         plan: the routine of `jaxmg.plan`; None if it has none.
         matrices: estimated number of matrices like A in the memory of a call of ``ours``, if
             ``plan`` is None.
         alone: the same number for a call of ``jax``.
         hermitian: whether A is positive definite, and only its upper triangle counts.
-        batch: whether A is a batch.
+        batch: number of matrices in A if A is a batch, else 0.
     """
 
     ours: collections.abc.Callable
@@ -53,7 +55,11 @@ class _Kind:
     matrices: int
     alone: int
     hermitian: bool = False
-    batch: bool = False
+    batch: int = 0
+
+    def for_devices(self, count):
+        """Returns the kind with a batch that so many devices divide."""
+        return dataclasses.replace(self, batch=-(-self.batch // count) * count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +179,7 @@ class _Pair:
     """The measurements of one name."""
 
     name: str
+    kind: _Kind
     plan: jaxmg.Plan | None
     room: int | None
     both: tuple[_Measurement, _Measurement]  # ours, JAX's
@@ -189,10 +196,10 @@ def _expectation(n, prepared, repeat):
 
 
 def _prepare(routine, n, dtype, devices):
-    kind = KINDS[routine]
+    kind = KINDS[routine].for_devices(len(devices))
     plan = None if kind.plan is None else jaxmg.plan(kind.plan, n, dtype, devices)
     room = _room(devices)
-    one = n * n * dtype.itemsize
+    one = max(n * n, kind.batch * _order_in_batch(n) ** 2) * dtype.itemsize
     parts = 1 if devices[0].memory_stats() is None else len(devices)  # which share the host's
     needed = _required_bytes(plan) if plan else kind.matrices * one // parts
 
@@ -203,7 +210,7 @@ def _prepare(routine, n, dtype, devices):
 
     ours = measurement("jaxmg", needed, "" if plan else "about ", devices, kind.ours)
     theirs = measurement("JAX, one device", kind.alone * one, "about ", devices[:1], kind.jax)
-    return _Pair(routine, plan, room, (ours, theirs))
+    return _Pair(routine, kind, plan, room, (ours, theirs))
 
 
 def _no_room(needed, room, about):
@@ -211,7 +218,7 @@ def _no_room(needed, room, about):
 
 
 def _routine(pair, n, dtype, devices, repeat):
-    print(f"\n{pair.name}{_of_batch(n) if KINDS[pair.name].batch else ''}")
+    print(f"\n{pair.name}{_of_batch(n, pair.kind.batch) if pair.kind.batch else ''}")
     if pair.plan is not None:
         output.fact("plan", pair.plan)
     (seconds, good), (other, _) = (measurement.run(n, repeat) for measurement in pair.both)
@@ -222,8 +229,8 @@ def _routine(pair, n, dtype, devices, repeat):
     return good
 
 
-def _of_batch(n):
-    return f" of {_BATCH**2} matrices of order {_order_in_batch(n)}, by vmap of potrs"
+def _of_batch(n, count):
+    return f" of {count} matrices of order {_order_in_batch(n)}, by vmap of potrs"
 
 
 def _order_in_batch(n):
@@ -240,7 +247,7 @@ def _measure(name, case, n, repeat):
         return None, False
     middle = statistics.median(seconds)
     bound = _LIMIT * n * float(jnp.finfo(case.dtype).eps)
-    count = case.kind.operations(n) * (4 if case.dtype.kind == "c" else 1)
+    count = case.kind.operations(n) * max(case.kind.batch, 1) * (4 if case.dtype.kind == "c" else 1)
     output.fact(
         name,
         f"{middle:.4g} s ({len(seconds)} runs, {min(seconds):.4g} to {max(seconds):.4g}), "
@@ -314,7 +321,7 @@ def _maker(n, dtype, mesh, kind):
 
 def _operands(n, dtype, kind):
     keys = jax.random.split(jax.random.key(0))
-    order, many = (_order_in_batch(n), (_BATCH**2,)) if kind.batch else (n, ())
+    order, many = (_order_in_batch(n), (kind.batch,)) if kind.batch else (n, ())
     a = jax.random.normal(keys[0], (*many, order, order), dtype)
     if kind.hermitian:
         # The spectrum of the rest reaches 2 sqrt(n), so A is positive definite.
@@ -440,8 +447,8 @@ KINDS = {
     "batch": _Kind(
         lambda a, b: jax.vmap(jaxmg.potrs)(a, b), jax.jit(jax.vmap(_cho_solve)),
         _highest(lambda a, b, x: jnp.max(jax.vmap(_residual)(a, b, x))),
-        lambda n: _BATCH**2 * counts.operations("potrs", False, _order_in_batch(n)), None, 3, 3,
-        hermitian=True, batch=True,
+        lambda n: counts.operations("potrs", False, _order_in_batch(n)), None, 3, 3,
+        hermitian=True, batch=_BATCH**2,
     ),
 }  # fmt: skip
 if not _compat.TRANSFORMS:  # batches need a newer JAX

@@ -170,6 +170,17 @@ def test_bench_expects_a_time_before_it_starts(capsys, monkeypatch):
     assert all(part.count(" ok") == 2 for part in parts)
 
 
+@cases.one_process("it has three local devices")
+@pytest.mark.skipif("batch" not in bench.ROUTINES, reason="batches need a newer JAX")
+def test_bench_of_a_batch_that_the_devices_do_not_divide(capsys, monkeypatch):
+    cases.devices(3)
+    devices = jax.local_devices()[:3]
+    monkeypatch.setattr(jax, "local_devices", lambda *args, **kwargs: devices)
+    assert bench.bench(48, ("batch",), "float32", repeat=1, limit=60)
+    out = capsys.readouterr().out
+    assert "batch of 258 matrices of order 3, by vmap" in out and out.count(" ok") == 2
+
+
 def test_bench_has_an_order_for_each_platform(capsys, monkeypatch):
     monkeypatch.setattr(bench, "_DEFAULT", {"cpu": 8, "gpu": 8})
     assert bench.bench(None, ("potrs",), "float32", repeat=1, limit=60)

@@ -69,7 +69,7 @@ def load(platform):
     with _lock:
         if platform not in _loaded:
             plugin = _register(platform)
-            progress.attach(plugin)
+            progress.attach(plugin, platform)
             _loaded[platform] = plugin
             exits.wait_at_exit(platform)
             interrupts.watch(_loaded[platform])

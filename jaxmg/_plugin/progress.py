@@ -28,7 +28,8 @@ class Progress:
     """Holds the state of one call.
 
     Attributes:
-        call: number of the call, unique in this process for a platform.
+        platform: ``"cpu"`` or ``"gpu"``.
+        call: number of the call, unique in this process for its platform.
         routine: name of the native routine, such as ``"potrs"``.
         n: number of columns of the matrix; 0 if unknown.
         devices: number of devices that work on the call.
@@ -44,6 +45,7 @@ class Progress:
         ok: False if the call has failed.
     """
 
+    platform: str
     call: int
     routine: str
     n: int
@@ -113,11 +115,11 @@ def progress(
         _watcher.remove(viewer)
 
 
-def attach(plugin):
+def attach(plugin, platform):
     """Makes the calls of a plugin visible; also starts the viewer that JAXMG_PROGRESS names."""
     if hasattr(plugin, "progress"):
         _watch_as_the_variable_says()
-        _watcher.attach(plugin)
+        _watcher.attach(plugin, platform)
 
 
 def _watch_as_the_variable_says():
@@ -163,7 +165,8 @@ class _Viewer:
         self.leaves = False  # after one more look
         self.left = threading.Event()
 
-    def take(self, key, report):
+    def take(self, report):
+        key = _key(report)
         last = self._last.get(key)
         if report.ended:
             self._last.pop(key, None)
@@ -212,9 +215,9 @@ class _Watcher:
         self._thread = None
         self._changed = threading.Event()
 
-    def attach(self, plugin):
+    def attach(self, plugin, platform):
         with self._lock:
-            self._plugins.append(plugin)
+            self._plugins.append((plugin, platform))
             plugin.set_progress(bool(self._viewers))
 
     def add(self, viewer):
@@ -256,15 +259,15 @@ class _Watcher:
         viewer.left.set()
 
     def _want(self):
-        for plugin in self._plugins:
+        for plugin, _ in self._plugins:
             plugin.set_progress(bool(self._viewers))
 
     def _look(self, viewers):
-        for index, plugin in enumerate(tuple(self._plugins)):
+        for plugin, platform in tuple(self._plugins):
             for facts in plugin.progress():
-                report = _report(facts)
+                report = _report({**facts, "platform": platform})
                 for viewer in viewers:
-                    viewer.take((index, report.call), report)
+                    viewer.take(report)
 
     def _run(self):
         try:
@@ -317,6 +320,10 @@ def _bars():
     raise ImportError("progress('bar') needs tqdm or rich; install one of them")
 
 
+def _key(report):
+    return report.platform, report.call
+
+
 def _title(report):
     return f"{report.routine} n={report.n}" if report.n else report.routine
 
@@ -329,16 +336,16 @@ class _Tqdm:
         self._bars = {}
 
     def __call__(self, report):
-        bar = self._bars.get(report.call)
+        bar = self._bars.get(_key(report))
         if bar is None:
             form = "{desc}: {percentage:3.0f}%|{bar}| {postfix}"
             bar = self._tqdm(total=1.0, desc=_title(report), bar_format=form)
-            self._bars[report.call] = bar
+            self._bars[_key(report)] = bar
         bar.n = report.fraction or 0.0
         bar.set_postfix_str(_of_bar(report), refresh=False)
         bar.refresh()
         if report.ended:
-            self._bars.pop(report.call).close()
+            self._bars.pop(_key(report)).close()
 
     def close(self):
         for bar in self._bars.values():
@@ -359,13 +366,13 @@ class _Rich:
             columns = ("{task.description}", self._module.BarColumn(), "{task.fields[state]}")
             self._display = self._module.Progress(*columns)
             self._display.start()
-        task = self._tasks.get(report.call)
+        task = self._tasks.get(_key(report))
         if task is None:
             task = self._display.add_task(_title(report), total=1.0, state="")
-            self._tasks[report.call] = task
+            self._tasks[_key(report)] = task
         self._display.update(task, completed=report.fraction or 0.0, state=_of_bar(report))
         if report.ended:
-            del self._tasks[report.call]
+            del self._tasks[_key(report)]
             if not self._tasks:
                 self.close()
 
@@ -386,5 +393,14 @@ def _of_bar(report):
     return ", ".join(parts)
 
 
+def _after_fork():
+    """Begins anew in a child of os.fork, which has no thread."""
+    global _watcher
+    plugins, _watcher = _watcher._plugins, _Watcher()
+    _watcher._plugins = plugins
+
+
 _watcher = _Watcher()
 atexit.register(lambda: _watcher.stop())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

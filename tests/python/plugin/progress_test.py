@@ -2,6 +2,7 @@
 
 import collections
 import io
+import os
 import re
 import sys
 import threading
@@ -232,14 +233,14 @@ def test_invalid_arguments(options):
 
 
 def _plugin():
-    return types.SimpleNamespace(PLATFORM="cpu", set_progress=lambda wanted: None, progress=list)
+    return types.SimpleNamespace(set_progress=lambda wanted: None, progress=list)
 
 
 def test_a_variable_that_is_wrong_stops_nothing(monkeypatch, capfd):
     monkeypatch.setenv("JAXMG_PROGRESS", "yes")
     monkeypatch.setattr(_progress, "_watcher", _progress._Watcher())
     for _ in range(2):
-        _progress.attach(_plugin())
+        _progress.attach(_plugin(), "cpu")
     text = capfd.readouterr().err
     assert text.count("JAXMG_PROGRESS must be 0, 1 (lines) or bar; got 'yes'") == 1
 
@@ -265,7 +266,7 @@ def told(monkeypatch):
     plugin = _plugin()
     plugin.progress = take
     monkeypatch.setattr(_progress, "_watcher", _progress._Watcher())
-    _progress.attach(plugin)
+    _progress.attach(plugin, "cpu")
     return facts
 
 
@@ -336,7 +337,7 @@ def test_no_thread(told, monkeypatch, capfd):
         with pytest.raises(RuntimeError, match="new thread"), jaxmg.progress():
             pass
         patch.setenv("JAXMG_PROGRESS", "1")
-        _progress.attach(_plugin())
+        _progress.attach(_plugin(), "cpu")
         assert "no progress is shown: can't start new thread" in capfd.readouterr().err
     seen = []
     with jaxmg.progress(seen.append, every=0):
@@ -357,8 +358,8 @@ def test_a_bar_that_cannot_be_closed(told, monkeypatch, capfd):
 
 def _report(**changes):
     facts = dict(
-        call=3, routine="gesv", n=64, devices=2, stage="factor", step=1, steps=4, fraction=0.25,
-        seconds=30.0, left=90.0, ended=False, ok=True,
+        platform="cpu", call=3, routine="gesv", n=64, devices=2, stage="factor", step=1, steps=4,
+        fraction=0.25, seconds=30.0, left=90.0, ended=False, ok=True,
     )  # fmt: skip
     return jaxmg.Progress(**{**facts, **changes})
 
@@ -394,8 +395,10 @@ def test_a_bar_of_tqdm(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", module)
     show = _progress._bars()
     show(_report())
+    show(_report(platform="gpu"))
     show(_report(ended=True, fraction=1.0))
-    (bar,) = _Bar.made
+    bar, other = _Bar.made
+    assert not other.closed
     assert bar.options["desc"] == "gesv n=64" and bar.closed
     assert bar.states == [(0.25, "factor 1/4, 30 s, 90 s left"), (1.0, "done, 30 s")]
 
@@ -433,6 +436,11 @@ def test_a_bar_of_rich(monkeypatch):
         "made", "start", "gesv n=64", (7, 0.25, "factor 1/4, 30 s, 90 s left"),
         (7, 1.0, "done, 30 s"), "stop",
     ]  # fmt: skip
+    viewer = _progress._viewer("bar", 0)
+    viewer.take(_report())
+    Display.update = None  # so that it raises
+    viewer.take(_report())
+    assert events[-1] == "stop"
 
 
 def test_no_bar(monkeypatch):
@@ -440,6 +448,43 @@ def test_no_bar(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match="tqdm or rich"), jaxmg.progress("bar"):
         pass
+
+
+def test_only_displays_of_ours_are_closed(told):
+    class Users:
+        def __call__(self, report):
+            pass
+
+        def close(self):
+            raise AssertionError
+
+    with jaxmg.progress(Users()):
+        pass
+
+
+_FORKS = """
+import os, sys, threading, types
+from jaxmg._plugin import progress as _progress
+facts = dict(call=1, routine="gesv", n=1, devices=1, stage="", step=0, steps=0, fraction=-1.0,
+             seconds=9.0, ended=False, ok=True)
+plugin = types.SimpleNamespace(set_progress=lambda wanted: None, progress=lambda: [facts])
+_progress.attach(plugin, "cpu")
+with _progress.progress(lambda report: None):
+    child = os.fork()
+    if child == 0:
+        seen = []
+        with _progress.progress(seen.append, every=0):
+            pass
+        os._exit(0 if seen else 1)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@cases.one_process("it starts processes itself")
+def test_a_child_of_fork_has_its_own_thread():
+    result = run("-c", _FORKS)
+    assert result.returncode == 0, result.stderr
 
 
 _PROGRAM = """

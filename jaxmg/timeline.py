@@ -61,7 +61,7 @@ def read(path):
     Raises:
         ValueError: the file isn't a trace.
     """
-    text = pathlib.Path(path).read_text()
+    text = pathlib.Path(path).read_text(errors="replace")
     try:
         whole = json.loads(text)
     except json.JSONDecodeError:
@@ -74,16 +74,25 @@ def read(path):
 
 def _lines(path, text):
     """Returns the events of an open array, which has one event per line. Processes that share a
-    file may both have written its first line, and the last line may be incomplete."""
+    file may both have written its first line. A process that ended early leaves an incomplete line,
+    and others may append to it."""
     lines = [line.strip().rstrip(",") for line in text.splitlines()]
     lines = [line for line in lines if line not in ("", "[", "]")]
-    events = []
-    for number, line in enumerate(lines):
+    events, broken = [], []
+    for line in lines:
         try:
-            events.append(json.loads(line))
+            event = json.loads(line)
         except json.JSONDecodeError:
-            if number + 1 < len(lines) or not events:
-                raise ValueError(f"{path} is not a file of JAXMG_TRACE: {line[:60]!r}") from None
+            event = None
+        if isinstance(event, dict):
+            events.append(event)
+        else:
+            broken.append(line)
+    if broken and not events:
+        raise ValueError(f"{path} is not a file of JAXMG_TRACE: {broken[0][:60]!r}")
+    if broken:
+        text = f"{path}: {len(broken)} of {len(lines)} lines are left out: they are no events"
+        print(text, file=sys.stderr)
     return events
 
 

@@ -105,11 +105,17 @@ def test_the_command_completes_and_sums_up(traced, tmp_path, capsys):
     assert len(timeline.calls(whole)) == len(timeline.calls(traced)) == 2  # reads both kinds
 
 
-def test_files_that_processes_shared_or_left_half_written(tmp_path):
+def test_files_that_processes_shared_or_left_half_written(tmp_path, capsys):
     path = tmp_path / "trace.json"
     event = '{"ph":"X","name":"potrf","ts":1,"dur":2,"pid":0,"tid":0,"args":{"run":1,"call":1}}'
     path.write_text(f"[\n[\n{event},\n{event},\n" + event[:20])
     assert len(timeline.read(path)) == 2
+    path.write_bytes(
+        f"[\n{event},\n{event[:20]}{event},\n3,\n".encode() + b"\xff\n" + event.encode()
+    )
+    capsys.readouterr()
+    assert len(timeline.read(path)) == 2
+    assert "3 of 5 lines are left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", "3", '{"a": 1}'])

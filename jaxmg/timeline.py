@@ -8,6 +8,8 @@ Prints each call, and for each rank the seconds of the steps of one name. Writes
 and any JSON reader: the traced program appends to its file, so it leaves the JSON array open.
 ``--picture FILE`` draws the streams of one call, and needs matplotlib.
 
+Files of several processes are not joined: a call in a file has the ranks of that process.
+
 Steps of different streams overlap, and a step counts in full even if it waits for another stream.
 """
 
@@ -36,10 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
     add("--end", type=float, help="likewise; default: the call's end")
     args = parser.parse_args(arguments)
     try:
-        events = [event for file in args.files for event in read(file)]
+        files = [read(file) for file in args.files]
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    found = calls_of(events)
+    events = [event for file in files for event in file]
+    # Each process counts its calls for itself, so equal numbers in two files say nothing.
+    found = [call for file in files for call in calls_of(file)]
     for number, call in enumerate(found):
         _print_call(number, call)
     if not found:
@@ -132,8 +136,9 @@ def totals(call):
 def _print_call(number, call):
     print(f"call {number}: {call[0]['cat']}, {(end(call) - start(call)) / 1e6:.4f} s")
     for rank, seconds in enumerate(totals(call)):
-        parts = (f"{name} {value:.4f}" for name, value in seconds.most_common())
-        print(f"  rank {rank}: {', '.join(parts)}")
+        parts = [f"{name} {value:.4f}" for name, value in seconds.most_common()]
+        if parts:  # else it belongs to another process
+            print(f"  rank {rank}: {', '.join(parts)}")
 
 
 def draw(call, begin=0.0, until=None):

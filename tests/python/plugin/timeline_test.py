@@ -118,6 +118,21 @@ def test_files_that_processes_shared_or_left_half_written(tmp_path, capsys):
     assert "3 of 5 lines are left out" in capsys.readouterr().err
 
 
+def test_files_of_two_processes(tmp_path, capsys):
+    """Equal numbers of calls in them do not make them one call."""
+    files = [tmp_path / f"{rank}.json" for rank in range(2)]
+    for rank, file in enumerate(files):
+        arguments = {"run": 1, "call": 1}
+        times = {"ts": 1e9 * rank, "dur": 2e6, "pid": rank, "tid": 0}
+        event = {"ph": "X", "name": "potrf", "cat": "potrs", "args": arguments, **times}
+        file.write_text(f"[\n{json.dumps(event)},\n")
+    assert timeline.main([*map(str, files)]) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "call 0: potrs, 2.0000 s", "  rank 0: potrf 2.0000",
+        "call 1: potrs, 2.0000 s", "  rank 1: potrf 2.0000",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["no JSON\n", "3", '{"a": 1}'])
 def test_files_that_are_no_traces(text, tmp_path, capsys):
     path = tmp_path / "trace.json"

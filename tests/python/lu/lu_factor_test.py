@@ -106,11 +106,15 @@ def test_goes_through_jit_and_cond():
         (lambda factor: factor.solve(np.ones(3)), ValueError, r"b must have shape \(13,\)"),
         (lambda factor: factor.solve(np.ones(13)), TypeError, "must have one dtype"),
         (lambda factor: factor.solve(np.ones(13), 3), ValueError, "trans must be 0 or 'N'"),
-        (lambda factor: jaxmg.lu_solve(factor, np.ones(13), 1), TypeError, "T_A is for a matrix"),
+        (
+            lambda factor: jaxmg.lu_solve(factor, np.ones(13), 1),
+            TypeError,
+            "T_A is only for a matrix",
+        ),
         (
             lambda factor: jaxmg.lu_solve(factor, np.ones(13), return_status=True),
             TypeError,
-            "return_status is for a matrix",
+            "return_status is only for a matrix",
         ),
         (
             lambda factor: jaxmg.LUFactor.from_packed(np.eye(3), np.ones(3)),

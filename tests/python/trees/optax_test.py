@@ -109,7 +109,8 @@ def test_muon_takes_the_steps_of_optax(option, dtype):
     names = ("rows", "columns", "tall")
     gradients = _gradients(3, dtype, names)
     known = {**_OPTIONS[option], "weight_dimension_numbers": dict.fromkeys(names, Axes())}
-    expected, state = _updates(contrib.scale_by_muon(**known), gradients)
+    with jax.default_matmul_precision("highest"):  # ours are; GPUs would take TF32
+        expected, state = _updates(contrib.scale_by_muon(**known), gradients)
     found, ours = _updates(_make("muon", **_OPTIONS[option]), gradients)
     # Both round the momentum to bfloat16, perhaps to different neighbours.
     limit = 0.05 if option == "mu_dtype" else 200 * cases.eps(dtype)
@@ -143,9 +144,9 @@ def test_muon_of_any_dimensions(kind):
         jax.tree.map(np.asarray, {k: x for k, x in tree.items() if k != "d"}) for tree in trees
     ]
     known = {key: value for key, value in axes.items() if value}
-    expected, _ = _updates(
-        contrib.scale_by_muon(weight_dimension_numbers=lambda _: known, adaptive=True), whole
-    )
+    theirs = contrib.scale_by_muon(weight_dimension_numbers=lambda _: known, adaptive=True)
+    with jax.default_matmul_precision("highest"):
+        expected, _ = _updates(theirs, whole)
     for i, one in enumerate(expected):
         for key, value in one.items():
             np.testing.assert_allclose(found[i][key], value, rtol=1e-4, atol=2e-5)

@@ -247,7 +247,7 @@ def scale_by_shampoo(
 
         def compute(statistics, _):
             statistics = leaves.of_pairs(lambda x: _over(wide(x), bias), statistics)
-            roots = [None] * len(statistics)
+            roots = [(None, None)] * len(statistics)
             orders = leaves.map(lambda form: override or 2 * sum(form.sides), leaves.forms)
             for p in sorted({order for order in orders if order}):
                 root = functools.partial(
@@ -255,7 +255,7 @@ def scale_by_shampoo(
                 )
                 chosen = [x if p == of else None for x, of in zip(statistics, orders, strict=True)]
                 found = leaves.call(root, leaves.square_specs, chosen)
-                roots = [a if b is None else b for a, b in zip(roots, found, strict=True)]
+                roots = [b if p == of else a for a, b, of in zip(roots, found, orders, strict=True)]
             return leaves.squarely(_zero_of_zero, roots, statistics)
 
         which = jnp.where(state.count % every == 0, 0, 1) if every > 1 else np.int32(0)

@@ -99,7 +99,7 @@ class Leaves:
         """Returns the results of a function of `jaxmg.tree` for each leaf."""
         specs, *arguments = map(self.structure.unflatten, (specs, *values))
         if not jax.tree.leaves(arguments):
-            return [None] * len(self.forms)
+            return values[0]
         result = function(*arguments, mesh=self.mesh, matrix_specs=specs)
         return self.structure.flatten_up_to(result)
 

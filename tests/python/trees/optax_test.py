@@ -286,6 +286,25 @@ def test_other_leaves_pass_through(name):
 
 
 @needs_trees
+@cases.kinds
+def test_leaves_without_preconditioners(kind):
+    """Dimensions above ``max_precond_dim``: Shampoo passes them through, and SOAP is Adam."""
+    mesh = cases.line(2, kind=kind)
+    gradients = _gradients(3, "float32", ("rows",), mesh)
+    options = {"mesh": mesh, "in_specs": P("r"), "max_precond_dim": 4}
+    found, state = _updates(_make("shampoo", **options), gradients)
+    assert state.preconditioners == state.statistics == {"rows": (None, None)}
+    for result, g in zip(found, gradients, strict=True):
+        np.testing.assert_array_equal(result["rows"], g["rows"])
+    found, state = _updates(_make("soap", **options), gradients)
+    assert state.bases == state.statistics == {"rows": (None, None)}
+    adam = optax.scale_by_adam(0.95, 0.95)
+    expected, _ = _updates(adam, [{"rows": np.asarray(g["rows"])} for g in gradients[1:]])
+    np.testing.assert_array_equal(found[0]["rows"], 0)
+    assert _distance(found[1:], expected) <= 100 * cases.eps("float32")
+
+
+@needs_trees
 @pytest.mark.extended
 @_one_by_one
 def test_bfloat16(name):

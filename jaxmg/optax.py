@@ -253,8 +253,11 @@ def scale_by_shampoo(
                 root = functools.partial(
                     jaxmg.tree.inverse_pth_root, p=p, epsilon=matrix_epsilon, method=method
                 )
-                chosen = [x if p == of else None for x, of in zip(statistics, orders, strict=True)]
-                found = leaves.call(root, leaves.square_specs, chosen)
+                specs, chosen = (
+                    [x if p == of else None for x, of in zip(values, orders, strict=True)]
+                    for values in (leaves.square_specs, statistics)
+                )
+                found = leaves.call(root, specs, chosen)
                 roots = [b if p == of else a for a, b, of in zip(roots, found, orders, strict=True)]
             return leaves.squarely(_zero_of_zero, roots, statistics)
 

@@ -194,6 +194,22 @@ def test_shampoo(beta2, most, order):
 
 
 @needs_trees
+@cases.kinds
+def test_shampoo_of_several_orders(kind):
+    """A leaf's roots are of order 4, or of order 2 if one of its dimensions is too large."""
+    mesh = cases.line(2, kind=kind)
+    shapes = {"both": (4, 4), "rows": (4, 6), "columns": (6, 4)}
+    whole = {k: cases.normal(cases.rng(*shape), shape, "float64") for k, shape in shapes.items()}
+    g = {key: cases.shard(a, mesh, "r") for key, a in whole.items()}
+    transformation = _make("shampoo", mesh=mesh, in_specs=P("r"), max_precond_dim=4)
+    (found,), _ = _updates(transformation, [g])
+    for key, a in whole.items():
+        p = 4 if key == "both" else 2
+        m, n = (_root(b, p, 0.1) if len(b) <= 4 else np.eye(6) for b in (a @ a.T, a.T @ a))
+        np.testing.assert_allclose(found[key], m @ a @ n, rtol=1e-9, atol=1e-9)
+
+
+@needs_trees
 @pytest.mark.parametrize(
     "key, most, options",
     [

@@ -18,6 +18,9 @@ from jaxmg import _compat
 from jaxmg._layouts import layouts
 from jaxmg._transform import batching
 
+# Number of copies of a batch that a derivative on one device may hold; that of `expm` takes most.
+_BATCHES = 16
+
 
 def holds(layout, array, size=None):
     """Whether a batch is faster with whole matrices on each device: the batch of ``size`` matrices
@@ -25,6 +28,10 @@ def holds(layout, array, size=None):
     size = _compat.batch_size(array) if size is None else size
     if size == 1 or layout.explicit or not array.size:
         return False
+    room = layout.memory
+    if layout.mesh.size == 1 and room is not None:
+        if _BATCHES * size * math.prod(array.shape[-2:]) * array.dtype.itemsize > room:
+            return False  # one matrix after the other
     return batching.is_spread_faster(layout, size, order_of(array.shape[-2:]), array.dtype)
 
 

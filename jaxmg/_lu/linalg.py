@@ -344,8 +344,9 @@ def _scale_triangle(solve, lower, unit_diagonal):
     return scaling.homogeneous(solve, -1, reads=reads, columns=True, only_finite=True)
 
 
-# The largest order for which a device that is alone substitutes by its library in one call.
-ALONE = {"gpu": 2**31, "cpu": 2**31}
+# The largest order for which a device that is alone substitutes by its library in one call: stacks
+# of more than 2^31 elements may be wrong on a GPU (`_stacks/parts.py`).
+ALONE = {"gpu": 46340, "cpu": 2**31}
 
 
 @compositions.program(compute_stacks=_solve_triangle_stacks, alone=ALONE)

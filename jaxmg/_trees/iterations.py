@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -74,13 +75,12 @@ class Scale:
     def __call__(self, x, g, multiply=sections.multiply, values=library.svdvals):
         """Returns the scaled G. ``x`` is G over its Frobenius norm, so that its products are in
         range; ``values`` computes singular values."""
-        norm = jnp.sqrt(jnp.sum(jnp.abs(g) ** 2, axis=(-2, -1), keepdims=True))
         if self.preconditioning in ("frobenius", "spectral"):
-            own = jnp.ones_like(norm)
+            own = jnp.ones_like(x[..., :1, :1], jnp.finfo(x.dtype).dtype)
             if self.preconditioning == "spectral":
                 own = values(x)[..., :1, None]
                 own = jnp.where(own == 0, 1, own)
-            return x / (own + self.eps / norm if self.eps else own)
+            return x / (own + _over_norm(self.eps, g) if self.eps else own)
         tall = x.shape[-2] > x.shape[-1]
         x = sections.adjoint(x) if tall else x
         gram = jnp.abs(multiply(x, sections.adjoint(x)))
@@ -88,9 +88,20 @@ class Scale:
             size = jnp.sum(gram, axis=-1, keepdims=True)
         else:  # the Schatten norm of order 4
             size = jnp.sqrt(jnp.sum(gram**2, axis=(-2, -1), keepdims=True))
-        least = self.eps / norm**2 if self.eps else jnp.finfo(size.dtype).tiny
-        x = x * jax.lax.rsqrt(jnp.maximum(size, least))
+        size = jnp.sqrt(jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+        if self.eps:
+            size = jnp.maximum(size, _over_norm(math.sqrt(self.eps), g))
+        x = x / size
         return sections.adjoint(x) if tall else x
+
+
+def _over_norm(number, g):
+    """Divides a number by the Frobenius norms of matrices (..., m, n), for any range of their
+    entries. The quotients for zero matrices are arbitrary, but not NaN."""
+    down, _ = scaling.scale_of(g, (-2, -1), keepdims=True)
+    squares = jnp.abs(scaling.times_scale(g, down)) ** 2
+    norm = jnp.sqrt(jnp.sum(squares, axis=(-2, -1), keepdims=True))
+    return number * down / jnp.where(norm == 0, 1, norm)
 
 
 def rounded(x, safe, dtype):

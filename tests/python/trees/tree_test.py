@@ -420,6 +420,25 @@ def test_orthogonalize_by_other_polynomials(preconditioning, shape):
     assert not np.asarray(found["zero"]).any()
 
 
+@pytest.mark.parametrize(
+    "preconditioning", ["aol", *(cases.breadth(p) for p in ("frobenius", "spectral", "schatten"))]
+)
+@pytest.mark.parametrize("k", [100, -100])
+def test_eps_of_large_and_small_matrices(preconditioning, k):
+    """``eps`` has the degree of the norm to which it is added, or of the squares that it bounds."""
+    degree = 1 if preconditioning in ("frobenius", "spectral") else 2
+    call = functools.partial(
+        jaxmg.tree.orthogonalize, preconditioning=preconditioning, mesh=cases.line(1)
+    )
+    g = _matrix((5, 9), "float32", 3)
+    g[-1] = 0
+    scaled = np.ldexp(g, k)
+    for eps in (0.5, 100.0):
+        np.testing.assert_array_equal(call(scaled, eps=eps * 2.0 ** (degree * k)), call(g, eps=eps))
+    if k > 0:
+        np.testing.assert_allclose(call(scaled, eps=1e-8), call(g), rtol=0, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_orthogonalize_in_bfloat16():
     g = _singular_values(0.05, (16, 32), "float32")

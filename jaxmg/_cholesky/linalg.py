@@ -7,7 +7,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._cholesky import cho_factor as keep_factor
 from jaxmg._cholesky import stacks
 from jaxmg._cholesky.factor import CholeskyFactor
@@ -61,7 +61,7 @@ def cholesky(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_factor`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.cholesky", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.cholesky", matrix_specs, in_specs)
     if lower is not None:
         if upper:
             raise ValueError(
@@ -113,7 +113,7 @@ def cho_factor(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_factor`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.cho_factor", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.cho_factor", matrix_specs, in_specs)
     read = compositions.triangle(lower)
     c = compositions.run(
         (a,),
@@ -161,7 +161,7 @@ def cho_solve(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.cho_solve`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.cho_solve", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.cho_solve", matrix_specs, in_specs)
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
         return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
     try:

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._eigen import syevd
 from jaxmg._layouts import exporting
 from jaxmg._linalg import compositions
@@ -97,7 +97,7 @@ def eigh(
             ValueError.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.eigh", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.eigh", matrix_specs, in_specs)
     if b is not None or eigvals is not None or type != 1:
         raise NotImplementedError(
             "linalg.eigh: b, eigvals and types other than 1 are not supported, as in JAX; "
@@ -131,7 +131,7 @@ def eigvalsh(
         Eigenvalues, (n,), real, ascending, replicated.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.eigvalsh", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.eigvalsh", matrix_specs, in_specs)
     read = _part_to_read("eigvalsh", UPLO, symmetrize_input)
     return compositions.run((a,), "eigvalsh", eigenvalues, ("small",), mesh, matrix_specs, read)
 

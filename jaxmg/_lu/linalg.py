@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, programs
-from jaxmg._call.arguments import either_spec, matrix_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._kept import transposed
 from jaxmg._linalg import compositions, whole
 from jaxmg._lu import factorization, triangular
@@ -55,7 +55,7 @@ def lu_factor(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.lu_factor", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.lu_factor", matrix_specs, in_specs)
     results = ("matrix", "small")
     return tuple(compositions.run((a,), "lu_factor", factored, results, mesh, matrix_specs))
 
@@ -91,7 +91,7 @@ def lu_solve(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_solve`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.lu_solve", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.lu_solve", matrix_specs, in_specs)
     if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
     try:
@@ -150,7 +150,7 @@ def lu(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.lu", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.lu", matrix_specs, in_specs)
     m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
     shapes = ((m, m), (m, min(m, n)), (min(m, n), n))[bool(permute_l) :]
     program = decomposed
@@ -197,7 +197,7 @@ def solve_triangular(
             ValueError.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.solve_triangular", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.solve_triangular", matrix_specs, in_specs)
     options = bool(lower), _checked(trans, "solve_triangular"), bool(unit_diagonal)
     return compositions.run(
         (a, b), "solve_triangular", solve_one_triangle, ("like b",), mesh, matrix_specs, *options

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, programs
-from jaxmg._call.arguments import either_spec, matrix_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._linalg import compositions, whole
 from jaxmg._qr import linalg as qr_linalg
 from jaxmg._qr import stacks, tall
@@ -62,7 +62,7 @@ def qr_multiply(
         >>> ctq, r = jaxmg.linalg.qr_multiply(a, c)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.qr_multiply", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.qr_multiply", matrix_specs, in_specs)
     if pivoting:
         raise NotImplementedError(
             "linalg.qr_multiply: pivoting=True is not supported; call linalg.qr with pivoting=True "
@@ -202,7 +202,7 @@ def householder_product(
         >>> q = jaxmg.linalg.householder_product(h, taus)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.householder_product", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.householder_product", matrix_specs, in_specs)
     return _householder_product((a, taus), mesh, matrix_specs)
 
 

@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import exporting, shardings
 from jaxmg._linalg import compositions
 from jaxmg._matrices import products
@@ -134,7 +134,7 @@ def qr(
         >>> r = jaxmg.linalg.qr(jnp.concatenate([r, more]), mode="r")  # appends rows
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.qr", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.qr", matrix_specs, in_specs)
     if mode not in _MODES:
         raise ValueError(
             f"linalg.qr: mode must be one of {', '.join(map(repr, _MODES))}; got {mode!r}"

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks
-from jaxmg._call.arguments import either_spec, matrix_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._eigen import linalg as eigh_linalg
 from jaxmg._layouts import meshes
 from jaxmg._linalg import compositions, whole
@@ -61,7 +61,7 @@ def funm(
         >>> b = jaxmg.linalg.funm(a, jnp.tanh)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.funm", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.funm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
             "linalg.funm: disp=False, an estimate of the error, is not supported; because the "
@@ -96,7 +96,7 @@ def sqrtm(
     Cost and errors are those of `funm`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.sqrtm", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.sqrtm", matrix_specs, in_specs)
 
     return _function(A, _root, "sqrtm", mesh, matrix_specs)
 
@@ -146,7 +146,7 @@ def expm(
         >>> weights = jaxmg.linalg.expm(-beta * h, assume_a="her")
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.expm", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.expm", matrix_specs, in_specs)
     names = ("her", "hermitian", "gen", "general", None)
     if not isinstance(assume_a, str | None) or assume_a not in names:
         raise ValueError(
@@ -203,7 +203,7 @@ def logm(
     Cost and errors are those of `funm`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.logm", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.logm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
             "linalg.logm: disp=False, an estimate of the error, is not supported"

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._cholesky import cho_factor, potri, potrs
 from jaxmg._kept import condition
 from jaxmg._layouts import exporting, shardings
@@ -91,7 +91,7 @@ def solve(
         >>> x = jaxmg.linalg.solve(a, b, assume_a="pos")
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.solve", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.solve", matrix_specs, in_specs)
     if not isinstance(assume_a, str | None) or assume_a not in compositions.ASSUMED:
         raise ValueError(
             f"linalg.solve: assume_a must be one of "
@@ -132,7 +132,7 @@ def inv(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.getri`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.inv", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.inv", matrix_specs, in_specs)
     return compositions.run(
         (a,),
         "inv",
@@ -170,7 +170,7 @@ def slogdet(
         TypeError, ValueError, NotImplementedError, RuntimeError: As `jaxmg.lu_factor`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.slogdet", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.slogdet", matrix_specs, in_specs)
     results = compositions.run((a,), "slogdet", log_det, ("small", "small"), mesh, matrix_specs)
     return SlogdetResult(*results)
 
@@ -194,7 +194,7 @@ def det(
         A scalar of a's dtype. If it is 0, its derivative is as in `jaxmg.LUFactor.det`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.det", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.det", matrix_specs, in_specs)
     return compositions.run((a,), "det", determinant, ("small",), mesh, matrix_specs)
 
 
@@ -237,7 +237,7 @@ def cond(
         >>> kappa = jaxmg.linalg.cond(a, 1)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.cond", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.cond", matrix_specs, in_specs)
     known = isinstance(p, float | int | str | None) and not isinstance(p, bool)
     if known and p in (None, 2, -2, "nuc"):
         return condition_of_values(x, p, mesh, matrix_specs)
@@ -279,7 +279,7 @@ def matrix_power(
             an integer raises a TypeError.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.matrix_power", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.matrix_power", matrix_specs, in_specs)
     try:
         n = operator.index(n)
     except TypeError:

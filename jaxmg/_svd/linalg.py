@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, programs
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import exporting, places, shardings
 from jaxmg._linalg import compositions
 from jaxmg._matrices import norms
@@ -108,7 +108,7 @@ def svd(
         >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.svd", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.svd", matrix_specs, in_specs)
     options = bool(full_matrices), subset_by_index, backend
     if not compute_uv:
         return _values((a,), "svd", hermitian, *options[1:], mesh, matrix_specs)
@@ -193,7 +193,7 @@ def svdvals(
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.svdvals", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.svdvals", matrix_specs, in_specs)
     return _values((x,), "svdvals", False, None, backend, mesh, matrix_specs)
 
 
@@ -250,7 +250,7 @@ def polar(
             ``side`` or ``method``, or an unavailable ``backend``, raises a ValueError.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.polar", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.polar", matrix_specs, in_specs)
     if side not in ("right", "left"):
         raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
     if method not in ("qdwh", "svd"):
@@ -292,7 +292,7 @@ def matrix_rank(
     Cost and errors are those of `svdvals`. Passing both ``rtol`` and ``tol`` raises a ValueError.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.matrix_rank", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.matrix_rank", matrix_specs, in_specs)
     if tol is not None and rtol is not None:
         raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
     m, n = shape_of("matrix_rank", M)
@@ -344,7 +344,7 @@ def norm(
         TypeError, ValueError, RuntimeError: As `svdvals`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.norm", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.norm", matrix_specs, in_specs)
     axes = tuple(range(getattr(x, "ndim", 0))) if axis is None else axis
     of_values = (isinstance(ord, str) and ord == "nuc") or (
         not isinstance(ord, str | None) and ord in (2, -2)

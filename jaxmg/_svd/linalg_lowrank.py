@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks, programs
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import exporting
 from jaxmg._linalg import compositions
 from jaxmg._svd import lowrank
@@ -84,7 +84,7 @@ def svd_lowrank(
         >>> u, s, vh, error = jaxmg.linalg.svd_lowrank(a, 100)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.svd_lowrank", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.svd_lowrank", matrix_specs, in_specs)
     arrays = (a,) if key is None else (a, key)
     return _lowrank(arrays, k, oversample, iterations, mesh, matrix_specs)
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import shardings
 from jaxmg._linalg import compositions
 from jaxmg._svd import linalg as svd_linalg
@@ -55,7 +55,7 @@ def orth(
             outside of 0 to min(m, n), raise a ValueError.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.orth", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.orth", matrix_specs, in_specs)
     u, rank = _basis("orth", spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
     return shardings.columns(u, 0, rank)
 
@@ -88,7 +88,7 @@ def null_space(
     errors are those of `orth`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.null_space", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.null_space", matrix_specs, in_specs)
     v, rank = _basis("null_space", spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
     return shardings.columns(v, rank, v.shape[-1])
 
@@ -151,7 +151,7 @@ def pinv(
     Cost: that of `svd`, and a product. Errors are those of `svd`.
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.pinv", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.pinv", matrix_specs, in_specs)
     if rcond is not None and rtol is not None:
         raise ValueError("linalg.pinv: only one of rtol and rcond may be given; got both")
     rtol = rcond if rtol is None else rtol

@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks
-from jaxmg._call.arguments import either_spec
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import layouts, shardings
 from jaxmg._linalg import compositions
 from jaxmg._matrices import products
@@ -95,7 +95,7 @@ def lstsq(
         >>> x = jaxmg.linalg.lstsq(a, b, damp=0.1)[0]
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.lstsq", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.lstsq", matrix_specs, in_specs)
     results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, rcond)
     x, resid, rank, s = results
     if numpy_resid and (a.shape[0] <= a.shape[1] or operator.index(rank) < a.shape[1]):
@@ -130,7 +130,7 @@ def least_squares(
         >>> ridge = jaxmg.linalg.least_squares(a, b, damp=0.1)
     """
     if in_specs is not None:
-        matrix_specs = either_spec("linalg.least_squares", matrix_specs, in_specs)
+        matrix_specs = matrix_spec("linalg.least_squares", matrix_specs, in_specs)
     return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
 
 

@@ -112,8 +112,8 @@ def flatten_specs(caller, specs, tree):
     for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
         if not _is_spec(spec):
             raise TypeError(
-                f"{caller}: in_specs must be a PartitionSpec, or a pytree of them that is a "
-                f"prefix of the tree; got {spec!r}"
+                f"{caller}: in_specs (or matrix_specs) must be a PartitionSpec, or a pytree of "
+                f"them that is a prefix of the tree; got {spec!r}"
             )
     try:
         spread = jax.tree.map(
@@ -121,7 +121,8 @@ def flatten_specs(caller, specs, tree):
         )
     except ValueError as error:
         raise ValueError(
-            f"{caller}: in_specs must be a PartitionSpec, or a prefix of the tree: {error}"
+            f"{caller}: in_specs (or matrix_specs) must be a PartitionSpec, or a prefix of the "
+            f"tree: {error}"
         ) from None
     return jax.tree.leaves(spread, is_leaf=_is_spec)
 

@@ -354,6 +354,20 @@ def test_the_name_of_the_spec_that_is_wrong():
         jaxmg.linalg.inv(_A, matrix_specs="r")
     with pytest.raises(TypeError, match="^cyclic_1d: in_specs must be a PartitionSpec"):
         jaxmg.cyclic_1d(_A, 2, in_specs="r")
+    for name in (
+        "inv", "slogdet", "matrix_power", "sqrtm", "logm", "expm", "lu_factor", "cholesky", "qr",
+        "svd", "pinv", "orth", "eigh",
+    ):  # fmt: skip
+        function = getattr(jaxmg.linalg, name)
+        args = (_A, 2) if name == "matrix_power" else (_A,)
+        for argument in ("in_specs", "matrix_specs"):
+            with pytest.raises(TypeError, match=f"^linalg.{name}: {argument} must be a Partition"):
+                function(*args, **{argument: "r"})
+    # Those of trees know only the merged value, so they name both.
+    if _compat.COMPILES_EXCHANGES:
+        for argument in ("in_specs", "matrix_specs"):
+            with pytest.raises(TypeError, match=r"^tree.inv: in_specs \(or matrix_specs\) must be"):
+                jaxmg.tree.inv([_A], **{argument: "r"})
 
 
 _FLAT = np.ones((4, 5))

@@ -489,7 +489,7 @@ _BAD_TREES = {
     "structure": (_soap, [_M], {}, "soap: the state doesn't match the updates; pass the state"),
     "statistics": (_shampoo, _M[:, :2], {}, r"has shape \(2, 2\), .* array of shape \(3, 3\)"),
     "specs": (_soap, _M, {"matrix_specs": P("z"), "mesh": "line"}, "doesn't fit"),
-    "not specs": (_muon, _M, {"matrix_specs": "r"}, "muon: in_specs must be a PartitionSpec"),
+    "not specs": (_muon, _M, {"matrix_specs": "r"}, r"muon: in_specs \(or matrix_specs\) must"),
     "axes": (
         _muon,
         _M,

@@ -703,10 +703,13 @@ _REFUSED = {
     "number": (lambda: jaxmg.tree.map(jnp.sin, {"a": 3.0}), r"tree\['a'\] must be a JAX or NumPy"),
     "not square": (lambda: jaxmg.tree.inv([np.ones((2, 3))]), r"tree\[0\] must be square matrices"),
     "integers": (lambda: jaxmg.tree.eigh(np.ones((2, 2), int)), r"tree has dtype int64"),
-    "no specs": (lambda: jaxmg.tree.inv(_F, matrix_specs="r"), "in_specs must be a Partition"),
+    "no specs": (
+        lambda: jaxmg.tree.inv(_F, matrix_specs="r"),
+        r"in_specs \(or matrix_specs\) must be a PartitionSpec",
+    ),
     "prefix": (
         lambda: jaxmg.tree.inv([_F], matrix_specs=[P(), P()]),
-        "in_specs must be a Part",
+        r"in_specs \(or matrix_specs\) must be a PartitionSpec",
     ),
     "axis": (lambda: jaxmg.tree.inv(_F, matrix_specs=P("z")), "doesn't fit tree, of shape"),
     "length": (lambda: jaxmg.tree.inv(_F, matrix_specs=P(None, None, None)), "doesn't fit tree"),

@@ -56,7 +56,14 @@ Status ReadCoordinates(const CallSite& site, CudaDevice& device, RankCoordinates
   return Status::Ok();
 }
 
+// Returns whether the call has only one rank. It then needs no rendezvous and no agreement, and its
+// coordinates only say whether it reports progress.
+bool IsAlone(const CallSite& site) { return site.ranks == 1 && !site.spans_processes; }
+
+// A call of one rank must not depend on its coordinates, so a stale entry is not detected then, and
+// the coordinates of a call site are always cached.
 Status FindCoordinates(const CallSite& site, CudaDevice& device, RankCoordinates* coordinates) {
+  const bool alone = IsAlone(site);
   constexpr size_t kMost = 1 << 16;
   CoordinatesCache& cache = Forever<CoordinatesCache>();
   const CoordinatesCache::Key key = {site.number, site.key.call_site, site.routine,    site.n,
@@ -67,12 +74,14 @@ Status FindCoordinates(const CallSite& site, CudaDevice& device, RankCoordinates
     const auto found = cache.known.find(key);
     if (found != cache.known.end()) {
       *coordinates = found->second;
-      device.ExpectCoordinates(site.coordinates, coordinates->rank, coordinates->group);
+      if (!alone) {
+        device.ExpectCoordinates(site.coordinates, coordinates->rank, coordinates->group);
+      }
       return Status::Ok();
     }
   }
   JAXMG_RETURN_IF_ERROR(ReadCoordinates(site, device, coordinates));
-  if (site.checks_coordinates) {
+  if (site.checks_coordinates || alone) {
     std::lock_guard<std::mutex> lock(cache.mutex);
     cache.known[key] = *coordinates;
   }
@@ -151,10 +160,6 @@ Status Finish(CudaDevice& device) {
   }
 }
 
-// Returns whether the call has only one rank. It then needs no rendezvous and no agreement, and its
-// coordinates don't matter.
-bool IsAlone(const CallSite& site) { return site.ranks == 1 && !site.spans_processes; }
-
 Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
   if (IsAlone(site)) {
@@ -203,7 +208,6 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
-    // A call on one GPU needs its coordinates only to know whether it reports progress.
     const bool needs = !IsAlone(site) || ProgressWanted();
     return needs ? FindCoordinates(site, *device, &coordinates) : Status::Ok();
   });

@@ -2,6 +2,7 @@
 #include "xla_ffi/device/progress.h"
 
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "tests/cc/support/problem.h"
@@ -144,6 +145,20 @@ TEST(ACallThatFails) {
   Stage(device, "a", 1, 10).Done(Stream::kMain, 1);
   (void)One();
   call.End(Error(Code::kInternal, "no"));
+  const ProgressSnapshot now = One();
+  EXPECT(now.ended && !now.ok && TakeProgress().empty());
+}
+
+TEST(ACallThatAnExceptionLeaves) {
+  const Watched watched;
+  LateDevice device;
+  try {
+    ReportedCall call(&device, {"routine", 8, 1}, true);
+    (void)One();
+    throw std::bad_alloc();
+  } catch (const std::bad_alloc&) {
+  }
+  EXPECT(device.progress() == nullptr);
   const ProgressSnapshot now = One();
   EXPECT(now.ended && !now.ok && TakeProgress().empty());
 }

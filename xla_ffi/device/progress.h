@@ -99,7 +99,10 @@ class CallProgress {
 class ReportedCall {
  public:
   ReportedCall(Device* device, const CallDescription& of, bool reports) noexcept;
+  // Ends the call if it has not ended, as after an exception.
+  ~ReportedCall() { End(Status::Fixed(Code::kInternal, "the call was left by an exception")); }
   ReportedCall(const ReportedCall&) = delete;
+  // Only the first call has an effect.
   void End(const Status& status) noexcept;
 
  private:

@@ -29,11 +29,14 @@ class ProgressBoard {
   }
 
   std::shared_ptr<CallProgress> Add(Device& device, const CallDescription& of) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     Drop([](const CallProgress& call) { return call.ended() && !call.seen_; });
-    if (words_.empty()) {
+    while (words_.empty()) {
+      // CUDA may wait for the device here, and watchers must not.
+      lock.unlock();
       uint32_t* words = nullptr;
       if (!device.NewProgressWords(kWords, &words).ok()) return nullptr;
+      lock.lock();
       for (size_t i = 0; i < kWords; ++i) words_.push_back(words + i);
     }
     auto progress = std::make_shared<CallProgress>(of, words_.back());

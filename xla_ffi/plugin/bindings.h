@@ -7,6 +7,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/connections/hub.h"
@@ -171,13 +172,19 @@ inline void DefineInterrupts(pybind11::module_& module) {
 }
 
 inline void DefineProgress(pybind11::module_& module) {
+  // Both wait for other threads, which may need the GIL.
   module.def("set_progress", &SetProgressWanted, pybind11::arg("wanted"),
+             pybind11::call_guard<pybind11::gil_scoped_release>(),
              "Whether calls that begin from now on record their progress.");
   module.def(
       "progress",
       [] {
+        const std::vector<ProgressSnapshot> taken = [] {
+          const pybind11::gil_scoped_release released;
+          return TakeProgress();
+        }();
         pybind11::list all;
-        for (const ProgressSnapshot& each : TakeProgress()) {
+        for (const ProgressSnapshot& each : taken) {
           pybind11::dict one;
           one["call"] = each.call;
           one["routine"] = each.of.routine;

@@ -63,18 +63,18 @@ bool Write(int file, const std::string& text) {
   return true;
 }
 
-// Appends the text, after an opening bracket if it is the first. Doesn't block on a pipe without a
-// reader.
+// Appends the text, after an opening bracket if it is the first, otherwise after a new line,
+// because the last text may be incomplete. Doesn't block on a pipe without a reader.
 bool AppendTo(const char* path, const std::string& text) {
   static bool begun = false;  // for pipes, which have no size
   const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
   if (file < 0) return false;
   struct stat facts;
   const bool regular = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
-  bool ok = true;
-  if (regular ? facts.st_size == 0 : !begun) ok = Write(file, "[\n");
+  const bool first = regular ? facts.st_size == 0 : !begun;
+  const char* before = first ? "[\n" : regular ? "\n" : "";
   begun = begun || !regular;
-  ok = ok && Write(file, text);
+  const bool ok = Write(file, before + text);
   const int error = errno;
   close(file);
   errno = error;

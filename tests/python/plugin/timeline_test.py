@@ -65,6 +65,14 @@ def test_calls_are_told_apart(traced):
     assert sorted(map(sorted, calls.values())) == [["potri"], ["potri"], ["syevd"], ["syevd"]]
 
 
+def test_a_line_that_was_cut_off_stays_alone(traced):
+    traced.write_text('[\n{"ph":"X","na')
+    jax.block_until_ready(jaxmg.potrs(np.eye(_N), np.ones(_N), _TILE, cases.line(2)))
+    cut, *lines = [line for line in traced.read_text().split("\n")[1:] if line]
+    assert cut == '{"ph":"X","na' and len(lines) > 2
+    assert all(json.loads(line.rstrip(",")) for line in lines)
+
+
 def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JAXMG_TRACE", raising=False)

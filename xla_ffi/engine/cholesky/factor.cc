@@ -184,6 +184,7 @@ Status InvertRoutine(const RankContext& context, const Operand<T>& factor) {
     return CopyOverflow(context, factor, frame.matrix());
   };
   auto work = [&]() -> Status {
+    AnnounceWork(context.device, 2 * FactorWork(factor.n));
     JAXMG_RETURN_IF_ERROR(Potri(context, space.precision, frame.matrix(), frame.panels()));
     JAXMG_RETURN_IF_ERROR(UntileHermitian(frame));
     return Finish(frame, factor.n, factor.block, factor.a);

@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/engine/core/kept_factor.h"
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/lu/gesv.h"
 #include "xla_ffi/engine/lu/getri.h"
 #include "xla_ffi/engine/lu/getrs.h"
@@ -138,6 +139,7 @@ Status LuInvertRoutine(const RankContext& context, const Operand<T>& factor,
     return CopyOverflow(context, factor, frame.matrix());
   };
   auto work = [&]() -> Status {
+    AnnounceWork(context.device, 2 * LuWork(factor.n, factor.n));
     JAXMG_RETURN_IF_ERROR(InvertFactors(frame, space.precision, pivots));
     return Finish(frame, factor.n, factor.block, factor.a);
   };

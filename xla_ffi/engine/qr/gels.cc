@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/engine/core/stage.h"
+
 namespace jaxmg {
 
 template <typename T>
@@ -36,6 +38,9 @@ Status GelsRoutine(const RankContext& context, const Operand<T>& operand,
       JAXMG_RETURN_IF_ERROR(context.device.status().Digest(
           Stream::kMain, problem.x, count * sizeof(T) / sizeof(int32_t), outcome.digest()));
     }
+    // The right-hand sides are multiplied by Q or its adjoint, and solved for.
+    AnnounceWork(context.device, QrWork(matrix.rows, matrix.tiles.columns()) +
+                                     3 * SolveWork(matrix.rows, problem.nrhs));
     JAXMG_RETURN_IF_ERROR(CheckRows(context, operand, outcome.info()));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
     const bool along = problem.system == Op::kNone;

@@ -44,8 +44,8 @@ class Factorization {
     flow_.Fork();
     if (tiles_.nonempty() > 0 && Mine(0)) FactorAndSend(0);
     const int64_t n = tiles_.columns();
-    Stage stage(flow_.device(), "factor", tiles_.nonempty(),
-                FactorWork(n) + SolveWork(n, x_.count), kShrinks);
+    Stage stage(flow_.device(), "factor", tiles_.nonempty(), FactorWork(n) + SolveWork(n, x_.count),
+                kShrinks);
     for (const Batch& batch : batches_.all()) {
       for (int64_t k = batch.first; k <= batch.last; ++k) {
         if (!Mine(k)) Receive(k);
@@ -69,6 +69,7 @@ class Factorization {
   Status RunAlone(bool spoils) {
     const DiagonalTile<T> tile = DiagonalOf(matrix_, 0);
     T* const a = matrix_.tile(0);
+    Stage stage(flow_.device(), "factor", 1, FactorWork(tile.n) + SolveWork(tile.n, x_.count));
     {
       Step<T> on(flow_, Stream::kMain, "potrf");
       if (spoils) {
@@ -79,6 +80,7 @@ class Factorization {
       }
       if (x_.count > 0) SolveAlone(on, tile);
     }
+    stage.Done(Stream::kMain, 1);
     return flow_.Finish();
   }
 

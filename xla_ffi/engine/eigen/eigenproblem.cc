@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/eigen/eigen.h"
 #include "xla_ffi/engine/eigen/syevd.h"
 
@@ -76,10 +77,16 @@ Status Eigenproblem<T>::Solve() {
     return SpreadEigen(context_, frame_.matrix(), subset_, w_, v_, frame_.panels(), workspace(),
                        frame_.host(), outcome);
   }
+  const int64_t columns = v_ != nullptr ? subset_.count() : 0;
+  Device& device = context_.device;
+  Stage stage(
+      device, "diagonalize", 1,
+      EigenWork(operand_.n, device.tuning().eigen.band_width, context_.comm.size(), columns));
   JAXMG_RETURN_IF_ERROR(Syevd(context_, frame_.matrix(), v_ != nullptr, frame_.gathered(),
                               frame_.panels(), w_, outcome.info()));
+  stage.Done(Stream::kMain, 1);
   JAXMG_RETURN_IF_ERROR(outcome.Set());
-  return TakeSubset(context_.device, operand_, subset_, v_);
+  return TakeSubset(device, operand_, subset_, v_);
 }
 
 template <typename T>

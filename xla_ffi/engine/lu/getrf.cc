@@ -44,9 +44,7 @@ class LuFactorization {
     TakeLocal();
     flow_.Fork();
     if (panels_ > 0 && Mine(0)) FactorAndSend(0);
-    Stage stage(flow_.device(), "factor", panels_,
-                LuWork(matrix_.rows, tiles_.columns()) + SolveWork(matrix_.rows, x_.count),
-                kShrinks);
+    Stage stage(flow_.device(), "factor", panels_, Work(), kShrinks);
     for (int64_t k = 0; k < panels_; ++k) {
       if (!Mine(k)) Receive(k);
       if (NeedsBuffers(tiles_, tuning_)) flow_.NoteSent(RoomOf(k));
@@ -62,6 +60,11 @@ class LuFactorization {
   }
 
  private:
+  // Returns the operations of the stage.
+  double Work() const {
+    return LuWork(matrix_.rows, tiles_.columns()) + SolveWork(matrix_.rows, x_.count);
+  }
+
   // Returns the number of tile columns that have a panel: those that begin above the last row.
   int64_t CountPanels() const {
     int64_t count = tiles_.nonempty();
@@ -72,12 +75,14 @@ class LuFactorization {
   // Factors a single tile. All work is on kMain, so no stream waits for another.
   Status RunAlone() {
     TakeLocal();
+    Stage stage(flow_.device(), "factor", 1, Work());
     {
       Step<T> on(flow_, Stream::kMain, "getrf");
       on.FactorPanel(matrix_.rows, tiles_.width(0), matrix_.data, matrix_.ld(), 0, pivots_, info_);
       if (x_.count > 0) SolveTile(on, 0);
       if (determinant_.sign != nullptr) AddDeterminant(on, 0);
     }
+    stage.Done(Stream::kMain, 1);
     return flow_.Finish();
   }
 

@@ -72,8 +72,7 @@ inline double DivideWork(int64_t n, bool vectors) {
 }
 inline double BackWork(int64_t n, int64_t columns) { return ProductWork(n, columns, n); }
 inline double EigenWork(int64_t n, int64_t band, int ranks, int64_t columns) {
-  const bool vectors = columns > 0;  // otherwise chasing is a single step, which nobody sees
-  return BandWork(n) + (vectors ? ChaseWork(n, band, ranks) : 0) + DivideWork(n, vectors) +
+  return BandWork(n) + ChaseWork(n, band, ranks) + DivideWork(n, columns > 0) +
          3 * BackWork(n, columns);
 }
 // Of a polar decomposition, whose number of iterations depends on the matrix.

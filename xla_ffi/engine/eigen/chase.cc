@@ -56,13 +56,14 @@ Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vec
   if (n == 0) return Status::Ok();
   Flow flow(context);
   if (rank == kRoot) {
+    Stage stage(context.device, "chase bulges", vectors ? shape.bundles() : 1,
+                ChaseWork(n, shape.b, shape.ranks));
     if (!vectors) {
       Step<T> on(flow, Stream::kMain, "chase", 0);
       on.Chase(n, shape.b, band, ldb, int64_t{0}, shape.sweeps(), nullptr, int64_t{0}, nullptr,
                int64_t{0});
+      stage.Done(Stream::kMain, 1);
     }
-    Stage stage(context.device, "chase bulges", shape.bundles(),
-                ChaseWork(n, shape.b, shape.ranks));
     // Two buffers alternate as the source of sends.
     std::array<Room, 2> rooms;
     int64_t sent = 0;

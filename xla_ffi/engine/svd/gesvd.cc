@@ -62,13 +62,14 @@ Status GesvdRoutine(const RankContext& context, const Operand<T>& operand, Real<
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
     const int64_t n = operand.n;
-    AnnounceWork(device, 2 * BandWork(n) + DivideWork(2 * n, false));
+    const Tiles& tiles = frame.tiles();
+    const ChaseShape chase = ChaseOf(OrderOfBand(tiles), tiles, device.tuning());
+    AnnounceWork(device, 2 * BandWork(n) + ChaseWork(chase.n, chase.b, chase.ranks) +
+                             DivideWork(chase.n, false));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
     T* band = frame.at(space.band);
     T* stage = frame.at(space.stage);
     JAXMG_RETURN_IF_ERROR(ReduceToBidiagonalBand(context, frame.matrix(), band, stage));
-    const Tiles& tiles = frame.tiles();
-    const ChaseShape chase = ChaseOf(OrderOfBand(tiles), tiles, device.tuning());
     const BandSpace<T> of_band = {band,    BandRows(tiles), frame.at(space.tridiagonal),
                                   nullptr, stage,           frame.host()};
     JAXMG_RETURN_IF_ERROR(

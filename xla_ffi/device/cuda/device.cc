@@ -136,10 +136,9 @@ Status CudaDevice::RecordShared(Stream stream, const SharedEvent& event) {
 
 Status CudaDevice::NewProgressWords(size_t count, uint32_t** words) {
   void* data = nullptr;
-  JAXMG_CHECK_CUDA(
-      Get<CudaRuntime>().cudaHostAlloc(&data, count * sizeof(uint32_t),
-                                       cudaHostAllocPortable | cudaHostAllocMapped),
-      "the host's memory for the progress of calls");
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaHostAlloc(&data, count * sizeof(uint32_t),
+                                                    cudaHostAllocPortable | cudaHostAllocMapped),
+                   "the host's memory for the progress of calls");
   *words = static_cast<uint32_t*>(data);
   std::fill_n(*words, count, 0u);
   return Status::Ok();

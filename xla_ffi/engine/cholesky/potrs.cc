@@ -59,8 +59,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
           context.device.status().Digest(Stream::kMain, reads_b ? solution.b : solution.x,
                                          count * sizeof(T) / sizeof(int32_t), outcome.digest()));
     }
-    AnnounceWork(context.device,
-                 FactorWork(operand.n) + 2 * SolveWork(operand.n, solution.nrhs));
+    AnnounceWork(context.device, FactorWork(operand.n) + 2 * SolveWork(operand.n, solution.nrhs));
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
     if (frame.works()) {
       const WorksAlone alone(context.device, space.gathers);

@@ -89,8 +89,8 @@ class ColumnsSweep {
     DoubleBuffer<T>(flow, workspace, n_ * tiles_.width())
         .ForEach(
             order, [&](Step<T>& on, int64_t k, T* column) { Gather(on, k, column); },
-            "solve columns",
-            [&](Step<T>& on, int64_t k, const T* column) { Solve(on, k, column); }, &stage);
+            "solve columns", [&](Step<T>& on, int64_t k, const T* column) { Solve(on, k, column); },
+            &stage);
     return flow.status();
   }
 

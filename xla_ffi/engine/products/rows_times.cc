@@ -122,8 +122,7 @@ Status RowsTimesRows(const RankContext& context, const ProductTerms<T>& terms,
       add(on, from, piece, first, end, rows_of_y + (from - begin) * ld, ld);
     });
   };
-  const double operations =
-      ProductWork(c.m, y.n, y.m) / (factor == Factor::kGeneral ? 1 : 2);
+  const double operations = ProductWork(c.m, y.n, y.m) / (factor == Factor::kGeneral ? 1 : 2);
   if (!y.empty()) ForAllRows<T>(flow, y, operations, workspace, use);
   ClearPadding(flow, c);
   return flow.Finish();

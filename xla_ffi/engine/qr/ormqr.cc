@@ -47,8 +47,7 @@ class ReflectorSweep {
                 QrWork(matrix_.rows, tiles_.columns()));
     DoubleBuffer<T>(flow, buffers_, size_)
         .ForEach(
-            order,
-            [&](Step<T>& on, int64_t k, T* buffer) { Gather(on, k, buffer); }, name,
+            order, [&](Step<T>& on, int64_t k, T* buffer) { Gather(on, k, buffer); }, name,
             [&](Step<T>& on, int64_t k, T* buffer) {
               const TileReflectors tile(tiles_, matrix_.rows, k);
               use(on, tile, BlockReflector<T>(tile, buffer));

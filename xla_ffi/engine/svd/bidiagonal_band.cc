@@ -65,8 +65,7 @@ class BidiagonalBand {
     Begin();
     flow_.Fork();
     if (tiles_.nonempty() > 0) Column(0);
-    Stage stage(flow_.device(), "reduce to a band", tiles_.nonempty(),
-                2 * BandWork(n_), kShrinks);
+    Stage stage(flow_.device(), "reduce to a band", tiles_.nonempty(), 2 * BandWork(n_), kShrinks);
     for (int64_t k = 0; k < tiles_.nonempty(); ++k) {
       if (Behind(k) == n_) break;
       MultiplyLeft(k);

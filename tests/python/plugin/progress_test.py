@@ -1,6 +1,7 @@
 """Progress of calls: which steps are reported, once per call, in order, and to whom."""
 
 import collections
+import contextlib
 import io
 import os
 import re
@@ -43,6 +44,12 @@ _CALLS = {
     "geqrf": lambda mesh: jaxmg.geqrf(_general(), _TILE, mesh).tiles,
     "syevd": lambda mesh: jaxmg.syevd(_matrix(), _TILE, mesh),
     "sygvd": lambda mesh: jaxmg.sygvd(_matrix(), _matrix(), _TILE, mesh),
+    "inverse of a Cholesky factor": lambda mesh: jaxmg.cho_factor(_matrix(), _TILE, mesh).inv(),
+    "inverse of an LU factor": lambda mesh: jaxmg.lu_factor(_general(), _TILE, mesh).inv(),
+    "gels": lambda mesh: jaxmg.least_squares(_general(), np.ones((_N, 40)), _TILE, mesh),
+    "eigenvalues": lambda mesh: jaxmg.syevd(_matrix(), _TILE, mesh, return_eigenvectors=False),
+    "singular values": lambda mesh: jaxmg.linalg.svdvals(cases.shard(_general(), mesh, "r", None)),
+    "sygvd by one rank": lambda mesh: jaxmg.sygvd(_matrix(), _matrix(), _TILE, mesh),
 }
 _STAGES = {
     "potrs": {"factor", "substitute"},
@@ -60,6 +67,12 @@ _STAGES = {
         "factor", "substitute", "reduce to a band", "chase bulges", "merge",
         "apply the bulges' reflectors", "apply the band's reflectors",
     },
+    "inverse of a Cholesky factor": {"factor", "invert the factor", "multiply the inverses"},
+    "inverse of an LU factor": {"factor", "invert L", "invert U"},
+    "gels": {"factor", "substitute"},
+    "eigenvalues": {"reduce to a band", "chase bulges", "merge"},
+    "singular values": {"reduce to a band", "chase bulges", "merge"},
+    "sygvd by one rank": {"factor", "substitute", "diagonalize"},
 }  # fmt: skip
 
 
@@ -102,15 +115,19 @@ def test_steps_of_a_call_in_order(name, ranks, request):
         seen = _stages(reports)
         return len(seen) >= min(len(_STAGES[name]), 2) and any(r.ended for r in reports)
 
-    if name in ("syevd", "sygvd"):
-        plugins.load("cpu").set_eigensolver("all")
-        request.addfinalizer(lambda: plugins.load("cpu").set_eigensolver("auto"))
-
-    by_call = _watch(call, enough)
+    plugin = plugins.load(jax.default_backend())
+    if "chase bulges" in _STAGES[name]:
+        plugin.set_eigensolver("all")
+        request.addfinalizer(lambda: plugin.set_eigensolver("auto"))
+    shares = name in ("gels", "singular values")
+    with cases.by_all_ranks() if shares else contextlib.nullcontext():
+        by_call = _watch(call, enough)
     assert by_call
+    # For singular values a rank's rows are padded to a multiple of the band's width.
+    n = 512 if name == "singular values" and ranks > 1 else _N
     for reports in by_call.values():
         assert len({r.routine for r in reports}) == 1
-        assert {(r.n, r.devices) for r in reports} == {(_N, ranks)}
+        assert {(r.n, r.devices) for r in reports} == {(n, ranks)}
         assert [r.ended for r in reports[:-1]] == [False] * (len(reports) - 1)
         assert reports[-1].ended and reports[-1].ok and reports[-1].fraction == 1
         assert _stages(reports) <= _STAGES[name]
@@ -130,7 +147,8 @@ def test_steps_of_one_stage_count_up(ranks):
     by_call = _watch(lambda: _CALLS["getrf"](mesh), lambda reports: len(reports) > 10)
     for reports in by_call.values():
         steps = [r.step for r in reports if r.stage == "factor" and not r.ended]
-        assert steps == sorted(steps) and {r.steps for r in reports if r.stage} <= {_N // _TILE}
+        count = 1 if ranks == 1 else _N // _TILE  # a device alone factors by its library
+        assert steps == sorted(steps) and {r.steps for r in reports if r.stage} <= {count}
 
 
 @cases.one_process("the process of the first rank sees it")

@@ -296,7 +296,7 @@ def _report(facts):
     fraction, seconds = facts["fraction"], facts["seconds"]
     known = fraction >= 0 and (bool(facts["stage"]) or facts["ended"])
     left = None
-    if known and not facts["ended"] and fraction >= _SURE:
+    if known and not facts["ended"] and _SURE <= fraction < 0.99:  # 0.99: work beyond the estimate
         left = seconds * (1 - fraction) / fraction
     return Progress(**{**facts, "fraction": fraction if known else None, "left": left})
 

@@ -83,8 +83,9 @@ EIGH = choice.Operation(
         "stages": decompose_lower,
     },
     (
-        Row("gpu", "stages", (256, 512), 16, ("f4", "f8")),
-        Row("gpu", "stages", (513, 1024), 48, ("f4", "f8")),
+        Row("gpu", "stages", (256, 512), 2, ("f4", "f8")),
+        Row("gpu", "stages", (513, 768), 3, ("f4", "f8")),
+        Row("gpu", "stages", (769, 1024), 48, ("f4", "f8")),
         Row("gpu", TURNS, (512, 1024), 2, ("f4", "f8"), 4),
         Row("gpu", TURNS, (1025, 4096), 2, ("f4", "f8"), 6),
         Row("gpu", TURNS, (512, 4096), 2, ("c4", "c8"), 7),

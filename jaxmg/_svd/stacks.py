@@ -157,7 +157,7 @@ SVD = choice.Operation(
         "plugin": decompose_by_plugin,
     },
     (
-        Row("gpu", "polar and stages", (256, 512), 16, ("f4", "f8")),
+        Row("gpu", "polar and stages", (256, 512), 4, ("f4", "f8")),
         Row("gpu", "polar", (32, 4096), 4),
         choice.on_cpus("plugin"),
     ),

@@ -107,6 +107,8 @@ def nobody_watches_afterwards():
 def test_steps_of_a_call_in_order(name, ranks, request):
     """All that is reported is right; nearly all stages are seen in some call."""
     mesh = cases.line(ranks)
+    if name == "singular values" and jax.default_backend() != "cpu":
+        pytest.skip("GPUs reduce to a band from larger orders on")
 
     def call():
         return _CALLS[name](mesh)

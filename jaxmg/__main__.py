@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 import traceback
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +123,8 @@ def _print_versions():
         if version is not None or "cuda" not in name:
             output.fact(name, version or "not installed")
     output.fact("jax_enable_x64", _compat.x64_enabled())
-    output.fact("jax_default_matmul_precision", jax.config.jax_default_matmul_precision)
+    config: Any = jax.config
+    output.fact("jax_default_matmul_precision", config.jax_default_matmul_precision)
 
 
 def _version(distribution):

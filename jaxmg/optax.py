@@ -257,7 +257,7 @@ def scale_by_shampoo(
                     [x if p == of else None for x, of in zip(values, orders, strict=True)]
                     for values in (leaves.square_specs, statistics)
                 )
-                found = leaves.call(root, specs, chosen)
+                found: Any = leaves.call(root, specs, chosen)
                 roots = [b if p == of else a for a, b, of in zip(roots, found, orders, strict=True)]
             return leaves.squarely(_zero_of_zero, roots, statistics)
 

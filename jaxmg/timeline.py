@@ -16,8 +16,10 @@ Steps of different streams overlap, and a step counts in full even if it waits f
 import argparse
 import collections
 import json
+import os
 import pathlib
 import sys
+from typing import Any
 
 STREAMS = ("main", "panel", "next", "copy", "side")
 
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def read(path):
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Returns the events of a file, in order. Takes files that are complete, too.
 
     Raises:
@@ -100,12 +102,12 @@ def _lines(path, text):
     return events
 
 
-def calls(path):
+def calls(path: str | os.PathLike[str]) -> list[list[dict[str, Any]]]:
     """Returns the calls in a file as lists of steps, in the order of their begin."""
     return calls_of(read(path))
 
 
-def calls_of(events):
+def calls_of(events: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Returns the calls among events as lists of steps, in the order of their begin."""
     by_call = collections.defaultdict(list)
     for event in events:
@@ -115,15 +117,17 @@ def calls_of(events):
     return sorted(by_call.values(), key=start)
 
 
-def start(call):
+def start(call: list[dict[str, Any]]) -> float:
+    """Returns the time at which a call starts, in microseconds."""
     return min(event["ts"] for event in call)
 
 
-def end(call):
+def end(call: list[dict[str, Any]]) -> float:
+    """Returns the time at which a call ends, in microseconds."""
     return max(event["ts"] + event["dur"] for event in call)
 
 
-def totals(call):
+def totals(call: list[dict[str, Any]]) -> dict[Any, Any]:
     """Returns for each rank the total seconds of the steps of each name."""
     ranks: list[collections.Counter[str]] = [
         collections.Counter() for _ in range(1 + max(event["pid"] for event in call))
@@ -141,7 +145,7 @@ def _print_call(number, call):
             print(f"  rank {rank}: {', '.join(parts)}")
 
 
-def draw(call, begin=0.0, until=None):
+def draw(call: list[dict[str, Any]], begin: float = 0.0, until: float | None = None) -> Any:
     """Returns a figure of a call's steps between two times, in seconds after its start."""
     import matplotlib
 
@@ -152,7 +156,8 @@ def draw(call, begin=0.0, until=None):
     origin = start(call)
     ranks = 1 + max(event["pid"] for event in call)
     names = list(dict.fromkeys(event["name"] for event in sorted(call, key=lambda e: e["ts"])))
-    colors = dict(zip(names, plt.get_cmap("tab20").colors * 9, strict=False))
+    palette: Any = plt.get_cmap("tab20")
+    colors = dict(zip(names, palette.colors * 9, strict=False))
     figure, axes = plt.subplots(figsize=(14, 1 + 0.7 * ranks), constrained_layout=True)
     bars = collections.defaultdict(list)
     for event in call:

@@ -46,8 +46,9 @@ def decompose_lower(a):
 @decompose.defjvp
 @_compat.default_promotion()
 def _jvp(primals, tangents):
+    (a_dot,) = tangents
     w, v = decompose(*primals)
-    return (w, v), rotations.of_eigenpairs(w, v, *tangents, products.multiply)
+    return (w, v), rotations.of_eigenpairs(w, v, a_dot, products.multiply)
 
 
 def syevd(platform, a):

@@ -59,7 +59,7 @@ class Progress:
     ended: bool
     ok: bool
 
-    def __str__(self):
+    def __str__(self) -> str:
         name = f"{self.routine}, n = {self.n}" if self.n else self.routine
         name = f"{name}, {self.devices} device{'s' if self.devices > 1 else ''}"
         if self.ended:

@@ -13,6 +13,7 @@ rank, up to a larger order.
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -212,7 +213,7 @@ def _decompose_scaled(a, layout, subset, backend):
     return _times(q, u, layout), s, vh
 
 
-def decompose_square(a, layout, subset=None):
+def decompose_square(a, layout, subset=None) -> Any:
     """Returns (U, s, V^H) of a square matrix, of all singular values or of a part. The entries of a
     small matrix must be scaled."""
     n = len(a)

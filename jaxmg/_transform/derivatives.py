@@ -111,7 +111,8 @@ def _alike_batch(arrays, dimensions):
         tangent = batching.repeated(tangent, size)
     if not marks[1]:  # as JAX does, repeats the result over the axes that shard the batch
         axes = shardings.leading_axes(tangent)
-        mesh, spec = shardings.explicit_spec(result)
+        place: typing.Any = shardings.explicit_spec(result)
+        mesh, spec = place
         placement = batching.Placement(mesh, axes, (spec,))
         result = placement.put(batching.repeated(result, size))
     return _alike.bind(tangent, result), 0

@@ -134,7 +134,7 @@ class Leaves:
         return self.structure.unflatten([g if x is None else as_dtype_of(x, g) for g, x in pairs])
 
     @property
-    def square_specs(self):
+    def square_specs(self) -> Any:
         return self.map(lambda form: form.square_specs, self.forms)
 
     def squares(self, dtype, least="bfloat16"):
@@ -249,7 +249,7 @@ class Form:
         return (*batch, m, m), (*batch, n, n)
 
     @property
-    def square_specs(self):
+    def square_specs(self) -> Any:
         """The specs of L and R."""
         if self.spec is None:
             return None
@@ -282,7 +282,7 @@ class Form:
             def run(*arrays):
                 return jax.tree.leaves(function(*arrays))
 
-            results = shardings.automatically(self.mesh, run, each, *arrays)
+            results: Any = shardings.automatically(self.mesh, run, each, *arrays)
             return jax.tree.unflatten(structure, results)
         results = function(*arrays)
         if self.spec is None or self.mesh.size == 1:

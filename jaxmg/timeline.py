@@ -127,7 +127,7 @@ def end(call: list[dict[str, Any]]) -> float:
     return max(event["ts"] + event["dur"] for event in call)
 
 
-def totals(call: list[dict[str, Any]]) -> dict[Any, Any]:
+def totals(call: list[dict[str, Any]]) -> list[collections.Counter[str]]:
     """Returns for each rank the total seconds of the steps of each name."""
     ranks: list[collections.Counter[str]] = [
         collections.Counter() for _ in range(1 + max(event["pid"] for event in call))

@@ -28,6 +28,7 @@ from jaxmg._internals import (  # noqa: F401
     mapped_axes,
     numpy_types,
     outside_vmap,
+    putter_of_parts,
     shard_map_mesh,
     trace_state_clean,
     transformation,
@@ -114,6 +115,16 @@ def x64_enabled():
 def default_device():
     """Returns the configured default device for uncommitted arrays, or None."""
     return jax.config.jax_default_device
+
+
+def guards_transfers():
+    """Returns whether a ``jax.transfer_guard`` may refuse transfers, or log them."""
+    config: typing.Any = jax.config
+    return (
+        config.jax_transfer_guard_host_to_device is not None
+        or config.jax_transfer_guard_device_to_host is not None
+        or config.jax_transfer_guard_device_to_device is not None
+    )
 
 
 _alone: contextvars.ContextVar[bool] = contextvars.ContextVar("jaxmg_alone", default=False)

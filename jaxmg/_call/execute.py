@@ -10,7 +10,7 @@ import operator
 import jax
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import alignment, backends, blocks, checks, ffi, programs, results
+from jaxmg._call import alignment, backends, blocks, by_one, checks, ffi, programs, results
 from jaxmg._call.arguments import Arguments, local_name
 from jaxmg._layouts import layouts, local_layouts, meshes
 
@@ -54,7 +54,18 @@ def resolve(routine, arrays, arguments):
     if routine.extension:
         order = alignment.larger_order(routine, layout, backend, a, tile, donate)
         call = dataclasses.replace(call, order=order)
-    compiled = programs.runner(call, arrays, donate, wanted, routine.matrices)
+
+    def runner():
+        return programs.runner(call, arrays, donate, wanted, routine.matrices)
+
+    if not donate and by_one.is_faster(routine, layout, arrays, tile, backend):
+        alone = by_one.layout_of_first(layout)
+        attributes = resolve_attributes(routine, arguments, a.dtype, backend, alone)
+        attributes = fit_precision(routine, attributes, alone, matrix, tile, donate)
+        by_first = make_call(routine, alone, a, tile, backend, attributes, specs)
+        compiled = by_one.runner(by_first, arrays, layout, specs, runner, wanted)
+    else:
+        compiled = runner()
     return call, lambda *arrays: select(compiled(*arrays))
 
 

@@ -85,6 +85,8 @@ class Routine:
         factor_dtypes: (dtype of A, dtype of the factor) pairs, if the two differ.
         kernel: function of (call, rank coordinates, *operands) that a rank runs and that returns
             all results; None: one native call.
+        whole: whether the last rank of several CPU devices does the call for all, up to order
+            `by_one.MOST`.
         at_once: the `choice.Operation` that computes many small matrices at once, if there is one;
             the last one does so if eigenvectors are not wanted.
     """
@@ -109,4 +111,5 @@ class Routine:
     factor: str = ""
     factor_dtypes: tuple = ()
     kernel: collections.abc.Callable | None = None
+    whole: bool = False
     at_once: tuple = ()

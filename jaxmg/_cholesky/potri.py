@@ -38,6 +38,7 @@ POTRI = record.Routine(
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
     extension=record.Extension(returns_matrix=True),
+    whole=True,
     at_once=(stacks.POTRI,),
 )
 

@@ -32,6 +32,7 @@ POTRS = record.Routine(
     older=(("mesh", "pad"),),
     refines=True,
     extension=record.Extension(),
+    whole=True,
     at_once=(stacks.POTRS,),
 )
 # potrs with ``refine``. _cholesky/refinement.py composes it from several native routines.

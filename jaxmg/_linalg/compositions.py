@@ -321,10 +321,9 @@ def _plan_program(arrays, name, program, results, mesh, spec, *options):
     _check(arrays, name, program, results, options)
     layout = meshes.infer(called, arrays, mesh, spec)
     specs = _specs(layout, results, arrays)
-    if not program.is_product(*options) and on_one.is_faster(layout, arrays[0].shape):
-        program = on_one.OnOne(program)
     call = programs.Call(f"linalg_{name}", program, layout, arrays[0].shape, 0, "", specs, options)
-    run = programs.runner(call, arrays)
+    alone = not program.is_product(*options) and on_one.is_faster(layout, arrays[0].shape)
+    run = on_one.runner(call, arrays) if alone else programs.runner(call, arrays)
     return (lambda *arrays: run(*arrays)[0]) if len(specs) == 1 else run
 
 

@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, ffi
+from jaxmg._call import blocks, by_one, ffi, programs
 from jaxmg._layouts import layouts
 from jaxmg._plugin import plugins
 from jaxmg._transform import batching, derivatives
@@ -30,12 +30,20 @@ MOST = 512
 
 def is_faster(layout, shape):
     """Whether one device runs a program on a matrix of this shape for all."""
-    if layout.platform != "cpu" or layout.ranks == 1 or layout.explicit or layout.inside:
-        return False
     # A rank's part with a single row would be as large as the whole matrix.
-    if len(set(layout.processes)) > 1 or shape[0] < 2 or not 0 < math.prod(shape) <= MOST**2:
+    if shape[0] < 2 or not 0 < math.prod(shape) <= MOST**2:
         return False
-    return plugins.load("cpu").whole_svd_order() > 0  # unless all ranks are to work
+    return by_one.is_possible(layout)
+
+
+def runner(call, arrays):
+    """Returns the function that runs a `compositions.Program` on one device for all: for traced
+    arrays in their trace, for others by `by_one`."""
+    traced = dataclasses.replace(call, program=OnOne(call.program))
+    alone = dataclasses.replace(call, layout=by_one.layout_of_first(call.layout))
+    return by_one.runner(
+        alone, arrays, call.layout, call.specs, lambda: programs.runner(traced, arrays)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ GESV = record.Routine(
     options=(record.PRECISION,),
     triangle=None,
     extension=record.Extension(),
+    whole=True,
     at_once=(stacks.GESV,),
     refines=True,
 )

@@ -24,6 +24,7 @@ GETRI = record.Routine(
     options=(record.PRECISION,),
     triangle=None,
     extension=record.Extension(returns_matrix=True),
+    whole=True,
     at_once=(stacks.GETRI,),
 )
 

@@ -25,11 +25,13 @@ if os.environ.get("JAXMG_TEST_STRICT"):  # the settings of JAX's and lineax's ow
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from jaxmg._call import by_one  # noqa: E402
 from jaxmg._linalg import on_one  # noqa: E402
 from jaxmg._plugin import plugins  # noqa: E402
 
-# Small matrices of tests are for all ranks; on_one_test.py has what one device does for all.
-on_one.MOST = 0
+# Small matrices of tests are for all ranks. on_one_test.py and by_one_test.py have what one device
+# does for all.
+on_one.MOST = by_one.MOST = 0
 
 # Examples are the same in every run, and no database stores them.
 settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat, _internals
@@ -59,6 +60,16 @@ def test_trace_state_clean():
 def test_backends_are_initialized():
     with canary("jax._src.xla_bridge.backends_are_initialized"):
         assert jax.devices() and _internals.backends_are_initialized()
+
+
+def test_putter_of_parts():
+    a = np.arange(8.0).reshape(4, 2)
+    like = jax.device_put(a, NamedSharding(cases.line(2), P("r")))
+    with canary("jax._src.interpreters.pxla.batched_device_put"):
+        assert _internals._batched_device_put() is not None
+        result = _internals.putter_of_parts(like)([a[:2] + 1, a[2:] + 1])
+        np.testing.assert_array_equal(result, a + 1)
+        assert result.sharding == like.sharding and result.committed
 
 
 def test_context_mesh():
@@ -144,7 +155,7 @@ def test_mapped_axes_that_are_explicit():
     if not hasattr(_internals._core.get_axis_env(), "explicit_mesh_axis_names"):
         pytest.skip("this JAX keeps no explicit axes of a vmap")
     mesh = cases.line(2, kind=jax.sharding.AxisType.Explicit)
-    x, axes = jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, P("r"))), []
+    x, axes = jax.device_put(jnp.ones(2), NamedSharding(mesh, P("r"))), []
 
     def one(x):
         axes.append(_internals.mapped_axes())

@@ -40,6 +40,8 @@ def runner(call, arrays):
     """Returns the function that runs a `compositions.Program` on one device for all: for traced
     arrays in their trace, for others by `by_one`."""
     traced = dataclasses.replace(call, program=OnOne(call.program))
+    if layouts.traced(arrays):
+        return programs.runner(traced, arrays)
     alone = dataclasses.replace(call, layout=by_one.layout_of_first(call.layout))
     return by_one.runner(
         alone, arrays, call.layout, call.specs, lambda: programs.runner(traced, arrays)

@@ -142,6 +142,15 @@ def test_constants_of_a_trace():
         np.testing.assert_allclose(traced, x + b, rtol=1e-12)
 
 
+@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="JAX 0.6 knows the devices")
+def test_a_trace_in_a_context_mesh_has_no_devices():
+    a, b = _on(cases.line(4))
+    for function in _FUNCTIONS.values():
+        with cases.context(cases.line(4)):
+            expected = jax.block_until_ready(jax.jit(function)(a, b))
+            _same(function(a, b), expected)
+
+
 def test_guarded_transfers():
     a, b = _on(cases.line(4))
     with jax.transfer_guard("disallow"):

@@ -28,6 +28,14 @@ inline constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
 template <template <typename> class X>
 using PerDtype = std::tuple<X<float>, X<double>, X<std::complex<float>>, X<std::complex<double>>>;
 
+// NumPy's name of a dtype.
+template <typename T>
+constexpr const char* DtypeName() {
+  constexpr bool kSingle = std::is_same_v<Real<T>, float>;
+  if (kIsComplex<T>) return kSingle ? "complex64" : "complex128";
+  return kSingle ? "float32" : "float64";
+}
+
 // Unlike std::conj, returns a real number for a real number.
 template <typename T>
 T Conj(T x) {

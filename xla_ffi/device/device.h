@@ -180,6 +180,8 @@ class Device {
 
   // Creates the handles of operations, so that a failure occurs before the ranks start to work.
   virtual Status ReserveHandles() { return Status::Ok(); }
+  // Creates the streams kLoad and kStore, which may not be used before.
+  virtual Status ReserveTransfers() { return Status::Ok(); }
 
   // Tile operations with products of at least this precision.
   template <typename T>

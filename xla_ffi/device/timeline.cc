@@ -14,7 +14,8 @@
 namespace jaxmg {
 namespace {
 
-constexpr const char* kStreamNames[kNumStreams] = {"main", "panel", "next", "copy", "side"};
+constexpr const char* kStreamNames[kNumStreams] = {"main", "panel", "next", "copy",
+                                                   "side", "load",  "store"};
 
 const char* Path() {
   const char* path = std::getenv("JAXMG_TRACE");

@@ -65,6 +65,16 @@ struct Tuning {
     int64_t inverse_order = 0;
   } cholesky;
 
+  // Matrices in host memory (engine/offload).
+  struct Offload {
+    // The most columns of a streamed panel. Deeper products take longer than the transfer of their
+    // panel by a larger margin, and need more memory.
+    int64_t chunk = 256;
+    // The most columns of a block column on each rank; 0: as many as fit. Wide ones need fewer
+    // transfers, but the products of their own factorization are less deep.
+    int64_t columns = 0;
+  } offload;
+
   struct Lu {
     // As Cholesky's, for general matrices; multiplied by 3/5 for complex128 alone. In float32,
     // whole_order_float32 replaces it if it is larger.

@@ -72,6 +72,9 @@ inline Tuning CudaTuning() {
   tuning.cholesky.whole_order = 12288;
   tuning.cholesky.inverse_order = 1024;
 
+  tuning.offload.chunk = 2048;
+  tuning.offload.columns = 12288;
+
   tuning.lu.whole_order = 4096;
   tuning.lu.whole_order_float32 = 8192;
   tuning.lu.library_order = 8192;

@@ -24,6 +24,8 @@
 #include "xla_ffi/engine/lu/gesv.h"
 #include "xla_ffi/engine/lu/getri.h"
 #include "xla_ffi/engine/lu/lu_factor.h"
+#include "xla_ffi/engine/offload/host_potrf.h"
+#include "xla_ffi/engine/offload/host_solve.h"
 #include "xla_ffi/engine/products/product.h"
 #include "xla_ffi/engine/qr/gels.h"
 #include "xla_ffi/engine/qr/qr_factor.h"

@@ -146,6 +146,7 @@ Status CudaDevice::NewProgressWords(size_t count, uint32_t** words) {
 
 Status CudaDevice::Synchronize() {
   for (Stream stream : kStreams) {
+    if (IsTransfer(stream) && this->stream(stream) == nullptr) continue;
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
                      "the work so far on device ", ordinal_);
   }
@@ -246,6 +247,7 @@ Status CudaDevice::FillInt32(Stream stream, int32_t* data, int64_t count, int32_
 
 Status CudaDevice::ReserveHandles() {
   for (Stream stream : kStreams) {
+    if (IsTransfer(stream)) continue;
     cublasHandle_t handle;
     JAXMG_RETURN_IF_ERROR(resources_->BlasHandle(stream, Precision::kHighest, &handle));
   }
@@ -253,5 +255,7 @@ Status CudaDevice::ReserveHandles() {
   cusolverDnParams_t params;
   return resources_->SolverHandle(Stream::kPanel, &solver, &params);
 }
+
+Status CudaDevice::ReserveTransfers() { return resources_->ReserveTransfers(); }
 
 }  // namespace jaxmg

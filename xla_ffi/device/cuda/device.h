@@ -116,6 +116,7 @@ class CudaDevice : public Device {
   Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
   Status ReserveHandles() override;
+  Status ReserveTransfers() override;
   void BeginRange(Stream stream, const char* name, int64_t index) override {
     if (timeline_) timeline_->Begin(stream, this->stream(stream), name, index);
   }

@@ -19,17 +19,20 @@ template <typename T>
 class Factorization {
  public:
   Factorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-                const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det)
+                const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det,
+                const PartOfMatrix& part)
       : flow_(context, precision),
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
+        part_(part),
+        height_(tiles_.columns() + part.rows_below),
         chain_(matrix.rank, tiles_.ranks(), tuning_),
         x_(x),
         info_(info),
         log_det_(log_det),
         batches_(tiles_, matrix.rank, PanelRegions<T>::PanelsPerUpdate(tiles_, tuning_)),
-        panels_(matrix, batches_, tuning_, context.device.blas<T>(precision), workspace),
+        panels_(matrix, height_, batches_, tuning_, context.device.blas<T>(precision), workspace),
         panel_(tiles_.nonempty()),
         rows_(tiles_.nonempty()),
         parts_(tiles_.nonempty()),
@@ -44,8 +47,8 @@ class Factorization {
     flow_.Fork();
     if (tiles_.nonempty() > 0 && Mine(0)) FactorAndSend(0);
     const int64_t n = tiles_.columns();
-    Stage stage(flow_.device(), "factor", tiles_.nonempty(), FactorWork(n) + SolveWork(n, x_.count),
-                kShrinks);
+    Stage stage(flow_.device(), "factor", tiles_.nonempty(),
+                FactorWork(n) + SolveWork(n, x_.count + part_.rows_below), kShrinks);
     for (const Batch& batch : batches_.all()) {
       for (int64_t k = batch.first; k <= batch.last; ++k) {
         if (!Mine(k)) Receive(k);
@@ -69,17 +72,21 @@ class Factorization {
   Status RunAlone(bool spoils) {
     const DiagonalTile<T> tile = DiagonalOf(matrix_, 0);
     T* const a = matrix_.tile(0);
-    Stage stage(flow_.device(), "factor", 1, FactorWork(tile.n) + SolveWork(tile.n, x_.count));
+    Stage stage(flow_.device(), "factor", 1,
+                FactorWork(tile.n) + SolveWork(tile.n, x_.count + part_.rows_below));
     {
       Step<T> on(flow_, Stream::kMain, "potrf");
-      if (spoils) {
+      if (part_.stores) on.Writes(Diagonal(0), BelowTile(0));
+      if (spoils && height_ == tile.n) {
         on.PotrfOfWhole(tile.n, a, tile.ld, info_, log_det_);
       } else {
-        on.Potrf(tile.n, a, tile.ld, 0, info_);
+        on.Potrf(tile.n, a, tile.ld, part_.order, info_);
         if (log_det_ != nullptr) on.AddLogDet(tile.n, tile.l, tile.ld, log_det_);
       }
+      if (height_ > tile.n) SolveBelow(on, 0, tile);
       if (x_.count > 0) SolveAlone(on, tile);
     }
+    Store(0);
     stage.Done(Stream::kMain, 1);
     return flow_.Finish();
   }
@@ -99,6 +106,7 @@ class Factorization {
     on.Copy(local, Solved(0));
   }
 
+  bool IsLast(int64_t k) const { return k + 1 == tiles_.nonempty(); }
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
 
@@ -160,15 +168,20 @@ class Factorization {
 
   void FactorAndSend(int64_t k) {
     const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
-    const bool last = panels_.Below(k) == 0;
+    const bool last = IsLast(k);
     FactorTile(k, tile);
     if (!last) {
       SolvePanel(k, tile);
       SplitPanel(Stream::kPanel, k);
       GatherRows(Stream::kPanel, k);
+    } else if (panels_.Below(k) > 0) {
+      Step<T> on(flow_, Stream::kPanel, "panel", k);
+      on.Reads(Diagonal(k)).Writes(BelowTile(k));
+      SolveBelow(on, k, tile);
     }
     if (x_.count > 0) SolveShare(k, tile);
     if (!last) StorePanel(k);
+    Store(k);
     if (log_det_ == nullptr) return;
     Step<T> on(flow_, Stream::kPanel);
     on.Reads(Diagonal(k));
@@ -179,7 +192,7 @@ class Factorization {
     const int64_t begin = tiles_.offset(k);
     Step<T> on(flow_, Stream::kPanel, "potrf", k);
     on.Writes(Diagonal(k));
-    on.Potrf(tile.n, matrix_.tile(k, begin), tile.ld, begin, info_);
+    on.Potrf(tile.n, matrix_.tile(k, begin), tile.ld, part_.order + begin, info_);
   }
 
   void SolvePanel(int64_t k, const DiagonalTile<T>& tile) {
@@ -222,6 +235,17 @@ class Factorization {
     const T* target = matrix_.tile(k, tiles_.offset(k + 1));
     on.Copy(Block(target, matrix_.ld(), panels_.Below(k), tiles_.width(k)),
             panels_.Piece(k, 0, tiles_.width(k)));
+  }
+
+  // Solves the rows below a tile, which no update needs, in place.
+  void SolveBelow(Step<T>& on, int64_t k, const DiagonalTile<T>& tile) {
+    on.Trsm(Side::kRight, Op::kConjTrans, panels_.Below(k), tile.n, tile.l, tile.ld,
+            matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld());
+  }
+
+  // Has the caller store tile column k.
+  void Store(int64_t k) {
+    if (part_.stores) part_.stores(flow_, k, Diagonal(k), BelowTile(k));
   }
 
   // Splits panel k into parts (parts.h) if updates multiply parts.
@@ -283,7 +307,7 @@ class Factorization {
     T* local = x_.of_slot(tiles_, slot);
     SolveForward(on, tile, x_.count, local, x_.column(tiles_.offset(k)));
     on.Copy(Block(local, x_.count, x_.count, width), Solved(k));
-    if (panels_.Below(k) > 0) chain_.Send(on, Solved(k));
+    if (!IsLast(k)) chain_.Send(on, Solved(k));
   }
 
   // --- Updates ---------------------------------------------------------------------------------
@@ -351,8 +375,7 @@ class Factorization {
     }
     Step<T> on(flow_, Stream::kNext, "update next", k);
     on.Reads(Ready(k)).Gives(BelowTile(j));
-    UpdateRows(on, j, tiles_.offset(j + 1), tiles_.columns(), k, k,
-               panels_.FactorFrom(k, tiles_.offset(j)));
+    UpdateRows(on, j, tiles_.offset(j + 1), height_, k, k, panels_.FactorFrom(k, tiles_.offset(j)));
   }
 
   // Updates, with panel k, the other later tile columns of its batch and the one after the batch.
@@ -361,7 +384,7 @@ class Factorization {
       if (!Mine(j)) continue;
       Step<T> on(flow_, Stream::kNext, "update window", k);
       on.Reads(Ready(k)).Writes(Diagonal(j), BelowTile(j));
-      UpdateTile(on, j, tiles_.columns(), k, k, panels_.FactorFrom(k, tiles_.offset(j)));
+      UpdateTile(on, j, height_, k, k, panels_.FactorFrom(k, tiles_.offset(j)));
     }
   }
 
@@ -411,13 +434,12 @@ class Factorization {
                  panels_.FactorOfSlot(batch, s));
     }
     if (panels_.splits()) {
-      return SubtractParts(on, slot, columns, bottom, tiles_.columns(), batch.first, batch.last);
+      return SubtractParts(on, slot, columns, bottom, height_, batch.first, batch.last);
     }
     const Panel<T> a = panels_.From(batch.first, bottom);
     const Factor<T> b = panels_.FactorOfSlot(batch, slot);
-    on.Gemm(Op::kNone, b.op, tiles_.columns() - bottom, columns,
-            panels_.Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld, 1,
-            matrix_.slot(slot) + bottom, matrix_.ld());
+    on.Gemm(Op::kNone, b.op, height_ - bottom, columns, panels_.Depth(batch.first, batch.last), -1,
+            a.data, a.ld, b.data, b.ld, 1, matrix_.slot(slot) + bottom, matrix_.ld());
   }
 
   // Updates the right-hand sides of this rank's trailing tiles. Gathered rows are contiguous. So
@@ -442,6 +464,8 @@ class Factorization {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning& tuning_;
+  const PartOfMatrix& part_;
+  const int64_t height_;  // rows of the tile columns
   const Chain chain_;
   const RightHandSides<T>& x_;
   int32_t* const info_;
@@ -473,10 +497,13 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision,
 
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det,
-             bool spoils) {
-  Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det);
+             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det, bool spoils,
+             const PartOfMatrix& part) {
+  Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det, part);
   if (!Equilibration<T>::Needed(precision)) return factorization.Run(spoils);
+  if (part.rows_below > 0 || part.stores) {
+    return Status::Fixed(Code::kInternal, "potrf: a part of a matrix can't be equilibrated");
+  }
   // If L' is the factor of S M S, the factor of M is L = S^-1 L', and X S L'^-H = X L^-H.
   const int64_t panels =
       PanelsSize<T>(matrix.tiles, matrix.rows, precision, context.device.tuning());
@@ -500,7 +527,7 @@ Status ReservePotrf(Device& device, const Matrix<T>& matrix) {
 #define JAXMG_INSTANTIATE(T)                                                                       \
   template int64_t PotrfWorkspace<T>(const Tiles&, int64_t, Precision, const Tuning&);             \
   template Status Potrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
-                        T*, int32_t*, Real<T>*, bool);                                             \
+                        T*, int32_t*, Real<T>*, bool, const PartOfMatrix&);                        \
   template Status ReservePotrf(Device&, const Matrix<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -15,12 +15,25 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "xla_ffi/engine/cholesky/diagonal.h"
+#include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/matrix.h"
 #include "xla_ffi/engine/core/right_hand_sides.h"
 
 namespace jaxmg {
+
+// How Potrf treats columns that are a part of a larger matrix.
+struct PartOfMatrix {
+  // Rows of the columns below the square. They are solved and updated as the rows above them.
+  int64_t rows_below = 0;
+  // The number of columns of the larger matrix before these, which *info counts too.
+  int64_t order = 0;
+  // If not null, called for each tile column of this rank once the steps that compute it are
+  // enqueued. May add steps that read the column, as `diagonal` and, below that tile, `below`.
+  std::function<void(Flow& flow, int64_t k, Data& diagonal, Data& below)> stores = nullptr;
+};
 
 // Returns the number of elements of workspace (PanelRegions, Equilibration): two batches of panels,
 // and copies of their rows that match this rank's tiles, each only if the tuning requires it; and
@@ -28,7 +41,8 @@ namespace jaxmg {
 template <typename T>
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning);
 
-// Overwrites the lower triangle of `matrix`, which must be square and block-cyclic, with L. Panels
+// Overwrites the lower triangle of `matrix`, which must be square (but see PartOfMatrix) and
+// block-cyclic, with L. Panels
 // and updates are computed in `precision`, diagonal tiles and right-hand sides at least in the
 // precision of T. *info becomes the smallest order of a leading minor that this rank found not to
 // be positive definite. Adds this rank's share of log(det M) to *log_det unless it is null. Both
@@ -44,7 +58,7 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, co
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det,
-             bool spoils = false);
+             bool spoils = false, const PartOfMatrix& part = {});
 
 // Returns whether each substitution is one operation with all of L, in place in the right-hand
 // sides. This requires a single tile and, if Tuning::Cholesky::panel_block is set, few right-hand

@@ -80,11 +80,12 @@ struct PartsOfPanel {
 template <typename T>
 class Panels {
  public:
-  // `products` computes the products with panels.
-  Panels(const Matrix<T>& matrix, const Batches& batches, const Tuning& tuning,
+  // `height`: the matrix's rows that panels have. `products` computes the products with panels.
+  Panels(const Matrix<T>& matrix, int64_t height, const Batches& batches, const Tuning& tuning,
          const Blas<T>& products, T* workspace)
       : matrix_(matrix),
         tiles_(matrix.tiles),
+        height_(height),
         batches_(batches),
         tuning_(tuning),
         regions_(matrix.tiles, matrix.rows, tuning, products.parts()),
@@ -93,7 +94,7 @@ class Panels {
         workspace_(workspace) {}
 
   bool in_place() const { return tuning_.cholesky.panel_block == 0; }
-  int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
+  int64_t Below(int64_t k) const { return height_ - tiles_.offset(k + 1); }
   // The number of columns of panels [first, k].
   int64_t Depth(int64_t first, int64_t k) const {
     return tiles_.offset(k + 1) - tiles_.offset(first);
@@ -181,6 +182,7 @@ class Panels {
 
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
+  const int64_t height_;
   const Batches& batches_;
   const Tuning tuning_;
   const PanelRegions<T> regions_;

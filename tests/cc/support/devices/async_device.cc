@@ -100,7 +100,7 @@ class AsyncDevice : public Device {
   AsyncDevice(std::unique_ptr<Device> real, const Tuning& tuning)
       : real_(std::move(real)),
         tuning_(tuning),
-        workers_{NewWorker(), NewWorker(), NewWorker(), NewWorker(), NewWorker()},
+        workers_(NewWorkers()),
         status_kernels_(workers_, real_->status()),
         kernels_(workers_, *real_) {
     Offer(status_kernels_);
@@ -181,9 +181,11 @@ class AsyncDevice : public Device {
   }
 
  private:
-  static std::unique_ptr<Worker> NewWorker() {
+  static Workers NewWorkers() {
     static std::atomic<unsigned> seed{1};
-    return std::make_unique<Worker>(seed++);
+    Workers workers;
+    for (auto& worker : workers) worker = std::make_unique<Worker>(seed++);
+    return workers;
   }
 
   const std::unique_ptr<Device> real_;

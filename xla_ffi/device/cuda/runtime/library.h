@@ -64,11 +64,14 @@
   F(cudaGetErrorString)                 \
   F(cudaGetLastError)                   \
   F(cudaHostAlloc)                      \
+  F(cudaHostRegister)                   \
+  F(cudaHostUnregister)                 \
   F(cudaMalloc)                         \
   F(cudaMemcpy2DAsync)                  \
   F(cudaMemcpyAsync)                    \
   F(cudaMemset2DAsync)                  \
   F(cudaSetDevice)                      \
+  F(cudaStreamCreateWithFlags)          \
   F(cudaStreamCreateWithPriority)       \
   F(cudaStreamQuery)                    \
   F(cudaStreamSynchronize)              \

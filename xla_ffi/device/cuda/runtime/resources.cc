@@ -139,7 +139,7 @@ class CudaPool {
     JAXMG_RETURN_IF_ERROR(TakeEvent(&end));
     made->last_call = std::make_shared<CudaEvent>(this, end);
     for (Stream stream : kStreams) {
-      if (stream == Stream::kMain) continue;
+      if (stream == Stream::kMain || IsTransfer(stream)) continue;
       const bool between = stream == Stream::kNext || stream == Stream::kSide;
       const int priority = between ? (lowest + highest) / 2 : highest;
       JAXMG_CHECK_CUDA(
@@ -365,6 +365,19 @@ Status CudaResources::TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buff
   size_t room = 0;
   JAXMG_RETURN_IF_ERROR(pool_->TakeHostMemory(bytes, &data, &room));
   *buffer = std::make_unique<Lent>(pool_, data, room);
+  return Status::Ok();
+}
+
+Status CudaResources::ReserveTransfers() {
+  for (Stream stream : kStreams) {
+    cudaStream_t& made = parts_->streams[static_cast<int>(stream)];
+    if (!IsTransfer(stream)) continue;
+    if (made == nullptr) {
+      JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking),
+                       "a stream for transfers");
+    }
+    streams_[static_cast<int>(stream)] = made;
+  }
   return Status::Ok();
 }
 

@@ -50,6 +50,8 @@ class CudaResources {
   // Returns page-locked memory. The buffer's destructor returns it to the pool.
   Status TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buffer);
 
+  // Creates the streams that only transfers use, which most processes don't need.
+  Status ReserveTransfers();
   // Returns a handle that uses the stream. Handles are created on first use.
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
   Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
@@ -88,7 +90,7 @@ class CudaResources {
  private:
   // The resources that return to the pool.
   struct Parts {
-    std::array<cudaStream_t, kNumStreams> streams{};  // all except kMain
+    std::array<cudaStream_t, kNumStreams> streams{};  // except kMain; null: not created yet
     std::array<cublasHandle_t, kNumStreams> blas{};
     std::array<Precision, kNumStreams> precision{};  // the precision that each handle is set to
     std::array<cusolverDnHandle_t, kNumStreams> solver{};

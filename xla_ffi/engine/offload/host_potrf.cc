@@ -1,0 +1,295 @@
+#include "xla_ffi/engine/offload/host_potrf.h"
+
+#include <algorithm>
+#include <complex>
+#include <vector>
+
+#include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/engine/core/stage.h"
+#include "xla_ffi/engine/offload/transfer.h"
+
+namespace jaxmg {
+namespace {
+
+// The buffers of streamed panels: one is multiplied while two are loaded.
+constexpr int64_t kBuffers = 3;
+
+// Potrf gets the right-hand sides in its own precision, and whole block columns can't be
+// equilibrated; products with streamed panels scale their own factors instead.
+template <typename T>
+Precision StreamedPrecision(Precision requested, int64_t n, const Tuning& tuning) {
+  const Precision chosen = ChosenPrecision<T>(requested, n, tuning);
+  if (chosen != Precision::kF16x3) return chosen;
+  return tuning.products.scales ? Precision::kScaledF16x3 : Precision::kHighest;
+}
+
+template <typename T>
+class BlockColumn {
+ public:
+  BlockColumn(const RankContext& context, const HostPotrfOperand<T>& operand,
+              const HostMatrix& host, int64_t j, const HostPotrfSpace<T>& space,
+              const Workspace& workspace)
+      : context_(context),
+        operand_(operand),
+        host_(host),
+        shape_(host.shape),
+        j_(j),
+        tiles_(shape_.tiles(j)),
+        ld_(shape_.ld()),
+        chunk_(shape_.chunk(context.device.tuning())),
+        flow_(context, space.precision),
+        matrix_({tiles_, context.comm.rank(), ld_, operand.a[j % 2], nullptr}),
+        x_({shape_.nrhs, operand.x + shape_.first(j) * shape_.nrhs, workspace.Get(space.local)}),
+        panels_(workspace.Get(space.panels)),
+        factor_(workspace.Get(space.factor)),
+        stored_(context.device.blas<T>(space.precision).StoredFactor()),
+        end_(tiles_.slots_before(matrix_.rank, tiles_.nonempty())) {
+    for (int64_t slot = 0; slot < end_; ++slot) columns_.push_back(columns_.back() + Width(slot));
+  }
+
+  Status Run(int32_t* info, Real<T>* log_det) {
+    flow_.Fork();
+    if (j_ == 0) {
+      for (int64_t slot = 0; slot < end_ && !host_.source.empty(); ++slot) {
+        LoadTile(0, slot, matrix_.data, loaded_block_);
+      }
+    }
+    Update();
+    while (Prefetch()) {
+    }
+    {
+      Step<T>(flow_, Stream::kMain).Reads(loaded_block_);
+    }
+    JAXMG_RETURN_IF_ERROR(flow_.status());
+    PartOfMatrix part;
+    part.rows_below = shape_.rows(j_) - tiles_.columns();
+    part.order = shape_.first(j_);
+    part.stores = [this](Flow& flow, int64_t k, Data& diagonal, Data& below) {
+      Store(flow, k, diagonal, below);
+    };
+    JAXMG_RETURN_IF_ERROR(Potrf(context_, Precision::kHighest, matrix_, x_, panels_, info, log_det,
+                                /*spoils=*/false, part));
+    JAXMG_RETURN_IF_ERROR(GatherLocal(context_, matrix_, x_));
+    flow_.Join();
+    return flow_.status();
+  }
+
+ private:
+  // Columns [column, column + columns) of block column k.
+  struct Chunk {
+    int64_t k, column, columns;
+  };
+
+  int64_t Width(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
+  bool on_device(int64_t k) const { return tiles_.ranks() == 1 && k == j_ - 1; }
+  T* Buffer(size_t i) const { return panels_ + static_cast<int64_t>(i % kBuffers) * chunk_ * ld_; }
+
+  // --- Transfers ---------------------------------------------------------------------------------
+
+  // Loads this rank's tile in `slot` of block column j, from its diagonal tile down.
+  void LoadTile(int64_t j, int64_t slot, T* buffer, Data& block) {
+    const Tiles tiles = shape_.tiles(j);
+    const int64_t p = tiles.tile_in(matrix_.rank, slot), begin = tiles.offset(p);
+    Step<T> on(flow_, Stream::kLoad, "load tile", p);
+    on.Writes(block);
+    Load(on, host_.source[j], {begin, shape_.rows(j) - begin, begin, tiles.width(p)},
+         buffer + slot * tiles.width() * ld_ + begin, ld_);
+  }
+
+  // Loads the next tile of the next block column, in the place of the last one. Returns whether
+  // there was one.
+  bool Prefetch() {
+    const int64_t next = j_ + 1;
+    if (next == shape_.blocks() || host_.source.empty()) return false;
+    const Tiles tiles = shape_.tiles(next);
+    if (prefetched_ >= tiles.slots_before(matrix_.rank, tiles.nonempty())) return false;
+    LoadTile(next, prefetched_++, operand_.a[next % 2], other_block_);
+    return true;
+  }
+
+  void LoadChunk(const std::vector<Chunk>& chunks, size_t i) {
+    if (i >= chunks.size()) return;
+    const Chunk& chunk = chunks[i];
+    Step<T> on(flow_, Stream::kLoad, "load panel", chunk.k);
+    on.Gives(loaded_[i % kBuffers]);
+    const int64_t row = shape_.first(j_) - shape_.first(chunk.k);
+    Load(on, host_.factor[chunk.k], {row, shape_.rows(j_), chunk.column, chunk.columns}, Buffer(i),
+         ld_);
+  }
+
+  void Store(Flow& flow, int64_t k, Data& diagonal, Data& below) {
+    const int64_t begin = tiles_.offset(k);
+    Step<T> on(flow, Stream::kStore, "store tile", k);
+    on.Reads(diagonal, below);
+    StoreToHost(on, host_.factor[j_], {begin, shape_.rows(j_) - begin, begin, tiles_.width(k)},
+                matrix_.tile(k, begin), ld_);
+  }
+
+  // --- Updates -----------------------------------------------------------------------------------
+
+  // Updates the block column with all before it: with the last one where it still is, then with
+  // those that are streamed, from the first to the last.
+  void Update() {
+    std::vector<Chunk> there, streamed;
+    for (int64_t k = 0; k < j_; ++k) {
+      for (int64_t column = 0; column < shape_.width; column += chunk_) {
+        (on_device(k) ? there : streamed)
+            .push_back({k, column, std::min(chunk_, shape_.width - column)});
+      }
+    }
+    const double work = ProductWork(shape_.rows(j_), tiles_.columns(), shape_.first(j_));
+    Stage stage(flow_.device(), "update", static_cast<int64_t>(there.size() + streamed.size()),
+                work);
+    int64_t done = 0;
+    for (size_t i = 0; i + 1 < kBuffers; ++i) LoadChunk(streamed, i);
+    for (const Chunk& chunk : there) {
+      const T* block = operand_.a[chunk.k % 2] + chunk.column * ld_ + shape_.width;
+      UpdateWith(chunk, block, other_block_);
+      stage.Done(Stream::kMain, ++done);
+    }
+    for (size_t i = 0; i < streamed.size(); ++i) {
+      LoadChunk(streamed, i + kBuffers - 1);
+      Prefetch();
+      UpdateWith(streamed[i], Buffer(i), loaded_[i % kBuffers]);
+      stage.Done(Stream::kMain, ++done);
+    }
+  }
+
+  // Subtracts L B^H, where L is the chunk from this block column's first row on, and B its rows
+  // that match this rank's columns.
+  void UpdateWith(const Chunk& chunk, const T* l, Data& data) {
+    Step<T> on(flow_, Stream::kMain, "update", chunk.k);
+    on.Reads(data);
+    for (int64_t slot = 0; slot < end_; ++slot) GatherRows(on, chunk, l, slot);
+    const int64_t group = std::max<int64_t>(
+        on.tuning().cholesky.group_columns / (tiles_.width() * tiles_.ranks()), 1);
+    for (int64_t slot = 0; slot < end_; slot += group) {
+      const int64_t after = std::min(slot + group, end_);
+      const int64_t row = tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
+      on.Gemm(Op::kNone, stored_, shape_.rows(j_) - row, Columns(slot, after), chunk.columns, -1,
+              l + row, ld_, Rows(chunk, slot), LdOfRows(chunk), 1, matrix_.slot(slot) + row, ld_);
+    }
+    if (x_.count == 0) return;
+    // The columns of one rank are contiguous in x, too.
+    const int64_t step = tiles_.ranks() == 1 ? std::max<int64_t>(end_, 1) : 1;
+    for (int64_t slot = 0; slot < end_; slot += step) {
+      const int64_t first = shape_.first(chunk.k) + chunk.column;
+      on.ExactGemm(Op::kNone, stored_, x_.count, Columns(slot, slot + step), chunk.columns, -1,
+                   operand_.x + first * x_.count, x_.count, Rows(chunk, slot), LdOfRows(chunk), 1,
+                   x_.column(tiles_.offset(tiles_.tile_in(matrix_.rank, slot))), x_.count);
+    }
+  }
+
+  // The number of columns in slots [slot, end).
+  int64_t Columns(int64_t slot, int64_t end) const { return columns_[end] - columns_[slot]; }
+  // Where B, or B^H, is stored from a slot on.
+  int64_t LdOfRows(const Chunk& chunk) const {
+    return stored_ == Op::kNone ? chunk.columns : columns_.back();
+  }
+  T* Rows(const Chunk& chunk, int64_t slot) const {
+    return factor_ + columns_[slot] * (stored_ == Op::kNone ? chunk.columns : 1);
+  }
+
+  void GatherRows(Step<T>& on, const Chunk& chunk, const T* l, int64_t slot) {
+    const T* source = l + tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
+    T* target = Rows(chunk, slot);
+    if (stored_ == Op::kNone) {
+      on.ConjTranspose(Width(slot), chunk.columns, source, ld_, target, chunk.columns);
+    } else {
+      on.Copy(Block(target, LdOfRows(chunk), Width(slot), chunk.columns),
+              Block(source, ld_, Width(slot), chunk.columns));
+    }
+  }
+
+  const RankContext& context_;
+  const HostPotrfOperand<T>& operand_;
+  const HostMatrix& host_;
+  const HostShape& shape_;
+  const int64_t j_;
+  const Tiles tiles_;
+  const int64_t ld_, chunk_;
+  Flow flow_;
+  const Matrix<T> matrix_;
+  const RightHandSides<T> x_;
+  T* const panels_;
+  T* const factor_;
+  const Op stored_;
+  const int64_t end_;                   // the end of this rank's slots that have columns
+  std::vector<int64_t> columns_ = {0};  // columns before each slot
+  int64_t prefetched_ = 0;
+  Data loaded_block_, other_block_;  // this block column, and the buffer of the last and the next
+  std::array<Data, kBuffers> loaded_;
+};
+
+Status Matches(const HostMatrix& host, const HostShape& shape, const char* dtype) {
+  const HostShape& own = host.shape;
+  if (host.dtype == dtype && own.n == shape.n && own.nrhs == shape.nrhs &&
+      own.width == shape.width && own.tile == shape.tile && own.ranks == shape.ranks) {
+    return Status::Ok();
+  }
+  return Error(Code::kInvalidArgument, "host_potrf: the matrix in host memory has other sizes, ",
+               host.dtype, " of order ", own.n, " in block columns of ", own.width);
+}
+
+}  // namespace
+
+template <typename T>
+HostPotrfSpace<T>::HostPotrfSpace(const HostShape& shape, Precision products, const Ranks& ranks)
+    : precision(StreamedPrecision<T>(products, shape.n, ranks.tuning)) {
+  const Tiles tiles = shape.tiles(0);
+  const int64_t chunk = shape.chunk(ranks.tuning);
+  const int64_t streamed = shape.blocks() > 1 ? kBuffers * chunk * shape.ld() : 0;
+  records = pieces.Reserve<char>(RecordsBytes(ranks.size));
+  panels = pieces.Reserve<T>(
+      std::max(streamed, PotrfWorkspace<T>(tiles, shape.ld(), Precision::kHighest, ranks.tuning)));
+  factor = pieces.Reserve<T>(shape.blocks() > 1 ? chunk * shape.rank_columns() : 0);
+  local = pieces.Reserve<T>(LocalRightHandSides(tiles, shape.nrhs));
+  split_bytes = SplitBytes<T>(tiles, shape.n, precision);
+}
+
+template <typename T>
+Status HostPotrfRoutine(const RankContext& context, const HostPotrfOperand<T>& operand) {
+  Device& device = context.device;
+  const HostShape& shape = operand.shape;
+  const HostPotrfSpace<T> space(shape, operand.products, RanksOf(context));
+  Workspace workspace(space.pieces);
+  HostCall call = {};
+  std::shared_ptr<const HostMatrix> host;
+  const int64_t buffer = shape.rank_columns() * shape.ld(), count = shape.n * shape.nrhs;
+  std::optional<Outcome<T>> outcome;
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
+    JAXMG_RETURN_IF_ERROR(Matches(*host, shape, DtypeName<T>()));
+    JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
+    outcome.emplace(context, false, workspace.Get(space.records), operand.status);
+    for (int i = 0; i < 2; ++i) {
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, operand.source[i], operand.a[i], buffer));
+    }
+    JAXMG_RETURN_IF_ERROR(CopyIfApart(device, operand.x_source, operand.x, count));
+    JAXMG_RETURN_IF_ERROR(
+        ReservePotrf(device, Matrix<T>{shape.tiles(call.block), context.comm.rank(), shape.ld(),
+                                       operand.a[call.block % 2], nullptr}));
+    return outcome->Init();
+  };
+  auto work = [&]() -> Status {
+    const int64_t j = call.block;
+    AnnounceWork(device,
+                 ProductWork(shape.rows(j), shape.columns(j), shape.first(j)) +
+                     FactorWork(shape.columns(j)) +
+                     SolveWork(shape.columns(j), shape.nrhs + shape.rows(j) - shape.columns(j)));
+    BlockColumn<T> block(context, operand, *host, j, space, workspace);
+    JAXMG_RETURN_IF_ERROR(block.Run(outcome->info(), outcome->log_det()));
+    JAXMG_RETURN_IF_ERROR(outcome->ConcludeOrFail(operand.log_det, operand.x, count));
+    return WaitAllSent(context.comm, Stream::kMain);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+#define JAXMG_INSTANTIATE(T)         \
+  template struct HostPotrfSpace<T>; \
+  template Status HostPotrfRoutine(const RankContext&, const HostPotrfOperand<T>&);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -1,0 +1,174 @@
+#include "xla_ffi/engine/offload/host_solve.h"
+
+#include <algorithm>
+#include <array>
+#include <complex>
+#include <vector>
+
+#include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/engine/core/stage.h"
+#include "xla_ffi/engine/offload/transfer.h"
+
+namespace jaxmg {
+namespace {
+
+// The buffers of streamed tile columns: one is used while two are loaded.
+constexpr int64_t kBuffers = 3;
+
+template <typename T>
+class BlockSweep {
+ public:
+  BlockSweep(const RankContext& context, const HostSolveOperand<T>& operand, const HostMatrix& host,
+             const HostCall& call, T* panels)
+      : flow_(context),
+        shape_(operand.shape),
+        factor_(host.factor[call.block]),
+        forward_(call.direction == 0),
+        rank_(context.comm.rank()),
+        first_(shape_.first(call.block)),
+        height_(shape_.rows(call.block)),
+        tiles_(shape_.tiles(call.block)),
+        nrhs_(shape_.nrhs),
+        x_(operand.x),
+        panels_(panels) {
+    for (int64_t s = 0; s < tiles_.nonempty(); ++s) {
+      if (tiles_.owner(Tile(s)) == rank_) mine_.push_back(Tile(s));
+    }
+  }
+
+  Status Run() {
+    flow_.Fork();
+    Stage stage(flow_.device(), "substitute", tiles_.nonempty(),
+                ProductWork(height_, tiles_.columns(), nrhs_));
+    for (size_t i = 0; i + 1 < kBuffers; ++i) LoadTile(i);
+    for (int64_t s = 0; s < tiles_.nonempty(); ++s) {
+      const int64_t p = Tile(s);
+      const bool mine = tiles_.owner(p) == rank_;
+      if (mine) LoadTile(next_ + kBuffers - 1);
+      Step<T> on(flow_, Stream::kMain, "substitute", p);
+      if (mine) on.Reads(loaded_[next_ % kBuffers]);
+      forward_ ? Forward(on, s, p, mine) : Backward(on, p, mine);
+      if (mine) ++next_;
+      stage.Done(Stream::kMain, s + 1);
+    }
+    return flow_.Finish();
+  }
+
+ private:
+  // The tile of step s.
+  int64_t Tile(int64_t s) const { return forward_ ? s : tiles_.nonempty() - 1 - s; }
+  T* Buffer(size_t i) const {
+    return panels_ + static_cast<int64_t>(i % kBuffers) * tiles_.width() * shape_.n;
+  }
+  T* X(int64_t column) const { return x_ + column * nrhs_; }
+  // Columns [begin, n) of X.
+  Bytes2D From(int64_t begin) const { return Block(X(begin), nrhs_, nrhs_, shape_.n - begin); }
+
+  // Loads this rank's i-th tile column of the sweep, from its diagonal tile down.
+  void LoadTile(size_t i) {
+    if (i >= mine_.size()) return;
+    const int64_t p = mine_[i], begin = tiles_.offset(p);
+    Step<T> on(flow_, Stream::kLoad, "load tile", p);
+    on.Gives(loaded_[i % kBuffers]);
+    Load(on, factor_, {begin, height_ - begin, begin, tiles_.width(p)}, Buffer(i), height_ - begin);
+  }
+
+  // The right-hand sides pass from owner to owner, and at last to all ranks.
+  void Forward(Step<T>& on, int64_t s, int64_t p, bool mine) {
+    const int64_t begin = tiles_.offset(p), end = tiles_.offset(p + 1), width = end - begin;
+    const bool last = s + 1 == tiles_.nonempty();
+    if (mine) {
+      const int64_t ld = height_ - begin;
+      const T* l = Buffer(next_);
+      if (s > 0 && tiles_.ranks() > 1) on.Recv(tiles_.owner(p - 1), From(first_));
+      on.Trsm(Side::kRight, Op::kConjTrans, nrhs_, width, l, ld, X(first_ + begin), nrhs_);
+      if (height_ > end) {
+        on.ExactGemm(Op::kNone, Op::kConjTrans, nrhs_, height_ - end, width, -1, X(first_ + begin),
+                     nrhs_, l + width, ld, 1, X(first_ + end), nrhs_);
+      }
+      if (!last && tiles_.ranks() > 1) {
+        on.Send(tiles_.owner(p + 1), From(first_));
+        on.WaitAllSent();  // before this rank receives them again
+      }
+    }
+    if (last) on.Broadcast(tiles_.owner(p), From(first_));
+  }
+
+  void Backward(Step<T>& on, int64_t p, bool mine) {
+    const int64_t begin = tiles_.offset(p), end = tiles_.offset(p + 1), width = end - begin;
+    if (mine) {
+      const int64_t ld = height_ - begin;
+      const T* l = Buffer(next_);
+      if (height_ > end) {
+        on.ExactGemm(Op::kNone, Op::kNone, nrhs_, width, height_ - end, -1, X(first_ + end), nrhs_,
+                     l + width, ld, 1, X(first_ + begin), nrhs_);
+      }
+      on.Trsm(Side::kRight, Op::kNone, nrhs_, width, l, ld, X(first_ + begin), nrhs_);
+    }
+    on.Broadcast(tiles_.owner(p), Block(X(first_ + begin), nrhs_, nrhs_, width));
+  }
+
+  Flow flow_;
+  const HostShape& shape_;
+  const HostBlock factor_;
+  const bool forward_;
+  const int rank_;
+  const int64_t first_, height_;  // the block column's first column, and its rows
+  const Tiles tiles_;
+  const int64_t nrhs_;
+  T* const x_;
+  T* const panels_;
+  std::vector<int64_t> mine_;  // this rank's tiles in the order of the sweep
+  size_t next_ = 0;            // of these
+  std::array<Data, kBuffers> loaded_;
+};
+
+// The right-hand sides need not be those of the factorization.
+Status Matches(const HostMatrix& host, const HostShape& shape, const char* dtype) {
+  const HostShape& own = host.shape;
+  if (host.dtype == dtype && own.n == shape.n && own.width == shape.width &&
+      own.tile == shape.tile && own.ranks == shape.ranks) {
+    return Status::Ok();
+  }
+  return Error(Code::kInvalidArgument, "host_solve: the factor in host memory has other sizes, ",
+               host.dtype, " of order ", own.n, " in block columns of ", own.width);
+}
+
+}  // namespace
+
+template <typename T>
+HostSolveSpace<T>::HostSolveSpace(const HostShape& shape)
+    : panels(pieces.Reserve<T>(kBuffers * std::min(shape.tile, shape.rank_columns()) * shape.n)) {}
+
+template <typename T>
+Status HostSolveRoutine(const RankContext& context, const HostSolveOperand<T>& operand) {
+  Device& device = context.device;
+  const HostShape& shape = operand.shape;
+  const HostSolveSpace<T> space(shape);
+  Workspace workspace(space.pieces);
+  HostCall call = {};
+  std::shared_ptr<const HostMatrix> host;
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
+    JAXMG_RETURN_IF_ERROR(Matches(*host, shape, DtypeName<T>()));
+    JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
+    JAXMG_RETURN_IF_ERROR(device.ReserveHandles());
+    return CopyIfApart(device, operand.x_source, operand.x, shape.n * shape.nrhs);
+  };
+  auto work = [&]() -> Status {
+    if (shape.nrhs == 0) return Status::Ok();
+    AnnounceWork(device,
+                 ProductWork(shape.rows(call.block), shape.columns(call.block), shape.nrhs));
+    BlockSweep<T> sweep(context, operand, *host, call, workspace.Get(space.panels));
+    return sweep.Run();
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+#define JAXMG_INSTANTIATE(T)         \
+  template struct HostSolveSpace<T>; \
+  template Status HostSolveRoutine(const RankContext&, const HostSolveOperand<T>&);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

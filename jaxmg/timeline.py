@@ -21,7 +21,7 @@ import pathlib
 import sys
 from typing import Any
 
-STREAMS = ("main", "panel", "next", "copy", "side")
+STREAMS = ("main", "panel", "next", "copy", "side", "load", "store")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -159,16 +159,22 @@ def draw(call: list[dict[str, Any]], begin: float = 0.0, until: float | None = N
     palette: Any = plt.get_cmap("tab20")
     colors = dict(zip(names, palette.colors * 9, strict=False))
     figure, axes = plt.subplots(figsize=(14, 1 + 0.7 * ranks), constrained_layout=True)
+    # Only calls on a matrix in host memory use the last two streams.
+    streams = max(5, *(1 + event["tid"] for event in call))
+
+    def row(rank, stream):
+        return rank * (streams + 0.5) + stream
+
     bars = collections.defaultdict(list)
     for event in call:
         bar = ((event["ts"] - origin) / 1e6, event["dur"] / 1e6)
         bars[event["pid"], event["tid"], event["name"]].append(bar)
     for (rank, stream, name), spans in bars.items():
-        axes.broken_barh(spans, (_row(rank, stream), 0.9), color=colors[name], linewidth=0)
+        axes.broken_barh(spans, (row(rank, stream), 0.9), color=colors[name], linewidth=0)
     rows = [
-        (_row(rank, stream) + 0.45, f"rank {rank} {STREAMS[stream]}")
+        (row(rank, stream) + 0.45, f"rank {rank} {STREAMS[stream]}")
         for rank in range(ranks)
-        for stream in range(len(STREAMS))
+        for stream in range(streams)
     ]
     axes.set_yticks(*zip(*rows, strict=True), fontsize="x-small")
     axes.invert_yaxis()
@@ -178,10 +184,6 @@ def draw(call: list[dict[str, Any]], begin: float = 0.0, until: float | None = N
     patches = [matplotlib.patches.Patch(color=colors[name], label=name) for name in names]
     axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small")
     return figure
-
-
-def _row(rank, stream):
-    return rank * (len(STREAMS) + 0.5) + stream
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@
   ROUTINE(gesvd, JaxmgGesvd)                            \
   ROUTINE(polar, JaxmgPolar)                            \
   ROUTINE(hemm, JaxmgHemm)                              \
+  ROUTINE(host_potrf, JaxmgHostPotrf)                   \
+  ROUTINE(host_solve, JaxmgHostSolve)                   \
   ROUTINE(all_gather, JaxmgAllGather)                   \
   ROUTINE(product, JaxmgProduct)                        \
   ROUTINE(root_exchange, JaxmgRootExchange)             \

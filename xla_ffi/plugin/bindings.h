@@ -3,20 +3,25 @@
 #define JAXMG_XLA_FFI_PLUGIN_BINDINGS_H_
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/connections/hub.h"
 #include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
+#include "xla_ffi/device/host_ranges.h"
 #include "xla_ffi/device/progress.h"
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/handlers/handlers.h"
+#include "xla_ffi/handlers/offload/registry.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/plan.h"
+#include "xla_ffi/handlers/platform/platform.h"
 
 namespace jaxmg {
 
@@ -206,6 +211,91 @@ inline void DefineProgress(pybind11::module_& module) {
       "seconds that it took.");
 }
 
+// Reads (address, ld) of each block row.
+inline std::vector<HostBlock> HostBlocks(const pybind11::handle& blocks) {
+  std::vector<HostBlock> all;
+  for (const pybind11::handle& each : blocks) {
+    const auto block = each.cast<std::pair<uint64_t, int64_t>>();
+    all.push_back({reinterpret_cast<void*>(block.first), block.second});
+  }
+  return all;
+}
+
+inline int32_t OpenHost(const pybind11::dict& spec) {
+  HostMatrix matrix;
+  matrix.dtype = spec["dtype"].cast<std::string>();
+  matrix.shape = {spec["n"].cast<int64_t>(), spec["nrhs"].cast<int64_t>(),
+                  spec["width"].cast<int64_t>(), spec["tile"].cast<int64_t>(),
+                  spec["ranks"].cast<int>()};
+  matrix.source = HostBlocks(spec["source"]);
+  matrix.factor = HostBlocks(spec["factor"]);
+  int32_t id = 0;
+  Raise(OpenHostMatrix(std::move(matrix), &id));
+  return id;
+}
+
+inline pybind11::dict HostPlanOf(const std::string& dtype, int64_t n, int64_t nrhs, int ranks,
+                                 const std::string& platform, int64_t budget_bytes, int64_t width,
+                                 int64_t products) {
+  HostPlanAnswer answer;
+  Raise(AnswerHostPlan({dtype, n, nrhs, ranks, platform, budget_bytes, width, products}, &answer));
+  pybind11::dict plan;
+  plan["width"] = answer.shape.width;
+  plan["tile"] = answer.shape.tile;
+  plan["chunk"] = answer.chunk;
+  plan["bytes"] = answer.bytes;
+  return plan;
+}
+
+// Defines the functions for matrices in host memory (engine/offload).
+inline void DefineHostMemory(pybind11::module_& module) {
+  using Released = pybind11::call_guard<pybind11::gil_scoped_release>;
+  module.def("host_open", &OpenHost, pybind11::arg("spec"),
+             "Makes a matrix in host memory known to calls, and returns its id. The memory must "
+             "stay until host_close.");
+  module.def("host_close", [](int32_t id) { Raise(CloseHostMatrix(id)); }, pybind11::arg("id"));
+  module.def("host_plan", &HostPlanOf, pybind11::arg("dtype"), pybind11::arg("n"),
+             pybind11::arg("nrhs"), pybind11::arg("ranks"), pybind11::arg("platform"),
+             pybind11::arg("budget_bytes"), pybind11::arg("width") = 0,
+             pybind11::arg("products") = static_cast<int64_t>(Precision::kChosen),
+             "The width of block columns and of tiles, the columns of a streamed panel, and the "
+             "bytes of device memory on a device, for the widest block columns within a budget, or "
+             "for those of a given width.");
+  module.def(
+      "pin",
+      [](uint64_t address, size_t bytes) { Raise(Pin(reinterpret_cast<void*>(address), bytes)); },
+      pybind11::arg("address"), pybind11::arg("bytes"), Released());
+  module.def(
+      "unpin", [](uint64_t address) { Raise(Unpin(reinterpret_cast<void*>(address))); },
+      pybind11::arg("address"), Released());
+  module.def(
+      "is_pinned",
+      [](uint64_t address) {
+        bool pinned = false;
+        Raise(IsPinned(reinterpret_cast<void*>(address), &pinned));
+        return pinned;
+      },
+      pybind11::arg("address"), "Whether devices copy from and to this memory fast.");
+  module.def(
+      "touch",
+      [](uint64_t address, size_t bytes, int threads) {
+        Raise(TouchPages(reinterpret_cast<void*>(address), bytes, threads));
+      },
+      pybind11::arg("address"), pybind11::arg("bytes"), pybind11::arg("threads"), Released(),
+      "Sets one byte of each page to 0.");
+  module.def(
+      "host_copy",
+      [](uint64_t target, uint64_t source, size_t rows, size_t row_bytes, size_t target_pitch,
+         size_t source_pitch, int threads) {
+        Raise(CopyOnHost({reinterpret_cast<void*>(target), reinterpret_cast<void*>(source), rows,
+                          row_bytes, target_pitch, source_pitch},
+                         threads));
+      },
+      pybind11::arg("target"), pybind11::arg("source"), pybind11::arg("rows"),
+      pybind11::arg("row_bytes"), pybind11::arg("target_pitch"), pybind11::arg("source_pitch"),
+      pybind11::arg("threads"), Released());
+}
+
 inline void DefineCommon(pybind11::module_& module) {
   ReadOptions();
   module.def("registrations", &Registrations,
@@ -268,6 +358,7 @@ inline void DefineCommon(pybind11::module_& module) {
   DefineProcesses(module);
   DefineInterrupts(module);
   DefineProgress(module);
+  DefineHostMemory(module);
   module.def("compiler", [] { return std::string(__VERSION__); });
 }
 

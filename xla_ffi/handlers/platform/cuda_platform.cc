@@ -15,6 +15,7 @@
 #include "xla_ffi/device/cuda/device.h"
 #include "xla_ffi/device/cuda/runtime/memory.h"
 #include "xla_ffi/device/cuda/runtime/nccl_channel.h"
+#include "xla_ffi/device/cuda/runtime/pinned.h"
 #include "xla_ffi/device/progress.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
@@ -265,5 +266,11 @@ PlatformResult Launch(const Platform& platform, const CallSite& site, const Rank
   const DefaultFloatingPoint mode;
   return {Guarded([&] { return RunRank(platform, site, program); })};
 }
+
+Status Pin(void* address, size_t bytes) { return RegisterOnCuda(address, bytes); }
+
+Status Unpin(void* address) { return UnregisterOnCuda(address); }
+
+Status IsPinned(const void* address, bool* pinned) { return IsRegisteredOnCuda(address, pinned); }
 
 }  // namespace jaxmg

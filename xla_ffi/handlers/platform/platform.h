@@ -19,6 +19,13 @@
 
 namespace jaxmg {
 
+// Host memory that devices can copy from and to fast, and while they compute. On GPUs it must be
+// page-locked; on CPU devices all memory is so, and Pin and Unpin do nothing. Unpin takes the
+// address that Pin was called with.
+Status Pin(void* address, size_t bytes);
+Status Unpin(void* address);
+Status IsPinned(const void* address, bool* pinned);
+
 // Identifies a call, its execution, and this rank's coordinates in it.
 struct CallSite {
   const char* routine;

@@ -1,0 +1,134 @@
+// The handlers of matrices in host memory (engine/offload). The matrix is no operand: `call` has
+// its id (registry.h), the index of a block column and, of host_solve, the direction.
+#include <complex>
+#include <utility>
+
+#include "xla_ffi/engine/offload/host_potrf.h"
+#include "xla_ffi/engine/offload/host_solve.h"
+#include "xla_ffi/handlers/call.h"
+#include "xla_ffi/handlers/offload/registry.h"
+
+namespace jaxmg {
+
+struct HostAttributes : PrecisionAttributes {
+  int64_t nrhs;
+  int64_t width;  // of a block column
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    PrecisionAttributes::Visit(attributes, visit);
+    visit("nrhs", attributes.nrhs);
+    visit("width", attributes.width);
+  }
+};
+
+namespace {
+
+constexpr char kPotrf[] = "host_potrf";
+constexpr char kSolve[] = "host_solve";
+
+HostShape ShapeOf(const HostAttributes& attributes) {
+  return {attributes.n, attributes.nrhs, attributes.width, attributes.tile,
+          static_cast<int>(attributes.ranks)};
+}
+
+bool Is(ffi::AnyBuffer buffer, int64_t rows, int64_t columns) {
+  const auto shape = buffer.dimensions();
+  return shape.size() == 2 && shape[0] == rows && shape[1] == columns;
+}
+
+Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& call, ffi::AnyBuffer x,
+                     const HostAttributes& attributes) {
+  if (attributes.ranks < 1 || attributes.ranks > 1 << 20) {
+    return Error(Code::kInvalidArgument, name, ": ranks = ", attributes.ranks);
+  }
+  JAXMG_RETURN_IF_ERROR(CheckHostShape(name, ShapeOf(attributes)));
+  if (attributes.processes.count > 0) {
+    return Error(Code::kInvalidArgument, name,
+                 ": all devices must be in the process whose memory has the matrix");
+  }
+  if (call.element_count() * sizeof(int32_t) != sizeof(HostCall)) {
+    return Error(Code::kInvalidArgument, name, ": call must have 4 elements");
+  }
+  if (!Is(x, attributes.n, attributes.nrhs)) {
+    return Error(Code::kInvalidArgument, name, ": x must be (", attributes.n, ", ", attributes.nrhs,
+                 ")");
+  }
+  JAXMG_RETURN_IF_ERROR(CheckPrecision(name, x, attributes));
+  size_t backend = 0;
+  return FindBackend(name, kNativeAlone, attributes.backend, &backend);
+}
+
+PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                         ffi::Buffer<ffi::DataType::S32> call, ffi::AnyBuffer even,
+                         ffi::AnyBuffer odd, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a0,
+                         ffi::Result<ffi::AnyBuffer> a1, ffi::Result<ffi::AnyBuffer> x,
+                         ffi::Result<ffi::AnyBuffer> log_det,
+                         ffi::ResultBuffer<ffi::DataType::S32> status, HostAttributes attributes) {
+  const Status checked = CheckHostCall(kPotrf, call, b, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  const HostShape shape = ShapeOf(attributes);
+  for (const ffi::AnyBuffer& buffer : {even, odd}) {
+    if (!Is(buffer, shape.rank_columns(), shape.ld()) ||
+        buffer.element_type() != b.element_type()) {
+      return Refuse(Error(Code::kInvalidArgument, kPotrf, ": buffers must be (",
+                          shape.rank_columns(), ", ", shape.ld(), "), of x's dtype"));
+    }
+  }
+  return ForDtype(kPotrf, b.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    HostPotrfOperand<T> operand = {shape,
+                                   attributes.products,
+                                   call.typed_data(),
+                                   {DataOf<T>(*a0), DataOf<T>(*a1)},
+                                   {DataOf<T>(even), DataOf<T>(odd)},
+                                   DataOf<T>(*x),
+                                   DataOf<T>(b),
+                                   DataOf<Real<T>>(*log_det),
+                                   status->typed_data(),
+                                   &FindOpenHostMatrix};
+    return Launch(platform, SiteOf(kPotrf, platform, coordinates, even, attributes, attributes.n),
+                  [operand = std::move(operand)](const RankContext& context) {
+                    return HostPotrfRoutine<T>(context, operand);
+                  });
+  });
+}
+
+PlatformResult HostSolve(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                         ffi::Buffer<ffi::DataType::S32> call, ffi::AnyBuffer b,
+                         ffi::Result<ffi::AnyBuffer> x, HostAttributes attributes) {
+  const Status checked = CheckHostCall(kSolve, call, b, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(kSolve, b.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    HostSolveOperand<T> operand = {ShapeOf(attributes), call.typed_data(), DataOf<T>(*x),
+                                   DataOf<T>(b), &FindOpenHostMatrix};
+    return Launch(platform, SiteOf(kSolve, platform, coordinates, b, attributes, attributes.n),
+                  [operand = std::move(operand)](const RankContext& context) {
+                    return HostSolveRoutine<T>(context, operand);
+                  });
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE(JaxmgHostPotrf, jaxmg::kPotrf, jaxmg::HostPotrf, jaxmg::HostAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()   // call
+                         .Arg<xla::ffi::AnyBuffer>()                         // a0
+                         .Arg<xla::ffi::AnyBuffer>()                         // a1
+                         .Arg<xla::ffi::AnyBuffer>()                         // x
+                         .Ret<xla::ffi::AnyBuffer>()                         // a0
+                         .Ret<xla::ffi::AnyBuffer>()                         // a1
+                         .Ret<xla::ffi::AnyBuffer>()                         // x
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_det
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone);
+
+JAXMG_DEFINE_ROUTINE(JaxmgHostSolve, jaxmg::kSolve, jaxmg::HostSolve, jaxmg::HostAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // call
+                         .Arg<xla::ffi::AnyBuffer>()                        // x
+                         .Ret<xla::ffi::AnyBuffer>(),                       // x
+                     jaxmg::kNativeAlone);

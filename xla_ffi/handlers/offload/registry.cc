@@ -1,0 +1,134 @@
+#include "xla_ffi/handlers/offload/registry.h"
+
+#include <complex>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "xla_ffi/device/tunings.h"
+#include "xla_ffi/engine/offload/host_plan.h"
+#include "xla_ffi/handlers/platform/platform.h"
+
+namespace jaxmg {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<int32_t, std::shared_ptr<const HostMatrix>> matrices;
+  int32_t next = 1;
+};
+
+// Never destroyed: calls may run while the process exits.
+Registry& Matrices() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+Status NotOpen(int32_t id) {
+  return Error(Code::kInvalidArgument, "there is no matrix ", id, " in host memory");
+}
+
+Status CheckBlocks(const char* what, const std::vector<HostBlock>& blocks, const HostShape& shape) {
+  if (static_cast<int64_t>(blocks.size()) != shape.blocks()) {
+    return Error(Code::kInvalidArgument, "host_open: ", what, " has ", blocks.size(),
+                 " block rows, not ", shape.blocks());
+  }
+  for (int64_t j = 0; j < shape.blocks(); ++j) {
+    const HostBlock& block = blocks[j];
+    if (block.data == nullptr || block.ld < shape.rows(j)) {
+      return Error(Code::kInvalidArgument, "host_open: block row ", j, " of ", what, " has ",
+                   shape.rows(j), " columns, but its rows are ", block.ld, " apart");
+    }
+  }
+  return Status::Ok();
+}
+
+template <typename T>
+Status Answer(const HostPlanQuery& query, const Tuning& tuning, HostPlanAnswer* answer) {
+  const auto products = static_cast<Precision>(query.products);
+  HostShape& shape = answer->shape;
+  shape = {query.n, query.nrhs, query.width, 1, query.ranks};
+  if (query.width == 0) {
+    JAXMG_RETURN_IF_ERROR(PlanHostMatrix<T>(query.budget, products, tuning, &shape));
+  } else {
+    const int64_t per_rank = (std::min(query.width, query.n) + query.ranks - 1) / query.ranks;
+    shape.tile = std::min(tuning.usual_tile, per_rank);
+    const int64_t step = shape.tile * shape.ranks;
+    shape.width = std::min((query.width + step - 1) / step * step, query.n);
+  }
+  answer->chunk = shape.chunk(tuning);
+  answer->bytes = HostBytes<T>(shape, products, tuning);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckHostShape(const char* name, const HostShape& shape) {
+  // The upper limit also keeps products of these sizes within 64 bits.
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const bool valid = shape.n >= 1 && shape.n <= kMost && shape.nrhs >= 0 && shape.nrhs <= kMost &&
+                     shape.width >= 1 && shape.width <= shape.n && shape.tile >= 1 &&
+                     shape.tile <= kMost && shape.ranks >= 1 &&
+                     (shape.width == shape.n || shape.width % (shape.tile * shape.ranks) == 0);
+  if (valid) return Status::Ok();
+  return Error(Code::kInvalidArgument, name, ": invalid sizes: n = ", shape.n,
+               ", nrhs = ", shape.nrhs, ", width = ", shape.width, ", tile = ", shape.tile,
+               ", ranks = ", shape.ranks);
+}
+
+Status OpenHostMatrix(HostMatrix matrix, int32_t* id) {
+  JAXMG_RETURN_IF_ERROR(CheckHostShape("host_open", matrix.shape));
+  const std::string& dtype = matrix.dtype;
+  if (dtype != "float32" && dtype != "float64" && dtype != "complex64" && dtype != "complex128") {
+    return Error(Code::kInvalidArgument, "host_open: unsupported dtype '", dtype, "'");
+  }
+  if (!matrix.source.empty()) {
+    JAXMG_RETURN_IF_ERROR(CheckBlocks("source", matrix.source, matrix.shape));
+  }
+  JAXMG_RETURN_IF_ERROR(CheckBlocks("factor", matrix.factor, matrix.shape));
+  auto kept = std::make_shared<const HostMatrix>(std::move(matrix));
+  Registry& registry = Matrices();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.matrices.emplace(registry.next, std::move(kept));
+  *id = registry.next++;
+  return Status::Ok();
+}
+
+Status CloseHostMatrix(int32_t id) {
+  Registry& registry = Matrices();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  return registry.matrices.erase(id) == 1 ? Status::Ok() : NotOpen(id);
+}
+
+Status FindOpenHostMatrix(int32_t id, std::shared_ptr<const HostMatrix>* matrix) {
+  Registry& registry = Matrices();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto found = registry.matrices.find(id);
+  if (found == registry.matrices.end()) return NotOpen(id);
+  *matrix = found->second;
+  return Status::Ok();
+}
+
+Status AnswerHostPlan(const HostPlanQuery& query, HostPlanAnswer* answer) {
+  const std::string platform = query.platform.empty() ? kPlatform : query.platform;
+  if (platform != "cpu" && platform != "gpu") {
+    return Error(Code::kInvalidArgument, "host_plan: unknown platform '", platform, "'");
+  }
+  const Tuning tuning = platform == "gpu" ? CudaTuning() : HostTuning();
+  const int64_t width = query.width == 0 ? query.n : std::min(query.width, query.n);
+  JAXMG_RETURN_IF_ERROR(
+      CheckHostShape("host_plan", {query.n, query.nrhs, query.n, 1, query.ranks}));
+  if (width < 1 || query.products < 0 ||
+      query.products > static_cast<int64_t>(Precision::kChosen)) {
+    return Error(Code::kInvalidArgument, "host_plan: width = ", query.width,
+                 ", products = ", query.products);
+  }
+  if (query.dtype == "float32") return Answer<float>(query, tuning, answer);
+  if (query.dtype == "float64") return Answer<double>(query, tuning, answer);
+  if (query.dtype == "complex64") return Answer<std::complex<float>>(query, tuning, answer);
+  if (query.dtype == "complex128") return Answer<std::complex<double>>(query, tuning, answer);
+  return Error(Code::kInvalidArgument, "host_plan: unsupported dtype '", query.dtype, "'");
+}
+
+}  // namespace jaxmg

@@ -5,8 +5,11 @@ A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``c
 ``plan(routine, backend, dtype, m, n, block, ranks, tile, nrhs, vectors, products=)``. For ranks in
 several processes it offers ``process_address()``, ``tcp_between(lower, higher)``,
 ``listen_over_tcp(scope)``, ``connect_processes(me, addresses, key)`` and ``rendezvous_timeout()``,
-for Ctrl-C ``watch_interrupts(wanted)``, and for those who watch long calls
-``set_progress(wanted)`` and ``progress()``. Nothing here runs when jaxmg is imported.
+for Ctrl-C ``watch_interrupts(wanted)``, for those who watch long calls ``set_progress(wanted)`` and
+``progress()``, and for matrices in host memory ``host_open(spec)``, ``host_close(id)``,
+``host_plan(...)``, ``host_copy(...)``, ``pin(address, bytes)``, ``unpin(address)``,
+``is_pinned(address)`` and ``touch(address, bytes, threads)``. Nothing here runs when jaxmg is
+imported.
 """
 
 import importlib.metadata

@@ -24,6 +24,14 @@ connections = _native.connections
 watch_interrupts = _native.watch_interrupts
 set_progress = _native.set_progress
 progress = _native.progress
+host_open = _native.host_open
+host_close = _native.host_close
+host_plan = _native.host_plan
+host_copy = _native.host_copy
+pin = _native.pin
+unpin = _native.unpin
+is_pinned = _native.is_pinned
+touch = _native.touch
 
 
 def process_address():

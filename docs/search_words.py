@@ -52,12 +52,12 @@ WORDS = {
         killed, kill, sigkill, sigterm, sigint, ctrl-c, interrupt, keyboardinterrupt, cancel""",
     "memory.html": "memory, how much memory, gigabytes, workspace, memory usage, footprint",
     "memory.html#how-to-save-memory": """
-        out of memory, oom, memory error, runs out of memory, resource_exhausted, save
-        memory, reduce memory, donate""",
-    "memory.html#a-matrix-that-doesnt-fit": """
-        host memory, memory of the host, host ram, offload, offloading, out of core, larger
-        than gpu, bigger than gpu, does not fit, doesn't fit, too big, pinned_host, unified
-        memory, swap""",
+        oom, memory error, runs out of memory, resource_exhausted, save memory, reduce
+        memory, donate""",
+    "howto/host_memory.html": """
+        out of memory, host memory, memory of the host, host ram, offload, offloading, out
+        of core, larger than gpu, bigger than gpu, does not fit, doesn't fit, too big,
+        pinned_host, pinned memory, unified memory, swap""",
     "performance.html": """
         speed, how fast, fast, speedup, benchmark, benchmarks, timing, timings, performance,
         flops, tflops""",

@@ -6,8 +6,9 @@ methods. `gesv`, `getri`, `lu_factor` and `lu_solve` do the same for any square 
 computes the QR decomposition of any (m, n) matrix, and `least_squares` solves with it. Each
 function takes a JAX array, infers its sharding, and runs eagerly or under ``jit``. The
 ``*_shardmap_ctx`` functions take local blocks inside ``shard_map``. `plan` computes the memory of a
-call, and `progress` shows how far a long call is. `jaxmg.linalg` has the names of
-``jax.numpy.linalg`` and ``jax.scipy.linalg``, and `jaxmg.tree` takes pytrees of matrices.
+call, and `progress` shows how far a long call is. NumPy arrays and `Tiles` may be larger than the
+devices' memory. `jaxmg.linalg` has the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``, and
+`jaxmg.tree` takes pytrees of matrices.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
 ``__version__``, because NetKet 3.22 would take it for the version of another project's package with
@@ -27,6 +28,10 @@ from jaxmg._cholesky.refined_factor import RefinedFactor
 from jaxmg._eigen.eigh import eigh, eigvalsh
 from jaxmg._eigen.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
 from jaxmg._eigen.sygvd import sygvd, sygvd_shardmap_ctx
+from jaxmg._host.factor import HostCholeskyFactor
+from jaxmg._host.plans import HostPlan
+from jaxmg._host.pool import PinnedMemory, pinned
+from jaxmg._host.tiles import Tiles
 from jaxmg._lu.factor import LUFactor
 from jaxmg._lu.gesv import gesv, gesv_shardmap_ctx
 from jaxmg._lu.getri import getri, getri_shardmap_ctx
@@ -52,12 +57,16 @@ from jaxmg._routines.plan import Plan, plan
 
 __all__ = [
     "CholeskyFactor",
+    "HostCholeskyFactor",
+    "HostPlan",
     "LUFactor",
+    "PinnedMemory",
     "Plan",
     "Progress",
     "QRFactor",
     "RefinedFactor",
     "RefinedLUFactor",
+    "Tiles",
     "calculate_padding",
     "cho_factor",
     "cho_solve",
@@ -78,6 +87,7 @@ __all__ = [
     "lu_factor",
     "lu_solve",
     "pad_rows",
+    "pinned",
     "plan",
     "plot_block_to_cyclic",
     "polar",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Literal, SupportsIndex, overload
 
 from jax import Array
+from jax.core import Tracer
 
 from jaxmg import _compat
 from jaxmg._call import record, results
-from jaxmg._call.arguments import collect
+from jaxmg._call.arguments import collect, matrix_spec
 from jaxmg._cholesky import factor as cholesky_factor
 from jaxmg._cholesky import refined_factor, stacks
+from jaxmg._host import matrices, requests
+from jaxmg._host.factor import HostCholeskyFactor
+from jaxmg._host.tiles import Tiles
 from jaxmg._kept import making
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
@@ -50,8 +54,17 @@ def cho_factor(
     a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
     matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
     donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
-    check: bool = False,
+    check: bool = False, memory: None = None,
 ) -> cholesky_factor.CholeskyFactor: ...  # fmt: skip
+
+
+@overload
+def cho_factor(
+    a: MatrixLike | Tiles, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+    check: bool = False, memory: float | None = None,
+) -> cholesky_factor.CholeskyFactor | HostCholeskyFactor: ...  # fmt: skip
 
 
 @overload
@@ -59,13 +72,13 @@ def cho_factor(
     a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
     matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
     donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
-    check: bool = False,
+    check: bool = False, memory: float | None = None,
 ) -> refined_factor.RefinedFactor: ...  # fmt: skip
 
 
 @_compat.api_boundary
 def cho_factor(
-    a: MatrixLike,
+    a: MatrixLike | Tiles,
     T_A: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: Specs | None = None,
@@ -76,7 +89,8 @@ def cho_factor(
     precision: PrecisionLike | None = None,
     refine: Refine | None = None,
     check: bool = False,
-) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor:
+    memory: float | None = None,
+) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor | HostCholeskyFactor:
     """Factors a Hermitian positive definite matrix by Cholesky, for repeated use.
 
     If all right-hand sides are known at once, `potrs` is faster and needs no second matrix.
@@ -88,24 +102,42 @@ def cho_factor(
         precision: As in `potrs`; also applies to `CholeskyFactor.inv`.
         refine: As in `potrs`. The result is then a `RefinedFactor`, which holds ``a`` and its
             factor in lower precision and can only solve. ``donate`` then saves no memory.
-        check: As in `potrs`.
+        check, memory: As in `potrs`. A donated NumPy array becomes the memory of the factor.
 
     Returns:
-        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. If ``a`` isn't positive definite,
-        the factor's ``status`` is not 0 and its entries are NaN.
+        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`; for a matrix in host memory that
+        doesn't fit the devices (or ``memory``) a `HostCholeskyFactor`. If ``a`` isn't positive
+        definite, the factor's ``status`` is not 0 and its entries are NaN.
 
     Cost: n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large as
     ``a``, and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`. A call inside
-            ``shard_map`` raises a ValueError.
+        TypeError, ValueError, NotImplementedError, RuntimeError, MemoryError: As `potrs`. A call
+            inside ``shard_map`` raises a ValueError.
 
     Examples:
         >>> factor = jaxmg.cho_factor(a)
         >>> x = jaxmg.cho_solve(factor, b)
         >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
     """
+    # Written out here, because ordinary calls execute few functions (second_calls_test.py).
+    on_host = isinstance(a, matrices.KINDS) or (
+        isinstance(a, Array)
+        and not isinstance(a, Tracer)
+        and a.sharding.memory_kind == matrices.PINNED
+    )
+    if memory is not None or on_host:
+        request = requests.choose(
+            "cho_factor", a, mesh=mesh, spec=matrix_spec("cho_factor", matrix_specs, in_specs),
+            memory=memory, donate=donate, pad=pad, tile=T_A, backend="auto", precision=precision,
+            refine=refine, check=check,
+        )  # fmt: skip
+        if request is not None and not request.in_core:
+            return requests.factorize(request)
+        if request is not None:
+            a, mesh, matrix_specs, in_specs = request.a, request.mesh, None, None
+            pad, donate, check = False, True, False
     if refine is not None:
         return refined_factor.cho_factor(
             a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check
@@ -127,12 +159,13 @@ def factor_for(a, arguments):
 
 @_compat.api_boundary
 def cho_solve(
-    factor: cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor, b: MatrixLike
+    factor: cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor | HostCholeskyFactor,
+    b: MatrixLike,
 ) -> Array:
     """Solves ``A @ x = b`` with a factor of A from `cho_factor`.
 
     Args:
-        factor: A `CholeskyFactor` or `RefinedFactor` of order n.
+        factor: A `CholeskyFactor`, `RefinedFactor` or `HostCholeskyFactor` of order n.
         b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array. Every device holds all of
             b during the solve.
 
@@ -152,7 +185,9 @@ def cho_solve(
         >>> for b in measurements:
         ...     x = jaxmg.cho_solve(factor, b)
     """
-    if not isinstance(factor, cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor):
+    if not isinstance(
+        factor, cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor | HostCholeskyFactor
+    ):
         raise TypeError(
             "cho_solve: factor must be a jaxmg.CholeskyFactor, the result of jaxmg.cho_factor; got "
             f"{type(factor).__name__}"

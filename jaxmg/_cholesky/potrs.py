@@ -6,12 +6,15 @@ from typing import Literal, SupportsIndex, overload
 
 import jax
 from jax import Array
+from jax.core import Tracer
 
 from jaxmg import _compat
 from jaxmg._call import record, results
-from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.arguments import collect, collect_local, collect_traced, matrix_spec
 from jaxmg._call.execute import select_results
 from jaxmg._cholesky import cho_factor, refined_factor, refinement, stacks
+from jaxmg._host import matrices, requests
+from jaxmg._host.tiles import Tiles
 from jaxmg._kept import lower_precision, right_hand_sides
 from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
@@ -54,77 +57,91 @@ REFINED = record.Routine(
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None,
     refine: Refine | None = None, return_iterations: Literal[False] = False, check: bool = False,
+    memory: float | None = None,
 ) -> Array: ...  # fmt: skip
 
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None,
     refine: Refine | None = None, return_iterations: Literal[False] = False, check: bool = False,
+    memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[True], donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[True], donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None, refine: None = None,
     return_iterations: Literal[False] = False, check: bool = False,
+    memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[True], donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[True], donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None, refine: None = None,
     return_iterations: Literal[False] = False, check: bool = False,
+    memory: float | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None, refine: Refine,
     return_iterations: Literal[True], check: bool = False,
+    memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None, refine: Refine,
     return_iterations: Literal[True], check: bool = False,
+    memory: float | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
 @overload
 def potrs(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: bool = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: bool = False, donate: bool = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: bool = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: bool = False, donate: bool = False,
     backend: Backend = "auto", precision: PrecisionLike | None = None,
     refine: Refine | None = None, return_iterations: bool = False, check: bool = False,
+    memory: float | None = None,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
 
 
 @_compat.api_boundary
 def potrs(
-    a: MatrixLike,
+    a: MatrixLike | Tiles,
     b: MatrixLike,
     T_A: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
@@ -140,6 +157,7 @@ def potrs(
     refine: Refine | None = None,
     return_iterations: bool = False,
     check: bool = False,
+    memory: float | None = None,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     """Solves ``a @ x = b`` for a Hermitian positive definite matrix spread over several devices.
 
@@ -148,8 +166,10 @@ def potrs(
 
     Args:
         a: (n, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
-            replicated or on one device. Only the upper triangle is read. Leading dimensions make a
-            batch.
+            replicated or on one device; or `Tiles`. Only the upper triangle is read. Leading
+            dimensions make a batch. A matrix in host memory (a NumPy array, or one of memory kind
+            "pinned_host") that doesn't fit the devices, and such `Tiles`, pass through them by
+            block columns: see docs/howto/host_memory.md.
         b: (n,) or (n, nrhs), of a's dtype, with a's leading dimensions or none. Every device holds
             all of b during the solve.
         T_A: Tile width, at least 1. None: the plugin chooses.
@@ -165,7 +185,9 @@ def potrs(
         in_specs: Alias of ``matrix_specs``.
         return_logdet: Whether to return log(det(a)) too.
         donate: Whether to compute in a's buffer and delete ``a``. Under ``jit`` use
-            ``donate_argnums``.
+            ``donate_argnums``. A NumPy array that passes through the devices is overwritten, its
+            upper triangle (Fortran-ordered: lower) with U of a = U^H U (L), and some entries of the
+            other triangle near the diagonal.
         backend: "auto", "native", "cusolvermg" or "cusolvermp"; see docs/api.md.
         precision: Precision of the products in the factorization; see docs/precision.md.
         refine: Lower precision for the factorization; x is then refined in a's own precision. See
@@ -173,6 +195,8 @@ def potrs(
         return_iterations: Whether to return the number of iterations of ``refine`` too.
         check: Whether to check that ``a`` is Hermitian up to rounding. If it isn't, eager calls
             raise a ValueError; traced calls and batches return NaN.
+        memory: Bytes that the call may take on each device, for a matrix in host memory. None: what
+            JAX may take there; CPU devices then have no limit.
 
     Returns:
         x | (x, status) | (x, logdet) | (x, logdet, status). With ``refine`` there is no logdet, and
@@ -195,6 +219,7 @@ def potrs(
         ValueError: An argument is invalid, the backend isn't available, the call is inside
             ``shard_map``, ``jax_enable_x64`` is off for a 64-bit dtype, or b shares the memory
             of a donated ``a``.
+        MemoryError: There isn't enough host memory for the factor of a matrix in host memory.
         NotImplementedError: Derivatives and batches with JAX before 0.10.
         RuntimeError: No plugin is installed, an array was deleted, or the mesh spans processes
             without ``jax.distributed``.
@@ -203,6 +228,23 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
+    # Written out here, because ordinary calls execute few functions (second_calls_test.py).
+    on_host = isinstance(a, matrices.KINDS) or (
+        isinstance(a, Array)
+        and not isinstance(a, Tracer)
+        and a.sharding.memory_kind == matrices.PINNED
+    )
+    if memory is not None or on_host:
+        request = requests.choose(
+            "potrs", a, b, mesh=mesh, spec=matrix_spec("potrs", matrix_specs, in_specs),
+            memory=memory, donate=donate, pad=pad, tile=T_A, backend=backend, precision=precision,
+            refine=refine, check=check,
+        )  # fmt: skip
+        if request is not None and not request.in_core:
+            return requests.solve(request, return_logdet, return_status)
+        if request is not None:
+            a, mesh, matrix_specs, in_specs = request.a, request.mesh, None, None
+            pad, donate, check = False, True, False
     if refine is not None or return_iterations:
         backend = lower_precision.check_options(
             "potrs", refine, backend, precision=precision, return_logdet=return_logdet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex, overload
 
 import jax
 import numpy as np
@@ -14,11 +14,13 @@ from numpy.typing import DTypeLike
 from jaxmg import _compat
 from jaxmg._call import backends, checks
 from jaxmg._cholesky import refinement
+from jaxmg._host import driver, plans
+from jaxmg._host.plans import HostPlan
 from jaxmg._kept import lower_precision
 from jaxmg._layouts import layouts
 from jaxmg._lu import refinement as lu_refinement
 from jaxmg._plugin import plugins
-from jaxmg._routines import table
+from jaxmg._routines import counts, table
 from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
 
 # Memory of an iteration with ``refine``: arrays like b (solution, residual, correction, directions)
@@ -79,6 +81,27 @@ class Plan:
         )
 
 
+@overload
+def plan(
+    routine: RoutineName, n: SupportsIndex, dtype: DTypeLike,
+    devices: Devices | SupportsIndex | None = None, *, nrhs: SupportsIndex = 1,
+    T_A: SupportsIndex | None = None, backend: Backend = "auto", donate: bool = False,
+    return_eigenvectors: bool = True, refine: Refine | None = None,
+    precision: PrecisionLike | None = None, memory: float | None = None,
+    host: Literal[False] = False,
+) -> Plan: ...  # fmt: skip
+
+
+@overload
+def plan(
+    routine: RoutineName, n: SupportsIndex, dtype: DTypeLike,
+    devices: Devices | SupportsIndex | None = None, *, nrhs: SupportsIndex = 1,
+    T_A: SupportsIndex | None = None, backend: Backend = "auto", donate: bool = False,
+    return_eigenvectors: bool = True, refine: Refine | None = None,
+    precision: PrecisionLike | None = None, memory: float | None = None, host: Literal[True],
+) -> HostPlan: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def plan(
     routine: RoutineName,
@@ -94,7 +117,8 @@ def plan(
     refine: Refine | None = None,
     precision: PrecisionLike | None = None,
     memory: float | None = None,
-) -> Plan:
+    host: bool = False,
+) -> Plan | HostPlan:
     """Plans a call: its solver, tile width and memory. Runs nothing.
 
     Args:
@@ -114,9 +138,11 @@ def plan(
             include those of a fallback.
         precision: As in the call. Precisions that split operands into parts take memory for them.
         memory: Bytes that JAX may use on one device, such as 80e9. None: as the device reports.
+        host: Whether to plan "potrs" or "cho_factor" of a matrix that stays in host memory.
 
     Returns:
-        A `Plan`. It assumes that A is sharded by rows; any other A needs one more copy.
+        A `Plan`. It assumes that A is sharded by rows; any other A needs one more copy. With
+        ``host`` a `HostPlan`.
 
     Raises:
         TypeError, ValueError: An argument is invalid, or the backend isn't available.
@@ -126,6 +152,7 @@ def plan(
         >>> print(jaxmg.plan("potrs", 65536, "float64", nrhs=16))
         >>> assert jaxmg.plan("potri", n, a.dtype, mesh, donate=True).fits is not False
         >>> jaxmg.plan("syevd", 131072, "float64", devices=8, memory=140e9).fits
+        >>> jaxmg.plan("potrs", 150000, "float64", host=True, memory=72e9).seconds(52e12)
     """
     name = f"plan({routine!r})"
     if not isinstance(routine, str) or routine not in table.PLANS:
@@ -136,6 +163,8 @@ def plan(
     dtype = _dtype(name, dtype)
     tile = checks.tile(name, T_A)
     layout = _layout(name, devices, memory)
+    if host:
+        return _plan_host(name, routine, n, nrhs, dtype, layout, memory, donate)
     a = jax.ShapeDtypeStruct((n, n), dtype)
     row = table.PLANS[routine]
     if refine is not None and not row.refines:
@@ -169,6 +198,15 @@ def plan(
         routine, n, dtype, backend, sizes["tile"], bool(sizes["gathered"]),
         tuple(own + count for count in sizes["bytes"]), layout.memory, layout.ranks,
     )  # fmt: skip
+
+
+def _plan_host(name, routine, n, nrhs, dtype, layout, memory, donate):
+    """Returns the `HostPlan` of a call."""
+    if routine not in ("potrs", "cho_factor"):
+        raise ValueError(f"{name}: host=True is only for 'potrs' and 'cho_factor'")
+    nrhs = nrhs if routine == "potrs" else 0
+    count = counts.operations(routine, dtype.kind == "c", n, nrhs)
+    return plans.plan(routine, n, nrhs, dtype, layout, memory, donate, count, driver.packed_bytes)
 
 
 def _own_bytes(row, n, ranks, dtype, nrhs, donate):

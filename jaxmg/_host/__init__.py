@@ -1,0 +1,1 @@
+"""Factorizations of matrices in host memory, which the devices read by block columns."""

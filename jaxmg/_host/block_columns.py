@@ -1,0 +1,148 @@
+"""The native calls on block columns of a matrix in host memory, each compiled once for a
+`Geometry`."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import ffi
+from jaxmg._layouts import layouts
+
+FACTOR, SOLVE = "host_potrf", "host_solve"
+HANDLERS = (FACTOR, SOLVE)
+FORWARD, BACKWARD = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """How a matrix is cut into block columns and tiles: the key of the compiled programs.
+
+    Attributes:
+        layout: the ranks, along one automatic axis.
+        n, nrhs: the order, and the number of right-hand sides, at least 1.
+        dtype: NumPy's name.
+        width: columns of a block column.
+        tile: columns of a tile.
+        products: the precision of products, as `checks.PRODUCTS` has it.
+    """
+
+    layout: layouts.Layout
+    n: int
+    nrhs: int
+    dtype: str
+    width: int
+    tile: int
+    products: int
+
+    @property
+    def blocks(self) -> int:
+        """Number of block columns."""
+        return -(-self.n // self.width)
+
+    @property
+    def buffer_shape(self) -> tuple[int, int]:
+        """(columns, rows) of a rank's buffers of a block column."""
+        group = self.tile * self.layout.ranks
+        return -(-self.width // group) * self.tile, -(-(self.n + self.nrhs) // 64) * 64
+
+    def ends(self, j: int) -> tuple[int, int]:
+        """Returns the first column of block column j, and that after its last."""
+        return j * self.width, min((j + 1) * self.width, self.n)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {
+            "n": self.n, "nrhs": self.nrhs, "width": self.width, "products": self.products,
+        }  # fmt: skip
+
+
+def _compiled(make):
+    """Decorates a function of a `Geometry` that returns a function to jit, and the arguments that
+    are donated. The decorated function returns the jitted one, to be called in any context."""
+
+    @functools.lru_cache(maxsize=64)
+    def compiled(geometry):
+        function, donated = make(geometry)
+        function.__name__ = f"jaxmg_{make.__name__}"
+        jitted, mesh = jax.jit(function, donate_argnums=donated), geometry.layout.mesh
+
+        def run(*arrays):
+            with _compat.entered(mesh), _compat.launching(mesh):
+                return jitted(*arrays)
+
+        return run
+
+    return compiled
+
+
+@_compiled
+def host_buffer(geometry):
+    """Returns the function that allocates a buffer of a block column."""
+    layout = geometry.layout
+
+    def local(coordinates):
+        return jnp.zeros(geometry.buffer_shape, geometry.dtype)
+
+    mapped = ffi.over_ranks(layout, local, (), layout.row_spec)
+    return (lambda: mapped()), ()
+
+
+@_compiled
+def host_columns(geometry):
+    """Returns the function of b (n,) or (n, nrhs) that returns a copy of its columns, (n, nrhs)."""
+
+    def columns(b):
+        return jnp.copy(b.reshape(geometry.n, geometry.nrhs))
+
+    return columns, ()
+
+
+@_compiled
+def host_factor(geometry):
+    """Returns the function of (call, a0, a1, x) that factors a block column. It overwrites the last
+    three, and returns them, the block's share of the log-determinant and the status."""
+    layout, dtype = geometry.layout, np.dtype(geometry.dtype)
+    columns, rows = geometry.buffer_shape
+    results = (
+        *[jax.ShapeDtypeStruct((columns, rows), dtype)] * 2,
+        jax.ShapeDtypeStruct((geometry.n, geometry.nrhs), dtype),
+        jax.ShapeDtypeStruct((1,), jnp.finfo(dtype).dtype),
+        jax.ShapeDtypeStruct((1,), jnp.int32),
+    )
+
+    def local(coordinates, call, *arrays):
+        return ffi.call(
+            f"jaxmg_{FACTOR}", layout, geometry.tile, "native", (coordinates, call, *arrays),
+            results, read_only=1, in_place=3, differing=2, **geometry._sizes,
+        )  # fmt: skip
+
+    by_rank = (layout.row_spec, layout.row_spec)
+    mapped = ffi.over_ranks(layout, local, (P(), *by_rank, P()), (*by_rank, P(), P(), P()))
+    return (lambda *arrays: mapped(*arrays)), (1, 2, 3)
+
+
+@_compiled
+def host_sweep(geometry):
+    """Returns the function of (call, x) that applies a block column of a substitution to x, which
+    it overwrites."""
+    layout = geometry.layout
+    shape = jax.ShapeDtypeStruct((geometry.n, geometry.nrhs), np.dtype(geometry.dtype))
+
+    def local(coordinates, call, x):
+        return ffi.call(
+            f"jaxmg_{SOLVE}", layout, geometry.tile, "native", (coordinates, call, x), (shape,),
+            read_only=1, in_place=1, differing=0, **geometry._sizes,
+        )[0]  # fmt: skip
+
+    mapped = ffi.over_ranks(layout, local, (P(), P()), P())
+    return (lambda *arrays: mapped(*arrays)), (1,)
+
+
+def operand(handle, j, direction=0):
+    """Returns the operand `call` of a native call on block column j."""
+    return np.array([handle, j, direction, 0], np.int32)

@@ -1,0 +1,214 @@
+"""The driver: factors a matrix in host memory block column by block column, and solves with the
+factor. One native call for each block column, so that Ctrl-C ends a call between two of them."""
+
+import contextlib
+import ctypes
+import dataclasses
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._host import block_columns, pool, tiles
+from jaxmg._layouts import places
+from jaxmg._plugin import plugins
+
+
+@dataclasses.dataclass
+class Storage:
+    """Where the block columns of a factor are in host memory.
+
+    Attributes:
+        blocks: (address of the diagonal, elements between two columns) of each block column.
+        spans: memory that belongs to the factor alone.
+        keep: what keeps other memory alive.
+    """
+
+    blocks: list[tuple[int, int]]
+    spans: list[pool.Span]
+    keep: typing.Any = None
+
+    def release(self):
+        self.blocks, self.keep = [], None
+        while self.spans:
+            self.spans.pop().release()
+
+
+class Factored(typing.NamedTuple):
+    """The result of `factorize`. The solution isn't complete: `substitute` backward follows."""
+
+    x: jax.Array
+    log_det: jax.Array
+    status: int
+
+
+def packed_bytes(geometry):
+    """Returns the bytes of a factor in memory of its own."""
+    rows = [end - first for first, end in map(geometry.ends, range(geometry.blocks))]
+    columns = [geometry.n - first for first, _ in map(geometry.ends, range(geometry.blocks))]
+    size = np.dtype(geometry.dtype).itemsize
+    return sum(_aligned(r * c * size) for r, c in zip(rows, columns, strict=True))
+
+
+def _aligned(count):
+    return -(-count // 256) * 256
+
+
+def in_place(geometry, matrix):
+    """Returns the `Storage` of a factor that takes the memory of its matrix, a `HostMatrix`."""
+    blocks = [matrix.block(*geometry.ends(j)) for j in range(geometry.blocks)]
+    return Storage(blocks, [], matrix)
+
+
+def packed(geometry, span):
+    """Returns the `Storage` of a factor in memory of its own."""
+    blocks, at, size = [], span.address, np.dtype(geometry.dtype).itemsize
+    for first, end in map(geometry.ends, range(geometry.blocks)):
+        ld = geometry.n - first
+        blocks.append((at, ld))
+        at += _aligned((end - first) * ld * size)
+    return Storage(blocks, [span])
+
+
+def columns(geometry, b, conjugated):
+    """Returns b as (n, nrhs), in memory of its own, on all devices of the layout."""
+    sharding = geometry.layout.sharding(P())
+    if b is None or b.size == 0:  # as `results.columns`
+        b = np.zeros((geometry.n, geometry.nrhs), geometry.dtype)
+    x = block_columns.host_columns(geometry)(places.put(b, sharding))
+    return jnp.conj(x) if conjugated else x
+
+
+def factorize(geometry, source, factor, x):
+    """Factors a matrix; `factor` gets the factor. Returns `Factored`.
+
+    Args:
+        source: a `HostMatrix`, or `Tiles`.
+        factor: `Storage`.
+        x: right-hand sides from `columns`; donated.
+    """
+    made = isinstance(source, tiles.Tiles)
+    run, live = block_columns.host_factor(geometry), [x]
+    with contextlib.ExitStack() as stack:
+        feed = _Tiles(geometry, source) if made else _Rows(geometry, source, stack)
+        handle = stack.enter_context(_registered(geometry, factor.blocks, feed.blocks))
+        stack.callback(_wait, live)
+        live[:] = [block_columns.host_buffer(geometry)(), block_columns.host_buffer(geometry)(), x]
+        shares, status = [], 0
+        for j in range(geometry.blocks):
+            live[j % 2] = feed.prepare(j, live[j % 2])
+            *live[:], share, info = run(block_columns.operand(handle, j), *live)
+            shares.append(share)
+            status = int(np.asarray(info)[0])  # waits, so that Ctrl-C comes between two calls
+            if status:  # x and this share are NaN
+                break
+        return Factored(live[2], sum(shares[1:], shares[0])[0], status)
+
+
+def substitute(geometry, factor, x, direction):
+    """Applies a substitution with the factor to x (n, nrhs), which it overwrites."""
+    run, live = block_columns.host_sweep(geometry), [x]
+    order = range(geometry.blocks)
+    with contextlib.ExitStack() as stack:
+        handle = stack.enter_context(_registered(geometry, factor.blocks, []))
+        stack.callback(_wait, live)
+        for j in order if direction == block_columns.FORWARD else reversed(order):
+            live[0] = run(block_columns.operand(handle, j, direction), live[0])
+            live[0].block_until_ready()
+    return live[0]
+
+
+@contextlib.contextmanager
+def _registered(geometry, factor, source):
+    """Registers the matrix with the plugin; yields the handle of native block_columns."""
+    plugin = plugins.load(geometry.layout.platform)
+    handle = plugin.host_open({
+        "dtype": geometry.dtype, "n": geometry.n, "nrhs": geometry.nrhs, "width": geometry.width,
+        "tile": geometry.tile, "ranks": geometry.layout.ranks, "source": source, "factor": factor,
+    })  # fmt: skip
+    try:
+        yield handle
+    finally:
+        plugin.host_close(handle)
+
+
+def _wait(arrays):
+    """Waits for native calls on these arrays, which use host memory that the caller will free."""
+    for array in arrays:
+        with contextlib.suppress(Exception):  # an error was raised already, or is NaN in the result
+            array.block_until_ready()
+
+
+class _Tiles:
+    """Fills the buffers of block columns with `Tiles`."""
+
+    blocks: typing.ClassVar[list] = []
+
+    def __init__(self, geometry, source):
+        layout = geometry.layout
+        self._parameters = tiles.put_parameters(source, layout)
+        self._fill = tiles.filler(
+            source.function, geometry.n, np.dtype(geometry.dtype), layout, geometry.width,
+            geometry.tile,
+        )  # fmt: skip
+
+    def prepare(self, j, buffer):
+        return self._fill(buffer, np.int32(j), self._parameters)
+
+
+class _Rows:
+    """Lets native calls load block columns from host memory. Block rows that lie in several parts,
+    as those of a matrix that is sharded by rows, are copied to one of two places first."""
+
+    def __init__(self, geometry, matrix, stack):
+        self._geometry, self._matrix = geometry, matrix
+        self._plugin = plugins.load(geometry.layout.platform)
+        found = [matrix.block(*geometry.ends(j)) for j in range(geometry.blocks)]
+        self._places: list[int] = []
+        self._split = {j for j, block in enumerate(found) if block is None}
+        if self._split:
+            count = geometry.width * geometry.n * matrix.dtype.itemsize
+            span = pool.take(2 * count) or pool.allocate(
+                "a in several shards", self._plugin, 2 * count, "a copy of block rows"
+            )
+            stack.callback(span.release)
+            self._places = [span.address, span.address + count]
+        self.blocks = [
+            (self._places[j % 2], geometry.n - geometry.ends(j)[0]) if block is None else block
+            for j, block in enumerate(found)
+        ]
+        self._copied = 0
+
+    def prepare(self, j, buffer):
+        # The native call of block column j loads the next one, too.
+        while self._copied < min(j + 2, self._geometry.blocks):
+            if self._copied in self._split:
+                self._copy(self._copied)
+            self._copied += 1
+        return buffer
+
+    def _copy(self, j):
+        first, end = self._geometry.ends(j)
+        target, ld = self.blocks[j]
+        size = self._matrix.dtype.itemsize
+        for rows, address, step in self._matrix.pieces(first, end):
+            self._plugin.host_copy(
+                target, address, rows, ld * size, ld * size, step * size, pool.threads()
+            )
+            target += rows * ld * size
+
+
+def read(geometry, factor):
+    """Returns the rows of the upper factor as a NumPy array; for tests."""
+    upper = np.zeros((geometry.n, geometry.n), geometry.dtype)
+    for j, (address, ld) in enumerate(factor.blocks):
+        first, end = geometry.ends(j)
+        height, width = end - first, geometry.n - first
+        count = ((height - 1) * ld + width) * upper.itemsize
+        memory = (ctypes.c_char * count).from_address(address)
+        flat = np.frombuffer(memory, upper.dtype)
+        strides = (ld * upper.itemsize, upper.itemsize)
+        upper[first:end, first:] = np.lib.stride_tricks.as_strided(flat, (height, width), strides)
+    return np.triu(upper)

@@ -1,0 +1,135 @@
+"""`HostCholeskyFactor`, a factor in host memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import checks, results
+from jaxmg._host import block_columns, driver, pool
+from jaxmg._layouts import shardings
+from jaxmg._types import MatrixLike, MeshLike
+
+
+class HostCholeskyFactor:
+    """Holds the Cholesky factor of a Hermitian positive definite A in host memory.
+
+    `cho_factor` creates it from a matrix in host memory that doesn't fit the devices. Its methods
+    are computed eagerly, and stream the factor through the devices. It isn't a pytree, and has no
+    derivatives. If A isn't positive definite, all results are NaN.
+
+    The factor takes half of A's memory, or A's own if that was donated: then the array must not be
+    used, and stays alive with the factor.
+
+    Attributes:
+        status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
+        n: Order of A.
+        mesh: The mesh that the methods run on.
+    """
+
+    def __init__(self, geometry, storage, log_det, status, code, mesh, conjugated):
+        self.geometry, self.storage = geometry, storage
+        self.status: Array = status
+        self.code = code
+        self.n: int = geometry.n
+        self.mesh: MeshLike = mesh
+        self._log_det = log_det
+        self._conjugated = conjugated
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Returns the shape of A, (n, n)."""
+        return (self.n, self.n)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns the dtype of A and of the factor."""
+        return np.dtype(self.geometry.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Returns the bytes of host memory that the factor keeps, without a donated A; 0 after
+        `release`."""
+        return driver.packed_bytes(self.geometry) if self.storage.spans else 0
+
+    @property
+    def log_det(self) -> Array:
+        """Returns log(det(A)), as `logdet`."""
+        return self.logdet()
+
+    def logdet(self) -> Array:
+        """Returns log(det(A)), a real scalar; NaN if A isn't positive definite."""
+        return self._log_det
+
+    @_compat.api_boundary
+    def solve(self, b: MatrixLike) -> Array:
+        """Solves A x = b.
+
+        Args:
+            b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array with values.
+
+        Returns:
+            x, of b's shape, dtype and sharding, as in `potrs`.
+
+        Cost: 2 n^2 nrhs flops, and the factor passes over each device's link twice.
+
+        Raises:
+            TypeError, ValueError: As `cho_solve`, and if b is traced.
+            RuntimeError: The factor has been released.
+        """
+        return self._apply("cho_solve", b, (block_columns.FORWARD, block_columns.BACKWARD))
+
+    def _apply(self, caller, b, directions):
+        if isinstance(b, Tracer):
+            raise ValueError(
+                f"{caller}: a factor in host memory is computed with eagerly only, and b is "
+                "traced; call it outside of jit, grad, vmap and shard_map"
+            )
+        checks.right_hand_side(caller, jax.ShapeDtypeStruct(self.shape, self.dtype), b)
+        if not self.storage.blocks:
+            raise RuntimeError(f"{caller}: the factor has been released")
+        nrhs = 1 if b.ndim == 1 or b.size == 0 else b.shape[1]
+        geometry = dataclasses.replace(self.geometry, nrhs=nrhs)
+        with _compat.entered(geometry.layout.mesh), _compat.default_promotion():
+            x = driver.columns(geometry, b, self._conjugated)
+            if self.code:
+                x = x * jnp.nan
+            else:
+                for direction in directions:
+                    x = driver.substitute(geometry, self.storage, x, direction)
+            return finish(x, b, self.mesh, self._conjugated)
+
+    def release(self) -> None:
+        """Gives the factor's host memory back. `logdet` and ``status`` stay; other methods raise a
+        RuntimeError."""
+        self.storage.release()
+
+    def __reduce__(self):
+        raise TypeError(
+            "a HostCholeskyFactor can't be pickled or copied: its memory is that of this process"
+        )
+
+    def __repr__(self) -> str:
+        state = pool.readable(self.nbytes) if self.storage.blocks else "released"
+        return (
+            f"HostCholeskyFactor(n={self.n}, dtype={self.dtype}, "
+            f"{self.geometry.blocks} block columns of {self.geometry.width}, "
+            f"mesh={dict(self.mesh.shape)}, {state})"
+        )
+
+
+def finish(x, b, mesh, conjugated):
+    """Returns x (n, nrhs) in the shape and with the sharding of ``b``; replicated over ``mesh`` if
+    b isn't sharded over it."""
+    x = results.like(jnp.conj(x) if conjugated else x, b)
+    spec = shardings.known_spec(b, mesh)
+    return jax.device_put(x, NamedSharding(mesh, P() if spec is None else spec))

@@ -1,0 +1,232 @@
+"""Where a Hermitian matrix in host memory lies: `HostMatrix`, made of NumPy arrays, maps of files
+and JAX arrays of memory kind "pinned_host".
+
+The engine reads block row j of the matrix: rows from j * width on, and columns from there on. So it
+reads the upper triangle of memory that has rows one after the other. The memory of a
+Fortran-ordered array has columns one after the other: its upper triangle is the transpose of the
+array's lower one. The transpose of a Hermitian matrix is its conjugate, so right-hand sides and
+solutions are conjugated.
+"""
+
+import ctypes
+import dataclasses
+import mmap
+import os
+import typing
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxmg._call import checks
+from jaxmg._host import tiles
+
+# The types of matrices in host memory, besides JAX arrays of this memory kind.
+KINDS = (np.ndarray, tiles.Tiles)
+PINNED = "pinned_host"
+_SAMPLES = 256  # pairs of entries that are compared in a Fortran-ordered array
+
+
+@dataclasses.dataclass(frozen=True)
+class HostMatrix:
+    """A matrix in host memory.
+
+    Attributes:
+        n, dtype: its order and dtype.
+        rows: (first row, address of its first element, elements between two rows) of each part of
+            consecutive rows.
+        transposed: whether the memory has the transposed matrix.
+        keep: what keeps the memory alive.
+    """
+
+    n: int
+    dtype: np.dtype
+    rows: tuple[tuple[int, int, int], ...]
+    transposed: bool
+    keep: typing.Any
+
+    def block(self, first, end):
+        """Returns (address, elements between two rows) of rows [first, end), from column ``first``
+        on; None if they are in several parts."""
+        inside = [part for part in self.rows if part[0] <= first]
+        start, address, ld = inside[-1]
+        if len(inside) < len(self.rows) and self.rows[len(inside)][0] < end:
+            return None
+        return address + ((first - start) * ld + first) * self.dtype.itemsize, ld
+
+    def pieces(self, first, end):
+        """Returns (rows, address, elements between two rows) of the parts of `block`."""
+        ends = [*(part[0] for part in self.rows[1:]), self.n]
+        found = []
+        for (start, address, ld), stop in zip(self.rows, ends, strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                place = address + ((low - start) * ld + first) * self.dtype.itemsize
+                found.append((high - low, place, ld))
+        return found
+
+
+def is_host(a):
+    """Whether ``a`` is in host memory, or made from a function."""
+    if isinstance(a, jax.Array):
+        return not isinstance(a, Tracer) and a.sharding.memory_kind == PINNED
+    return isinstance(a, KINDS)
+
+
+def describe(caller, a, donate):
+    """Returns the `HostMatrix` of an array whose shape and dtype have been checked."""
+    if isinstance(a, jax.Array):
+        return _of_jax(caller, a)
+    return _of_numpy(caller, a, donate)
+
+
+def _of_numpy(caller, a, donate):
+    n, size = a.shape[1], a.itemsize
+    a = a[:n]
+    by_row, by_column = a.strides
+    if by_column == size and by_row % size == 0 and by_row >= n * size:
+        ld, transposed = by_row // size, False
+    elif by_row == size and by_column % size == 0 and by_column >= n * size:
+        ld, transposed = by_column // size, True
+    else:
+        raise ValueError(
+            f"{caller}: a, in host memory, must be C- or Fortran-ordered, or whole rows or columns "
+            f"of such an array; it has strides {a.strides} for items of {size} bytes. Convert it "
+            "with np.ascontiguousarray(a)"
+        )
+    if donate and not a.flags.writeable:
+        raise ValueError(
+            f"{caller}: donate=True overwrites a with its factor, and a is read-only. Map a file "
+            "with mode='r+' (it is overwritten) or 'c', or pass donate=False"
+        )
+    check_file(caller, a)
+    if transposed:
+        _check_both_triangles(caller, a)
+    return HostMatrix(n, a.dtype, ((0, a.ctypes.data, ld),), transposed, a)
+
+
+def _check_both_triangles(caller, a):
+    """Raises if entries of both triangles differ: of a Fortran-ordered array the lower one is read,
+    where the caller may have only the other."""
+    n = len(a)
+    rows, columns = np.random.default_rng(n).integers(0, n, (2, _SAMPLES))
+    one, other = a[rows, columns], a[columns, rows].conj()
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0, np.abs(one - other))
+    largest = np.abs(one[np.isfinite(one)]).max(initial=0)
+    if not (apart <= 20 * n * np.finfo(a.dtype).eps * largest).all():
+        raise ValueError(
+            f"{caller}: a is Fortran-ordered and in host memory, so its lower triangle is read, "
+            "but its triangles differ; pass a.T (conjugated, if complex) to use the upper triangle"
+        )
+
+
+def check_file(caller, a):
+    """Raises if ``a`` is a map of a file that has become too short: reading it would end the
+    process (SIGBUS)."""
+    owner, offset = a, None
+    while owner is not None and not isinstance(owner, mmap.mmap):
+        if isinstance(owner, np.memmap) and owner.offset is not None:
+            offset = owner.offset
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        else:
+            owner = getattr(owner, "base", None)
+    if owner is None:
+        return
+    try:
+        there = owner.size()
+    except (OSError, ValueError):  # anonymous memory
+        return
+    view = np.frombuffer(owner, np.uint8)
+    start = (offset or 0) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    first = a.ctypes.data - view.ctypes.data
+    needed = start + first + sum(
+        (size - 1) * step for size, step in zip(a.shape, a.strides, strict=True)
+    ) + a.itemsize  # fmt: skip
+    if needed > there:
+        name = getattr(a, "filename", None)
+        raise ValueError(
+            f"{caller}: the file of a{f', {os.fspath(name)!r},' if name else ''} has {there} bytes,"
+            f" and a needs {needed}: it has been cut off since it was mapped"
+        )
+
+
+def _of_jax(caller, a):
+    """Returns the `HostMatrix` of an array of memory kind "pinned_host"."""
+    n = a.shape[1]
+    a.block_until_ready()
+    if not a.is_fully_addressable:
+        raise ValueError(f"{caller}: a, in host memory, must be on devices of this process")
+    parts = {}
+    for shard in a.addressable_shards:
+        rows, columns = shard.index
+        if columns.indices(n)[:2] != (0, n):
+            raise ValueError(
+                f"{caller}: a, in host memory, must be whole or sharded by rows; its sharding is "
+                f"{a.sharding}"
+            )
+        start = rows.indices(a.shape[0])[0]
+        if start < n:
+            parts.setdefault(start, (start, shard.data.unsafe_buffer_pointer(), n))
+    return HostMatrix(n, a.dtype, tuple(parts[key] for key in sorted(parts)), False, a)
+
+
+def check_symmetry(caller, a, rows=512):
+    """Raises unless a NumPy array is Hermitian up to rounding; compares all entries."""
+    n = a.shape[1]
+    flaw = largest = 0.0
+    for i in range(0, n, rows):
+        for k in range(i, n, rows):
+            tile = np.asarray(a[i : min(i + rows, n), k : k + rows])
+            other = np.asarray(a[k : min(k + rows, n), i : min(i + rows, n)]).conj().T
+            with np.errstate(invalid="ignore"):
+                flaw = np.maximum(flaw, np.abs(tile - other).max())  # NaN stays
+            largest = np.maximum(largest, np.abs(tile).max())
+    if not flaw <= 20 * n * np.finfo(a.dtype).eps * largest:
+        raise ValueError(
+            f"{caller}: a is not Hermitian: it differs from its adjoint by more than rounding, or "
+            "holds NaN or infinity. With check=False only one triangle would be read"
+        )
+
+
+def view(matrix):
+    """Returns the NumPy array of a matrix in one part, as its memory has it; for tests."""
+    (_, address, ld), n = matrix.rows[0], matrix.n
+    memory = (ctypes.c_char * (((n - 1) * ld + n) * matrix.dtype.itemsize)).from_address(address)
+    flat = np.frombuffer(memory, matrix.dtype)
+    strides = (ld * matrix.dtype.itemsize, matrix.dtype.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, (n, n), strides)
+
+
+def require_values(caller, operands):
+    """Raises if an operand is traced: ``operands`` are the arguments of a call with a matrix in
+    host memory."""
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(operands)):
+        return
+    raise ValueError(
+        f"{caller}: a matrix in host memory (a NumPy or pinned_host array with memory=, or "
+        "jaxmg.Tiles) is computed with eagerly only; call it outside of jit, grad, vmap, shard_map "
+        "and jax.export"
+    )
+
+
+def separate(caller, a, b):
+    """Raises if b shares the memory of a donated NumPy matrix."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.may_share_memory(a, b):
+        raise ValueError(
+            f"{caller}: donate=True overwrites a, and b shares its memory; pass a copy of b "
+            "(b.copy())"
+        )
+
+
+def check(caller, a, pad):
+    """Checks type, shape and dtype of a matrix in host memory."""
+    if not isinstance(a, tiles.Tiles):
+        checks.matrix(caller, "a", a, pad, checks.ALL)
+        return
+    if a.shape[0] != a.shape[1]:
+        raise ValueError(
+            f"{caller}: a must be a square matrix of shape (n, n); it has shape {a.shape}"
+        )

@@ -1,0 +1,223 @@
+"""Decides where a call on a matrix in host memory is computed, and computes it there.
+
+`choose` returns a `Request` for the devices (`Request.in_core`), with which the ordinary call goes
+on, or one that `solve` and `factor` take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import checks
+from jaxmg._host import block_columns, driver, matrices, plans, pool, tiles
+from jaxmg._host import factor as host_factor
+from jaxmg._layouts import meshes
+from jaxmg._plugin import plugins
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A call on a matrix in host memory, with valid arguments.
+
+    Attributes:
+        caller: the public function.
+        a, b: the arguments; b is None for a factorization.
+        mesh: the caller's mesh.
+        geometry: how the matrix is cut into block columns; None: in core.
+        donate: as passed.
+    """
+
+    caller: str
+    a: typing.Any
+    b: typing.Any
+    mesh: typing.Any
+    geometry: block_columns.Geometry | None
+    donate: bool
+
+    @property
+    def in_core(self) -> bool:
+        return self.geometry is None
+
+
+def choose(
+    caller, a, b=None, *, mesh, spec, memory, donate, pad, tile, backend, precision, refine,
+    check,
+):  # fmt: skip
+    """Returns the `Request` of a call whose matrix is in host memory; None if the ordinary call is
+    to go on with it.
+
+    Args:
+        caller: "potrs" or "cho_factor".
+        b: None for a factorization.
+        tile, backend, precision, refine, check, pad, donate: the arguments of these names.
+    """
+    made = isinstance(a, tiles.Tiles)
+    if memory is None and not made and (a.ndim != 2 or plans.surely_fits(a)):
+        return None
+    if memory is not None:
+        memory = pool.positive(caller, "memory", memory)
+        _require_host(caller, a)
+    if made or memory is not None:
+        meshes.refuse_manual_axes(caller)
+        matrices.require_values(caller, (a, b))
+    elif not _compat.trace_state_clean() or isinstance(b, jax.core.Tracer):
+        return None
+    matrices.check(caller, a, pad)
+    n, nrhs = a.shape[1], 0
+    if b is not None:
+        stand_in = jax.ShapeDtypeStruct(a.shape, a.dtype)
+        checks.right_hand_side(caller, stand_in, b)
+        nrhs = 1 if b.ndim == 1 else b.shape[1]
+    located = (np.broadcast_to(np.zeros((), a.dtype), a.shape) if made else a, b)
+    located = located if b is not None else located[:1]
+    if n == 0:
+        return Request(caller, np.zeros((0, 0), a.dtype), b, mesh, None, donate) if made else None
+    layout = meshes.infer(caller, located, mesh, spec)
+    there = memory if memory is not None else plans.limit(layout.platform)
+    native = "potrs" if caller == "potrs" else "potrf"
+    if plans.fits_in_core(layout, native, n, a.dtype, nrhs, there, 1 if made else 2):
+        if not made:
+            return None
+        _require_one_process(caller, layout)
+        devices = plans.over(np.asarray(layout.mesh.devices))
+        tiles.check_hermitian(caller, a, devices.mesh.devices.flat[0])
+        with _compat.entered(devices.mesh):
+            matrix = tiles.make(a, devices)
+        return Request(caller, matrix, b, devices.mesh, None, True)
+    _require_one_process(caller, layout)
+    _refuse_options(caller, tile, backend, refine)
+    products = checks.precision(caller, precision, a.dtype, "native")
+    devices = plans.over(np.asarray(layout.mesh.devices))
+    geometry, _ = plans.cut(
+        caller, devices, n, nrhs, a.dtype, int(plans.budget(memory, there)), products
+    )
+    if check and isinstance(a, np.ndarray):
+        matrices.check_symmetry(caller, a)
+    return Request(caller, a, b, layout.mesh, geometry, donate)
+
+
+def _require_host(caller, a):
+    """Raises if memory= is passed for a matrix that isn't in host memory, or for a batch."""
+    if isinstance(a, jax.core.Tracer):
+        matrices.require_values(caller, a)
+    if not matrices.is_host(a) and checks.is_array(a):
+        raise ValueError(
+            f"{caller}: memory= is for a matrix in host memory: a NumPy array, a JAX array of "
+            "memory kind 'pinned_host', or jaxmg.Tiles; a is on the devices already"
+        )
+    if not matrices.is_host(a):
+        checks.is_an_array(caller, "a", a)
+    if a.ndim != 2:
+        raise ValueError(
+            f"{caller}: with memory= a must be one matrix of shape (n, n); it has shape "
+            f"{tuple(a.shape)}"
+        )
+
+
+def _require_one_process(caller, layout):
+    if len({device.process_index for device in np.asarray(layout.mesh.devices).flat}) > 1:
+        raise ValueError(
+            f"{caller}: a matrix in host memory is for the devices of one process, and the mesh "
+            "has devices of several; pass a mesh of jax.local_devices(), or an array that is "
+            "sharded over the devices of all processes"
+        )
+
+
+def _refuse_options(caller, tile, backend, refine):
+    for name, value, default in (("T_A", tile, None), ("refine", refine, None)):
+        if value is not default:
+            raise ValueError(
+                f"{caller}: {name}={value!r} isn't supported for a matrix in host memory, of which "
+                "block columns are on the devices; leave it out"
+            )
+    checks.backend(caller, backend, ["native"], "host memory")
+
+
+def solve(request, return_logdet, return_status):
+    """Returns the results of `jaxmg.potrs` for a request out of core."""
+    with _context(request):
+        factor, x, conjugated = _factorize(request, request.b)
+        try:
+            if factor.code == 0:
+                x = driver.substitute(factor.geometry, factor.storage, x, block_columns.BACKWARD)
+        finally:
+            factor.release()
+            if request.donate and isinstance(request.a, jax.Array):
+                request.a.delete()
+        x = host_factor.finish(x, request.b, request.mesh, conjugated)
+        found = (x, *((factor.log_det,) if return_logdet else ()))
+        found += (factor.status,) if return_status else ()
+    return found if len(found) > 1 else x
+
+
+def factorize(request):
+    """Returns the `host_factor.HostCholeskyFactor` for a request out of core."""
+    with _context(request):
+        return _factorize(request, None)[0]
+
+
+def _context(request):
+    return _compat.entered(request.geometry.layout.mesh)
+
+
+# A factor that doesn't fit in host memory is stored in narrower block columns, which waste less,
+# down to this share of the width that the devices allow.
+_NARROWEST = 8
+
+
+def _allocate(caller, geometry, made):
+    """Returns (`block_columns.Geometry`, `driver.Storage`) of a factor in memory of its own."""
+    shapes: list[typing.Any] = [geometry]
+    while (shape := plans.narrower(shapes[-1])) and shape.width * _NARROWEST >= geometry.width:
+        shapes.append(shape)
+    for shape in shapes:
+        span = pool.take(driver.packed_bytes(shape))
+        if span is not None:
+            return shape, driver.packed(shape, span)
+    there = pool.available()[0]
+    fitting = (s for s in shapes if there is None or driver.packed_bytes(s) <= there)
+    shape = next(fitting, shapes[-1])
+    plugin = plugins.load(geometry.layout.platform)
+    what = "the factor" if made else "the factor, with donate=False beside a,"
+    span = pool.allocate(caller, plugin, driver.packed_bytes(shape), what)
+    return shape, driver.packed(shape, span)
+
+
+@_compat.default_promotion()
+def _factorize(request, b):
+    """Returns (factor, right-hand sides after the forward substitution, whether the memory has the
+    conjugate of the matrix)."""
+    caller, geometry, a = request.caller, request.geometry, request.a
+    if isinstance(a, tiles.Tiles):
+        tiles.check_hermitian(caller, a, geometry.layout.mesh.devices.flat[0])
+        source, in_place = a, False
+    else:
+        source = matrices.describe(caller, a, request.donate)
+        in_place = request.donate and len(source.rows) == 1
+        if request.donate:
+            matrices.separate(caller, a, b)
+    conjugated = getattr(source, "transposed", False) and np.dtype(geometry.dtype).kind == "c"
+    if in_place:
+        storage = driver.in_place(geometry, source)
+    else:
+        geometry, storage = _allocate(caller, geometry, source is a)
+    try:
+        x = driver.columns(geometry, b, conjugated)
+        x, log_det, status = driver.factorize(geometry, source, storage, x)
+    except BaseException:
+        storage.release()
+        raise
+    replicated = NamedSharding(request.mesh, P())
+    factor = host_factor.HostCholeskyFactor(
+        geometry, storage, jax.device_put(log_det, replicated),
+        jax.device_put(jnp.int32(status), replicated), status, request.mesh, conjugated,
+    )  # fmt: skip
+    return factor, x, conjugated

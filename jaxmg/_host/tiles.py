@@ -1,0 +1,271 @@
+"""`Tiles`, a matrix that a function makes tile by tile on the devices that need it.
+
+A tile is made with two index vectors of one length, which is the same for all tiles of a matrix on
+its devices. Indices beyond the matrix are replaced by the last one, and what comes of them isn't
+used.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+from typing import Any, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from numpy.typing import DTypeLike
+
+from jaxmg import _compat
+from jaxmg._call import checks, ffi
+from jaxmg._layouts import layouts
+
+_CHECKED = 8  # the length of the index vectors of the check at construction
+_COMPARED = 64  # the largest length of those of `check_hermitian`
+_PLACES = 3  # the tiles that it compares, besides one on the diagonal
+_MOST_ROWS = 2**31 - 2**20  # int32 indices, and room for the last tile to reach beyond
+
+
+@jax.tree_util.register_pytree_node_class
+class Tiles:
+    """A matrix given by a function of its indices, of which only tiles exist at a time.
+
+    `potrs` and `cho_factor` take it in place of an array. The function is traced and compiled once
+    for each shape, and runs on the devices. A pytree, whose leaves are those of the parameters.
+
+    Attributes:
+        function: As passed.
+        shape: (m, n).
+        dtype: NumPy dtype.
+        parameters: As passed, a tuple.
+
+    Examples:
+        >>> def kernel(rows, columns, points, scale):
+        ...     apart = points[rows][:, None] - points[columns]
+        ...     same = rows[:, None] == columns
+        ...     return jnp.exp(-((apart / scale) ** 2).sum(-1)) + 1e-3 * same
+        >>> a = jaxmg.Tiles(kernel, (n, n), "float64", points, 0.5)
+        >>> x = jaxmg.potrs(a, b)
+    """
+
+    @_compat.api_boundary
+    def __init__(
+        self,
+        function: collections.abc.Callable[..., Any],
+        shape: tuple[SupportsIndex, SupportsIndex],
+        dtype: DTypeLike,
+        *parameters: Any,
+    ) -> None:
+        """Describes the matrix, and checks the function's shape and dtype. Computes nothing.
+
+        Args:
+            function: ``function(rows, columns, *parameters)`` returns the entries of the matrix at
+                ``rows[:, None], columns[None, :]``. Both are int32 vectors of one static length,
+                with consecutive indices of which the last may repeat. A pure function of JAX.
+            shape: (m, n).
+            dtype: float32, float64, complex64 or complex128, the dtype of the function's result.
+            *parameters: Further arguments of the function: arrays, numbers, or pytrees of them.
+
+        Raises:
+            TypeError, ValueError: ``function`` isn't callable, its result has another shape or
+                dtype, or another argument is invalid.
+        """
+        if not callable(function):
+            raise TypeError(f"Tiles: function must be callable; got {type(function).__name__}")
+        self.function = function
+        self.shape = _shape(shape)
+        self.dtype = _dtype(dtype)
+        self.parameters = parameters
+        self._check_result()
+
+    @property
+    def ndim(self) -> int:
+        """Returns 2."""
+        return 2
+
+    @property
+    def nbytes(self) -> int:
+        """Returns the number of bytes of the whole matrix."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def _check_result(self):
+        index = jax.ShapeDtypeStruct((_CHECKED,), jnp.int32)
+        with _compat.default_promotion():
+            result = jax.eval_shape(self.function, index, index, *self.parameters)
+        shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
+        if shape != (_CHECKED, _CHECKED) or dtype != self.dtype:
+            got = type(result).__name__ if shape is None else f"shape {shape} and dtype {dtype}"
+            raise ValueError(
+                f"Tiles: function must return an array of shape (len(rows), len(columns)) and "
+                f"dtype {self.dtype}; for {_CHECKED} rows and {_CHECKED} columns it returns {got}"
+            )
+
+    def tree_flatten(self):
+        return self.parameters, (self.function, self.shape, self.dtype)
+
+    @classmethod
+    def tree_unflatten(cls, static, parameters):
+        new = object.__new__(cls)
+        new.function, new.shape, new.dtype = static
+        new.parameters = tuple(parameters)
+        return new
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", repr(self.function))
+        count = len(self.parameters)
+        return (
+            f"Tiles({name}, shape={self.shape}, dtype={self.dtype}, "
+            f"{count} parameter{'' if count == 1 else 's'})"
+        )
+
+
+def _shape(shape):
+    try:
+        sizes = tuple(checks.index(size) for size in shape)
+    except TypeError:
+        raise TypeError(f"Tiles: shape must be two integers, (m, n); got {shape!r}") from None
+    if len(sizes) != 2 or not all(0 <= size <= _MOST_ROWS for size in sizes):
+        raise ValueError(f"Tiles: shape must be (m, n), below {_MOST_ROWS}; got {sizes}")
+    return sizes
+
+
+def _dtype(dtype):
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"Tiles: dtype must name a dtype; got {dtype!r}") from None
+    if str(dtype) not in checks.DTYPES:
+        raise TypeError(f"Tiles: dtype must be one of {', '.join(checks.DTYPES)}; got {dtype}")
+    if str(dtype) in ("float64", "complex128") and not _compat.x64_enabled():
+        raise ValueError(
+            f"Tiles: dtype {dtype} needs JAX's 64-bit mode. Enable this mode with "
+            "jax.config.update('jax_enable_x64', True) or the environment variable "
+            "JAX_ENABLE_X64=1, or use single precision"
+        )
+    return dtype
+
+
+def put_parameters(tiles, layout):
+    """Returns the parameters on all devices of the layout."""
+    return jax.device_put(tiles.parameters, NamedSharding(layout.mesh, P()))
+
+
+def make(tiles, layout):
+    """Returns the upper triangle of the matrix, sharded by rows over the layout: (rows * ranks, n).
+    Entries below its tiles, and the rows of padding, are zeros."""
+    run = _maker(tiles.function, tiles.shape[0], tiles.dtype, layout)
+    return run(put_parameters(tiles, layout))
+
+
+@functools.lru_cache(maxsize=32)
+def _maker(function, n, dtype, layout):
+    rows = -(-n // layout.ranks)
+    tile = min(256 if layout.platform == "cpu" else 1024, rows)
+
+    def local(coordinates, parameters):
+        block = jnp.zeros((rows, n), dtype)
+        return _fill(function, parameters, block, coordinates, 0, n, 0, rows, layout.ranks, tile)
+
+    def run(parameters):
+        return ffi.over_ranks(layout, local, (P(),), layout.row_spec)(parameters)
+
+    return jax.jit(run)
+
+
+@functools.lru_cache(maxsize=32)
+def filler(function, n, dtype, layout, width, tile):
+    """Returns the compiled function of (buffer, j, parameters) that returns ``buffer``, which it
+    overwrites, with block column j of the matrix: on each rank (columns, rows from j * width on).
+    """
+
+    def local(coordinates, buffer, j, parameters):
+        length = min(tile, buffer.shape[1])
+        return _fill(
+            function, parameters, buffer, coordinates, j, n, width, tile, layout.ranks, length
+        )
+
+    def run(buffer, j, parameters):
+        specs = (layout.row_spec, P(), P())
+        return ffi.over_ranks(layout, local, specs, layout.row_spec)(buffer, j, parameters)
+
+    return jax.jit(run, donate_argnums=0)
+
+
+def _fill(function, parameters, block, coordinates, j, n, width, tile, ranks, length):
+    """Returns ``block`` with a rank's rows of the upper triangle of a matrix of order n.
+
+    Args:
+        block: (slots * tile, columns); tile row s has the rows from j * width + (s * ranks + rank)
+            * tile on, and its first column is column j * width of the matrix.
+        length: the length of the index vectors, at most the tile and the columns.
+    """
+    rank = coordinates.reshape(2)[0]
+    (height, columns), parts = block.shape, -(-tile // length)
+    steps, first = jnp.arange(length, dtype=jnp.int32), jnp.int32(j) * jnp.int32(width)
+    last = jnp.int32(n - 1)
+
+    def fill_rows(i, block):
+        slot, part = i // parts, i % parts
+        inside = jnp.minimum(part * length, tile - length)
+        start = first + (slot * ranks + rank) * tile + inside
+        rows = jnp.minimum(start + steps, last)
+
+        def fill_tile(k, block):
+            at = jnp.minimum(k * length, columns - length)
+            made = function(rows, jnp.minimum(first + at + steps, last), *parameters)
+            place = (slot * tile + inside, at)
+            return jax.lax.dynamic_update_slice(block, made.astype(block.dtype), place)
+
+        return jax.lax.fori_loop(
+            (start - first) // length, -(-(n - first) // length), fill_tile, block
+        )
+
+    with _compat.default_promotion():
+        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(height // tile * parts), fill_rows, block)
+
+
+def check_hermitian(caller, tiles, device):
+    """Raises a ValueError if some tiles of the matrix aren't the adjoints of their mirror images.
+    NaN is equal to NaN: such a matrix is reported by its status."""
+    n = tiles.shape[0]
+    length = min(n, _COMPARED)
+    random = np.random.default_rng(n)
+    starts = random.integers(0, n - length + 1, (_PLACES + 1, 2))
+    starts[0, 1] = starts[0, 0]
+    parameters = jax.device_put(tiles.parameters, device)
+    evaluate = _evaluator(tiles.function, length)
+    with _compat.default_promotion():
+        pairs = [tuple(map(np.asarray, evaluate(*place, parameters))) for place in starts.tolist()]
+    finite = [np.abs(tile[np.isfinite(tile)]).max(initial=0) for tile, _ in pairs]
+    rounding = 20 * n * np.finfo(tiles.dtype).eps * max(finite)
+    for (tile, mirrored), (row, column) in zip(pairs, starts.tolist(), strict=True):
+        mirrored = mirrored.conj().T
+        same = (tile == mirrored) | (np.isnan(tile) & np.isnan(mirrored))
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.where(same, 0, np.abs(tile - mirrored))
+        if not (apart <= rounding).all():
+            raise ValueError(
+                f"{caller}: a is not Hermitian: the tile of rows {row} to {row + length - 1} and "
+                f"columns {column} to {column + length - 1} differs from the adjoint of its mirror "
+                f"image by {np.max(apart):.2g}"
+            )
+
+
+@functools.lru_cache(maxsize=32)
+def _evaluator(function, length):
+    """Returns the compiled function that returns the tile at (row, column) and the one at (column,
+    row)."""
+
+    def run(row, column, parameters):
+        steps = jnp.arange(length, dtype=jnp.int32)
+        rows, columns = jnp.int32(row) + steps, jnp.int32(column) + steps
+        return function(rows, columns, *parameters), function(columns, rows, *parameters)
+
+    return jax.jit(run)
+
+
+def traced(tiles):
+    """Whether a parameter is traced."""
+    return layouts.traced(jax.tree.leaves(tiles.parameters))

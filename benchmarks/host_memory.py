@@ -1,0 +1,343 @@
+"""Times Cholesky solves of matrices in host memory, which pass through the devices.
+
+    host_memory.py [--platform gpu] [--ranks 1] [--row KIND:N[:DTYPE[:MEMORY]] ...] [--pool BYTES]
+                   [--nrhs 1] [--runs 2] [--rate FLOPS] [--link BYTES] [--out FILE]
+
+Kinds of rows:
+
+    square    potrs of a NumPy array in pinned memory, donated: the factor replaces its upper half
+    pageable  the same of an array in ordinary memory
+    file      the same of np.memmap of a new file in --folder
+    tiles     potrs of jaxmg.Tiles
+    factor    cho_factor of jaxmg.Tiles, whose factor is kept, and a solve with it
+    core      potrs of an array that is on the devices, donated, in core
+
+MEMORY is the memory= of the call, such as 72e9. One pinned region of --pool bytes serves all rows
+one after the other; it is made once, and its time is printed. A square of order n takes 8 n^2
+bytes of it (float64), the factor of tiles 4 n^2 + 4 n w, w the width of block columns.
+
+On one H200 with 128 GB of host memory. Two calls, because pinned memory for both kinds takes long:
+
+    XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
+      --pool 92e9 --row square:106496:float64:72e9 core:65536 square:65536:float64:12e9 \\
+      pageable:32768:float64:4e9 square:32768:float64:4e9 --out OUT/host_memory.jsonl
+    XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
+      --pool 104e9 --row tiles:150000:float64:72e9 factor:150000:float64:72e9 \\
+      tiles:200000:float32:72e9 --out OUT/host_memory.jsonl
+
+On CPU devices, in some seconds:
+
+    python benchmarks/host_memory.py --platform cpu --ranks 2 --pool 5e7 \\
+      --row square:1536:float64:8e6 tiles:1536:float32:4e6 factor:1024 core:1024
+
+The matrix is symmetric: hashes of (i, j) between -1 and 1, and 2 sqrt(n) more on the diagonal,
+which makes it positive definite with a condition below 10. A device makes it by blocks of rows,
+fills host memory through JAX's own pinned memory, and makes it again for the backward error,
+|A x - b| / (|A| |x| + |b|) in the maximum norm. "model" is `jaxmg.plan`: bytes over the link, and
+the seconds for --rate and --link. Peaks are those of the process: JAX's on the first device, and
+VmHWM of the host.
+"""
+
+import functools
+import gc
+import os
+import sys
+import tempfile
+import time
+
+import devices
+import jax
+import jax.numpy as jnp
+import numpy as np
+import records
+from absl import app
+from absl.flags import argparse_flags
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg._host import pool
+from jaxmg._plugin import plugins
+
+BLOCK = 1 << 30  # bytes of a block of rows that a device makes at a time
+
+
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser()
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--row", nargs="+", type=_row, required=True, help=_row.__doc__)
+    parser.add_argument("--pool", type=float, help="bytes of pinned memory; default: none is kept")
+    parser.add_argument("--nrhs", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=2, help="of each row")
+    parser.add_argument("--rate", type=float, default=52e12, help="of products on a device, flop/s")
+    parser.add_argument("--link", type=float, default=53e9, help="bytes/s")
+    parser.add_argument("--folder", help="for files")
+    parser.add_argument("--out", help="file to append records to")
+    return parser.parse_args(argv[1:])
+
+
+def _row(text):
+    """KIND:N[:DTYPE[:MEMORY]]"""
+    kind, n, *more = text.split(":")
+    if kind not in KINDS:
+        raise ValueError(f"{kind} is none of {', '.join(KINDS)}")
+    dtype, memory = [*more, *("float64", "")[len(more) :]]
+    return kind, int(n), np.dtype(dtype), float(memory) if memory else None
+
+
+def entries(rows, columns, n, dtype):
+    """Returns the test matrix at these indices; a function for `jaxmg.Tiles`."""
+    i, j = rows[:, None], columns[None, :]
+    low, high = jnp.minimum(i, j).astype(jnp.uint32), jnp.maximum(i, j).astype(jnp.uint32)
+    bits = low * jnp.uint32(2654435761) ^ high * jnp.uint32(2246822519)
+    for shift, factor in ((15, 2246822507), (13, 3266489909)):
+        bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
+    value = (bits >> 8).astype(dtype) * dtype.type(2.0**-23) - dtype.type(1)
+    return value + (i == j) * dtype.type(2 * n**0.5)
+
+
+@functools.cache
+def function(n, dtype):
+    return lambda rows, columns: entries(rows, columns, n, dtype)
+
+
+@functools.cache
+def block_maker(n, dtype, rows):
+    """Returns the compiled function of the first row that makes a block of rows."""
+
+    def make(first):
+        index = jnp.minimum(first + jnp.arange(rows, dtype=jnp.int32), n - 1)
+        return entries(index, jnp.arange(n, dtype=jnp.int32), n, dtype)
+
+    return jax.jit(make)
+
+
+def height(n, dtype):
+    return max(min(BLOCK // (n * dtype.itemsize), n), 1)
+
+
+def fill(a, device):
+    """Fills the upper triangle of an array on the host, by blocks of rows that a device makes."""
+    n, dtype = len(a), a.dtype
+    rows = height(n, dtype)
+    make, plugin = block_maker(n, dtype, rows), plugins.load(device.platform)
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    pinned = "pinned_host" in kinds and SingleDeviceSharding(device, memory_kind="pinned_host")
+
+    def made(first):
+        with jax.default_device(device):
+            block = make(first)
+        return jax.device_put(block, pinned) if pinned else block
+
+    following = made(0)
+    for first in range(0, n, rows):
+        block, count = following, min(rows, n - first)
+        if first + rows < n:
+            following = made(first + rows)
+        block.block_until_ready()
+        skipped = first * dtype.itemsize
+        address = block.unsafe_buffer_pointer() if pinned else np.asarray(block).ctypes.data
+        plugin.host_copy(
+            a.ctypes.data + first * a.strides[0] + skipped, address + skipped, count,
+            (n - first) * dtype.itemsize, a.strides[0], n * dtype.itemsize, pool.threads(),
+        )  # fmt: skip
+
+
+@functools.cache
+def residual(n, dtype, rows):
+    """Returns the compiled function of (first row, x, b) that returns, for a block of rows, the
+    largest entry of A x - b and the largest sum of magnitudes of a row."""
+    make = block_maker(n, dtype, rows)
+
+    def compute(first, x, b):
+        block = make(first)
+        index = jnp.minimum(first + jnp.arange(rows), n - 1)
+        apart = jnp.matmul(block, x, precision="highest") - b[index]
+        return jnp.abs(apart).max(), jnp.abs(block).sum(1).max()
+
+    return jax.jit(compute)
+
+
+def backward_error(n, dtype, x, b, device):
+    rows = height(n, dtype)
+    x, b = (jax.device_put(np.asarray(value), device) for value in (x, b))
+    parts = [residual(n, dtype, rows)(first, x, b) for first in range(0, n, rows)]
+    flaw, norm = (max(float(part[i]) for part in parts) for i in (0, 1))
+    return flaw / (norm * float(jnp.abs(x).max()) + float(jnp.abs(b).max()))
+
+
+def timed(call):
+    began = time.perf_counter()
+    result = jax.block_until_ready(call())
+    return result, time.perf_counter() - began
+
+
+def square(case, args):
+    """Donated array in pinned memory."""
+    memory = args.memory
+    if memory is None:
+        raise ValueError("rows of kind square need --pool")
+    return _donated(case, args, memory.array((case.n, case.n), case.dtype))
+
+
+def pageable(case, args):
+    return _donated(case, args, np.zeros((case.n, case.n), case.dtype))
+
+
+def file(case, args):
+    with tempfile.NamedTemporaryFile(dir=args.folder) as place:
+        return _donated(case, args, np.memmap(place, case.dtype, "w+", 0, (case.n, case.n)))
+
+
+def _donated(case, args, a):
+    _, filling = timed(lambda: fill(a, case.device))
+    x, seconds = timed(
+        lambda: jaxmg.potrs(a, case.b, mesh=case.mesh, memory=case.memory, donate=True)
+    )
+    return x, {"seconds": seconds, "filling": filling}
+
+
+def _tiles(case):
+    return jaxmg.Tiles(function(case.n, case.dtype), (case.n, case.n), case.dtype)
+
+
+def tiles(case, args):
+    x, seconds = timed(
+        lambda: jaxmg.potrs(_tiles(case), case.b, mesh=case.mesh, memory=case.memory)
+    )
+    return x, {"seconds": seconds}
+
+
+def factor(case, args):
+    kept, seconds = timed_factor(case)
+    try:
+        x, solving = timed(lambda: kept.solve(case.b))
+        x, again = timed(lambda: kept.solve(case.b))
+    finally:
+        getattr(kept, "release", lambda: None)()
+    return x, {"seconds": seconds, "first solve": solving, "solve": again}
+
+
+def timed_factor(case):
+    began = time.perf_counter()
+    kept = jaxmg.cho_factor(_tiles(case), mesh=case.mesh, memory=case.memory)
+    jax.block_until_ready(kept.status)
+    return kept, time.perf_counter() - began
+
+
+def core(case, args):
+    rows, dtype = -(-case.n // args.ranks), case.dtype
+    by_rows = NamedSharding(case.mesh, P("rank", None))
+
+    def make():
+        index = jnp.arange(rows * args.ranks, dtype=jnp.int32)
+        return entries(jnp.minimum(index, case.n - 1), index[: case.n], case.n, dtype)
+
+    a = jax.block_until_ready(jax.jit(make, out_shardings=by_rows)())
+    x, seconds = timed(lambda: jaxmg.potrs(a, case.b, donate=True, pad=False))
+    return x, {"seconds": seconds}
+
+
+KINDS = {f.__name__: f for f in (square, pageable, file, tiles, factor, core)}
+
+
+class Case:
+    def __init__(self, args, row):
+        self.kind, self.n, self.dtype, self.memory = row
+        found = jax.devices(args.platform)[: args.ranks]
+        self.device, self.mesh = found[0], Mesh(np.array(found), ("rank",))
+        random = np.random.default_rng(0)
+        self.b = random.standard_normal((self.n, args.nrhs)).astype(self.dtype)
+
+
+def model(case, args):
+    """Returns the numbers of `jaxmg.plan`; none for what runs in core."""
+    if case.kind == "core" or case.memory is None and args.platform == "cpu":
+        return {}
+    routine = "cho_factor" if case.kind == "factor" else "potrs"
+    plan = jaxmg.plan(
+        routine, case.n, case.dtype, case.mesh, nrhs=args.nrhs, host=True, memory=case.memory,
+        donate=case.kind not in ("tiles", "factor"),
+    )  # fmt: skip
+    made = case.kind in ("tiles", "factor")
+    triangle = case.dtype.itemsize * case.n**2 // 2 // args.ranks
+    return {
+        "width": plan.width, "blocks": plan.blocks, "device bytes": plan.bytes,
+        "host bytes": plan.host_bytes, "traffic": plan.traffic - made * triangle,
+        "model seconds": plan.seconds(args.rate, args.link),
+    }  # fmt: skip
+
+
+def peaks(case):
+    stats = case.device.memory_stats() or {}
+    found = {
+        "device peak": stats.get("peak_bytes_in_use"),
+        "device limit": stats.get("bytes_limit"),
+    }
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                found["host peak"] = int(line.split()[1]) * 1024
+    return found
+
+
+def run(case, args, attempt):
+    x, numbers = KINDS[case.kind](case, args)
+    operations = case.n**3 / 3 * (4 if case.dtype.kind == "c" else 1)
+    error = backward_error(case.n, case.dtype, x, case.b, case.device)
+    found = {
+        "kind": case.kind, "n": case.n, "dtype": str(case.dtype), "ranks": args.ranks,
+        "nrhs": args.nrhs, "memory": case.memory, "run": attempt, **numbers,
+        "tflops": operations / numbers["seconds"] / 1e12, "backward error": error,
+        **model(case, args), **peaks(case),
+    }  # fmt: skip
+    print(_line(found), flush=True)
+    name = records.name_of(list(case.mesh.devices.flat))
+    command = records.python("benchmarks/host_memory.py", sys.argv[1:])
+    records.append(args.out, records.origin(name, command) | found)
+    return error
+
+
+def _line(found):
+    parts = [f"{found['kind']:8} n={found['n']} {found['dtype']} {found['seconds']:.2f} s"]
+    parts.append(f"{found['tflops']:.2f} TFLOP/s, error {found['backward error']:.1e}")
+    for name in ("filling", "first solve", "solve", "model seconds"):
+        if name in found:
+            parts.append(f"{name} {found[name]:.2f} s")
+    if "width" in found:
+        parts.append(f"{found['blocks']} blocks of {found['width']}, {_gb(found['traffic'])} moved")
+        parts.append(f"planned {_gb(found['device bytes'])}")
+    parts.append(f"peaks {_gb(found['device peak'])} device, {_gb(found['host peak'])} host")
+    return "; ".join(parts)
+
+
+def _gb(count):
+    return "?" if count is None else f"{count / 1e9:.3g} GB"
+
+
+def main(args):
+    devices.prepare(args.platform, args.ranks)
+    args.memory, failed = None, 0
+    if args.pool:
+        began = time.perf_counter()
+        args.memory = jaxmg.pinned(args.pool)
+        print(f"pinned {_gb(args.pool)} in {time.perf_counter() - began:.1f} s", flush=True)
+    for row in args.row:
+        for attempt in range(args.runs):
+            case = Case(args, row)
+            try:
+                error = run(case, args, attempt)
+                failed += not error < 100 * np.finfo(case.dtype).eps
+            except Exception as problem:  # the other rows are still worth their time
+                print(f"{case.kind} n={case.n}: {type(problem).__name__}: {problem}", flush=True)
+                failed += 1
+            gc.collect()
+    if args.memory is not None:
+        args.memory.release()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    app.run(main, flags_parser=arguments)

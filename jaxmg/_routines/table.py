@@ -6,7 +6,7 @@ A new routine is a module of its family with its record and its public functions
 from jaxmg._cholesky import cho_factor, potri, potrs, refinement, upper_factor
 from jaxmg._cholesky import operations as cholesky_operations
 from jaxmg._eigen import eigh, syevd, sygvd
-from jaxmg._linalg import on_one
+from jaxmg._linalg import first
 from jaxmg._lu import gesv, getri, lu_factor
 from jaxmg._lu import operations as lu_operations
 from jaxmg._lu import packed as packed_lu
@@ -43,7 +43,7 @@ _OTHERS = (
     *refinement.SERVICES,
     cyclic.NATIVE,
     gesvd.NATIVE,
-    on_one.NATIVE,
+    first.NATIVE,
     tall_qr.NATIVE,
     polar.NATIVE,
     product_calls.NATIVE,

@@ -116,6 +116,42 @@ def test_ranks_meet_twice_and_exchange_nothing_else(name):
     assert _calls(function, rows, b) == (2, [])
 
 
+@cases.needs_transformations
+@pytest.mark.parametrize("name", ["cholesky", "pinv"])
+def test_ranks_of_a_gradient_meet_four_times(name):
+    """One device computes the derivative, too: no product is by all."""
+    mesh = cases.line(4)
+    a, b = _arrays(12)
+    rows = jax.device_put(_definite(a), NamedSharding(mesh, P("r", None)))
+    functions = _FUNCTIONS | {"cholesky": lambda a, b, **on: linalg.cholesky(a, **on)}
+    function = functools.partial(functions[name], mesh=mesh, matrix_specs=P("r", None))
+    exchanges, collectives = _calls(jax.grad(lambda a: jnp.sum(function(a, b) ** 3)), rows)
+    assert exchanges == 4
+    assert "all-to-all" not in collectives and "all-gather" not in collectives
+
+
+@cases.needs_transformations
+def test_derivatives_of_any_kind():
+    mesh = cases.line(4)
+    a, b = _arrays(5)
+    a = a + 5 * jnp.eye(5)
+    function = functools.partial(linalg.solve, mesh=mesh, matrix_specs=P("r", None))
+    value = lambda a, b: jnp.sum(function(a, b) ** 2)  # noqa: E731
+    peer = lambda a, b: jnp.sum(jnp.linalg.solve(a, b) ** 2)  # noqa: E731
+    for of in (
+        lambda f: jax.jit(jax.jacfwd(f, (0, 1))), lambda f: jax.jit(jax.jacrev(f, (0, 1))),
+        lambda f: jax.grad(jax.checkpoint(jax.jit(f))), lambda f: jax.jit(jax.hessian(f)),
+        lambda f: jax.jit(jax.grad(lambda a, b: jnp.sum(jax.grad(f, 1)(a, b) ** 2))),
+    ):  # fmt: skip
+        _close(of(value)(a, b), of(peer)(a, b))
+    moved, pull = jax.vjp(jax.jit(function), a, b)
+    cotangents = jnp.stack([moved, 2 * moved])
+    _close(
+        jax.vmap(pull)(cotangents),
+        jax.vmap(jax.vjp(jnp.linalg.solve, a, b)[1])(cotangents),
+    )
+
+
 @pytest.mark.core("float32-13", "complex128-2")
 @pytest.mark.parametrize("n", [1, 2, 13])
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])

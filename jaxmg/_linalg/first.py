@@ -1,0 +1,282 @@
+"""A function that the first of several CPU devices computes for all, as a JAX primitive.
+
+    rows of all ranks  --root_exchange-->  the first rank: the function  --root_exchange-->  results
+
+Its derivative is two such functions: one that also returns what the linear one then needs, which
+stays on the first device, and the linear one. So are the transpose of the linear one, and batches.
+"""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import blocks, ffi
+from jaxmg._layouts import layouts
+from jaxmg._plugin import plugins
+from jaxmg._stacks import sections
+
+# The native routine.
+NATIVE = "root_exchange"
+# How an operand or a result lies: by rows; whole on all devices; one on each device, of which only
+# that of a first rank counts, (devices, ...).
+ROWS, WHOLE, OWN = "rows", "whole", "own"
+
+
+@dataclasses.dataclass(frozen=True)
+class First:
+    """A function of arrays that the first rank computes.
+
+    Attributes:
+        layout: the layout of arrays by rows.
+        jaxpr: the function of whole arrays; traced by `trace`.
+        operands, results: how each lies.
+    """
+
+    layout: layouts.Layout
+    jaxpr: typing.Any
+    operands: tuple
+    results: tuple
+
+    def __call__(self, *arrays):
+        """Returns the results, a tuple."""
+        avals = tuple((x.shape, x.dtype) for x in arrays)
+        mesh = jax.sharding.get_abstract_mesh()
+        jaxpr = _jaxpr(self, avals, mesh, _compat.x64_enabled())
+        return tuple(_first.bind(*arrays, of=self, jaxpr=jaxpr))
+
+    def run(self, *arrays):
+        layout, wholes, shapes = self.layout, self.jaxpr.in_avals, self.jaxpr.out_avals
+        parts = [_part(x, kind, layout) for x, kind in zip(shapes, self.results, strict=True)]
+
+        def on_rank(coordinates, *values):
+            values = [
+                x[0] if kind == OWN else x for x, kind in zip(values, self.operands, strict=True)
+            ]
+            rows = [i for i, kind in enumerate(self.operands) if kind == ROWS]
+            if rows:
+                whole = [wholes[i] for i in rows]
+                gathered = _exchange(layout, coordinates, True, [values[i] for i in rows], whole)
+                values = _put(values, rows, gathered)
+            values = jax.lax.cond(
+                coordinates.reshape(2)[0] == 0,
+                jaxpr_as_fun(self.jaxpr),
+                lambda *_: [jnp.zeros(x.shape, x.dtype) for x in shapes],
+                *values,
+            )
+            moving = [i for i, x in enumerate(parts) if x is not None and x.size]
+            if moving:
+                sent, to = [values[i] for i in moving], [parts[i] for i in moving]
+                values = _put(values, moving, _exchange(layout, coordinates, False, sent, to))
+            empty = [i for i, x in enumerate(parts) if x is not None and not x.size]
+            values = _put(values, empty, [jnp.zeros(parts[i].shape, parts[i].dtype) for i in empty])
+            return tuple(
+                x[None] if kind == OWN else x for x, kind in zip(values, self.results, strict=True)
+            )
+
+        specs = {ROWS: layout.row_spec, WHOLE: P(), OWN: P(layout.mesh.axis_names)}
+        mapped = ffi.over_ranks(
+            layout, on_rank, tuple(specs[kind] for kind in self.operands),
+            tuple(specs[kind] for kind in self.results),
+        )  # fmt: skip
+        return mapped(*(
+            blocks.split_rows(x, layout) if kind == ROWS else x
+            for x, kind in zip(arrays, self.operands, strict=True)
+        ))  # fmt: skip
+
+    def linearized(self, moving):
+        """Returns the `First` of the results and of what the derivative needs, the `First` of the
+        derivative in these operands, and which results have one."""
+        found = {}
+
+        def values(*arrays):
+            def function(*moved):
+                return jaxpr_as_fun(self.jaxpr)(*_put(arrays, moving, moved))
+
+            results, linear = jax.linearize(function, *(arrays[i] for i in moving))
+            leaves, tree = jax.tree.flatten(linear)  # the leaves are the arrays that it needs
+            found.update(tree=tree, count=len(leaves))
+            return [*results, *leaves]
+
+        primal = trace(self.layout, values, *self.jaxpr.in_avals)
+        smooth = tuple(
+            i for i, x in enumerate(self.jaxpr.out_avals) if jnp.issubdtype(x.dtype, jnp.inexact)
+        )
+
+        def derivative(*arrays):
+            linear = jax.tree.unflatten(found["tree"], arrays[: found["count"]])
+            tangents = linear(*arrays[found["count"] :])
+            return [tangents[i] for i in smooth]
+
+        needed = primal.out_avals[len(self.results) :]
+        own = (OWN,) * found["count"]
+        tangents = [self.jaxpr.in_avals[i] for i in moving]
+        linear = trace(self.layout, derivative, *needed, *tangents)
+        return (
+            First(self.layout, primal, self.operands, self.results + own),
+            First(
+                self.layout, linear, own + tuple(self.operands[i] for i in moving),
+                tuple(self.results[i] for i in smooth),
+            ),
+            smooth,
+        )  # fmt: skip
+
+    def transposed(self, moving):
+        """Returns the `First` of the other operands and of the results' cotangents, whose results
+        are the cotangents of the operands ``moving``, in which this is linear."""
+        still = [i for i in range(len(self.operands)) if i not in moving]
+
+        def function(*arrays):
+            fixed, cotangents = arrays[: len(still)], arrays[len(still) :]
+
+            def linear(*moved):
+                values = _put([None] * len(self.operands), still, fixed)
+                return jaxpr_as_fun(self.jaxpr)(*_put(values, moving, moved))
+
+            ones = (self.jaxpr.in_avals[i] for i in moving)
+            primals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ones]
+            return list(jax.linear_transpose(linear, *primals)(list(cotangents)))
+
+        fixed = [self.jaxpr.in_avals[i] for i in still]
+        jaxpr = trace(self.layout, function, *fixed, *self.jaxpr.out_avals)
+        kinds = tuple(self.operands[i] for i in still)
+        each = zip(moving, jaxpr.out_avals, strict=True)
+        results = tuple(kind_of(self.operands[i], x.shape, self.layout) for i, x in each)
+        return First(self.layout, jaxpr, kinds + self.results, results)
+
+    def batched(self, size, marks):
+        """Returns the `First` of a batch. Marked operands, and all results, have it in front; those
+        that are `OWN` have it behind the devices."""
+        mapped = [i for i, mark in enumerate(marks) if mark]
+
+        # One after the other: the rules of functions in ``jaxpr`` would spread a batch.
+        def function(*arrays):
+            return jax.lax.map(
+                lambda each: jaxpr_as_fun(self.jaxpr)(*_put(arrays, mapped, each)),
+                [arrays[i] for i in mapped],
+            )
+
+        avals = [
+            jax.ShapeDtypeStruct((size, *x.shape) if mark else x.shape, x.dtype)
+            for x, mark in zip(self.jaxpr.in_avals, marks, strict=True)
+        ]
+        jaxpr = trace(self.layout, function, *avals)
+        operands = tuple(
+            WHOLE if mark and kind == ROWS else kind
+            for kind, mark in zip(self.operands, marks, strict=True)
+        )
+        results = tuple(WHOLE if kind == ROWS else kind for kind in self.results)
+        return First(self.layout, jaxpr, operands, results)
+
+
+def kind_of(kind, shape, layout):
+    """Returns how a result of this shape lies if ``kind`` is possible: rows must be as many on all
+    ranks."""
+    return WHOLE if kind == ROWS and shape[0] % layout.ranks else kind
+
+
+def trace(layout, function, *avals):
+    """Returns the jaxpr of a function that one device of ``layout`` computes."""
+    mesh = layout.mesh.abstract_mesh
+    mesh = mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Manual))
+    avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
+    # For the context in the `shard_map`.
+    with _compat.alone(), _compat.use_abstract_mesh(mesh):
+        return jax.make_jaxpr(_compat.default_promotion()(lambda *arrays: function(*arrays)))(
+            *avals
+        )
+
+
+def _part(aval, kind, layout):
+    """Returns the shape of a rank's part of a result; None if it isn't sent."""
+    if kind == OWN:
+        return None
+    rows = aval.shape[0] // layout.ranks if kind == ROWS else None
+    shape = aval.shape if rows is None else (rows, *aval.shape[1:])
+    return jax.ShapeDtypeStruct(shape, aval.dtype)
+
+
+def _put(values, positions, others):
+    values = list(values)
+    for i, x in zip(positions, others, strict=True):
+        values[i] = x
+    return values
+
+
+def _exchange(layout, coordinates, gathers, arrays, shapes):
+    """Moves parts of arrays to the first rank, or arrays of the first rank to all ranks."""
+    plugins.load(layout.platform)
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes)
+    return ffi.call(
+        f"jaxmg_{NATIVE}", layout, 0, "native", (coordinates, *arrays), shapes,
+        in_place=0, differing=len(shapes), n=1, gathers=gathers,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _jaxpr(of, avals, mesh, x64):
+    """Returns the jaxpr of `First.run`, from which jit learns which devices a program needs."""
+    return jax.make_jaxpr(of.run)(*(jax.ShapeDtypeStruct(*aval) for aval in avals))
+
+
+@functools.lru_cache(maxsize=512)
+def _derived(of, name, *arguments):
+    """Returns ``of.name(*arguments)``, so that a derivative is traced once."""
+    return getattr(of, name)(*arguments)
+
+
+_first = Primitive("jaxmg_first")
+_first.multiple_results = True
+_first.def_impl(_compat.compiled(lambda *arrays, of, jaxpr: jax.jit(jaxpr_as_fun(jaxpr))(*arrays)))
+_first.def_abstract_eval(lambda *avals, of, jaxpr: jaxpr.out_avals)
+mlir.register_lowering(
+    _first,
+    mlir.lower_fun(lambda *arrays, of, jaxpr: jaxpr_as_fun(jaxpr)(*arrays), multiple_results=True),
+)
+
+
+@_compat.compiled
+def _jvp(primals, tangents, *, of, jaxpr):
+    moving = tuple(i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero))
+    primal, linear, smooth = _derived(of, "linearized", moving)
+    values = primal(*primals)
+    results, needed = values[: len(of.results)], values[len(of.results) :]
+    moved = linear(*needed, *(tangents[i] for i in moving))
+    zeros = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
+    return results, _put(zeros, smooth, moved)
+
+
+@_compat.compiled
+def _transpose(cotangents, *arrays, of, jaxpr):
+    moving = tuple(i for i, x in enumerate(arrays) if ad.is_undefined_primal(x))
+    if all(isinstance(x, ad.Zero) for x in cotangents):
+        return [ad.Zero(arrays[i].aval) if i in moving else None for i in range(len(arrays))]
+    avals = zip(cotangents, jaxpr.out_avals, strict=True)
+    cotangents = [
+        jnp.zeros(aval.shape, aval.dtype) if isinstance(x, ad.Zero) else x for x, aval in avals
+    ]
+    still = [x for i, x in enumerate(arrays) if i not in moving]
+    return _put(
+        [None] * len(arrays), moving, _derived(of, "transposed", moving)(*still, *cotangents)
+    )
+
+
+@_compat.compiled
+def _batch(arrays, dimensions, *, of, jaxpr):
+    size, marks, arrays = sections.in_front(arrays, dimensions)
+    each = zip(arrays, marks, of.operands, strict=True)
+    arrays = [jnp.moveaxis(x, 0, 1) if mark and kind == OWN else x for x, mark, kind in each]
+    results = _derived(of, "batched", size, marks)(*arrays)
+    return results, [1 if kind == OWN else 0 for kind in of.results]
+
+
+ad.primitive_jvps[_first] = _jvp
+ad.primitive_transposes[_first] = _transpose
+batching.primitive_batchers[_first] = _batch

@@ -36,7 +36,7 @@ pip=("$python" -m pip --python "$work/venv/bin/python")
 tools/retry.sh "${pip[@]}" install -q "$(echo "$wheels"/jaxmg-*.whl)[cpu,plot]" \
   "$wheels"/jaxmg_plugin_cpu-*-cp"${version/./}"-*_"$(uname -m)".whl "${requirements[@]}" pytest hypothesis flatbuffers absl-py
 "${pip[@]}" check
-"${pip[@]}" list | grep -iE '^(jax|netket|numpy|scipy)'
+"${pip[@]}" list | grep -iE '^(jax|numpy|scipy|netket|dask|diffrax|gpjax|joblib|lineax|numpyro|optax|optimistix|orbax|quantax|tinygp)'
 
 cp -r tests examples docs README.md "$work"
 mkdir "$work/benchmarks" && cp benchmarks/records.py "$work/benchmarks"

@@ -114,7 +114,15 @@ WORDS = {
     "howto/variational_monte_carlo.html": """
         vmc, variational monte carlo, minsr, stochastic reconfiguration, sampling, quantum,
         schrodinger""",
-    "howto/variational_monte_carlo.html#with-netket": "netket, quantax",
+    "clients.html#tinygp": "tinygp",
+    "clients.html#numpyro": "numpyro, pyro, nuts, mcmc, bayesian inference",
+    "clients.html#gpjax": "gpjax",
+    "clients.html#lineax": "lineax",
+    "clients.html#optimistix-and-diffrax": """
+        optimistix, diffrax, root finding, gauss-newton, ode, stiff""",
+    "clients.html#quantax": "quantax",
+    "clients.html#joblib-and-dask": "joblib, dask, ray, worker, workers, parallel",
+    "howto/variational_monte_carlo.html#with-netket": "netket",
     "howto/scattering.html": "scattering, boundary element, integral equation",
     "howto/hartree_fock.html": "generalized eigenvalue problem, hartree-fock, overlap matrix, dft",
     "howto/cpu_devices.html": "cpu, cpu devices, xla_flags, fake devices, without gpu",

@@ -536,3 +536,23 @@ def test_without_optax_the_error_names_the_extra(monkeypatch):
     spec = importlib.util.spec_from_file_location("jaxmg_optax_again", jaxmg.optax.__file__)
     with pytest.raises(ImportError, match=r'needs optax 0.2.6 .* pip install "jaxmg\[optax\]>=2"'):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@needs_trees
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["muon", "shampoo", "soap"])
+def test_strict_promotion_of_dtypes(name, dtype):
+    """Under JAX's strict rules, in a chain, the steps are the same."""
+    gradients = _gradients(names=("rows", "bias"))
+    gradients = jax.tree.map(lambda x: x.astype(dtype), gradients)
+
+    def steps():
+        chain = optax.chain(_make(name), optax.scale(np.asarray(-0.5, dtype)))
+        return _updates(chain, gradients)
+
+    expected = steps()
+    jax.clear_caches()
+    with jax.numpy_dtype_promotion("strict"):
+        results = steps()
+    for a, b in zip(*map(jax.tree.leaves, (results, expected)), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))

@@ -20,6 +20,7 @@
 #include "xla_ffi/device/host_ranges.h"
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/offload/host_cache.h"
 #include "xla_ffi/engine/offload/host_plan.h"
 
 namespace jaxmg {
@@ -78,6 +79,12 @@ class Offloaded {
       x.push_back(b);
       calls.push_back({kId, 0, 0, 0});
     }
+    // None, a part or all of the factor stays on the devices.
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+      const int64_t all = HostCache<T>::All(shape, rank);
+      const int64_t parts[] = {0, all / 3, all};
+      cache.emplace_back(parts[(shape.n + shape.width) % 3], NaN<T>());
+    }
     status.assign(shape.ranks, -1);
     log_det.resize(shape.ranks);
   }
@@ -107,11 +114,19 @@ class Offloaded {
             x[rank].data(),
             &log_det[rank],
             &status[rank],
-            Knows(host_)};
+            Knows(host_),
+            cache[rank].data(),
+            cache[rank].data(),
+            static_cast<int64_t>(cache[rank].size())};
   }
   HostSolveOperand<T> solve(int rank) {
-    return {shape, reinterpret_cast<const int32_t*>(&calls[rank]), x[rank].data(), nullptr,
-            Knows(host_)};
+    return {shape,
+            reinterpret_cast<const int32_t*>(&calls[rank]),
+            x[rank].data(),
+            nullptr,
+            Knows(host_),
+            cache[rank].data(),
+            static_cast<int64_t>(cache[rank].size())};
   }
 
   void Call(int64_t block, int direction = 0) {
@@ -173,7 +188,7 @@ class Offloaded {
 
   const HostShape shape;
   std::vector<T> b;
-  std::vector<std::vector<T>> even, odd, x;
+  std::vector<std::vector<T>> even, odd, x, cache;
   std::vector<HostCall> calls;
   std::vector<int32_t> status;
   std::vector<Real<T>> log_det;

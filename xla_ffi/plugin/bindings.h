@@ -244,6 +244,7 @@ inline pybind11::dict HostPlanOf(const std::string& dtype, int64_t n, int64_t nr
   plan["tile"] = answer.shape.tile;
   plan["chunk"] = answer.chunk;
   plan["bytes"] = answer.bytes;
+  plan["cache"] = answer.cache;
   return plan;
 }
 
@@ -260,7 +261,7 @@ inline void DefineHostMemory(pybind11::module_& module) {
              pybind11::arg("products") = static_cast<int64_t>(Precision::kChosen),
              "The width of block columns and of tiles, the columns of a streamed panel, and the "
              "bytes of device memory on a device, for the widest block columns within a budget, or "
-             "for those of a given width.");
+             "for those of a given width; and the elements of the factor that fit beside these.");
   module.def(
       "pin",
       [](uint64_t address, size_t bytes) { Raise(Pin(reinterpret_cast<void*>(address), bytes)); },

@@ -7,6 +7,7 @@
 #include "xla_ffi/engine/cholesky/potrf.h"
 #include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/engine/core/stage.h"
+#include "xla_ffi/engine/offload/host_cache.h"
 #include "xla_ffi/engine/offload/transfer.h"
 
 namespace jaxmg {
@@ -43,6 +44,7 @@ class BlockColumn {
         x_({shape_.nrhs, operand.x + shape_.first(j) * shape_.nrhs, workspace.Get(space.local)}),
         panels_(workspace.Get(space.panels)),
         factor_(workspace.Get(space.factor)),
+        cache_(shape_, matrix_.rank, operand.cache, operand.cached),
         stored_(context.device.blas<T>(space.precision).StoredFactor()),
         end_(tiles_.slots_before(matrix_.rank, tiles_.nonempty())) {
     for (int64_t slot = 0; slot < end_; ++slot) columns_.push_back(columns_.back() + Width(slot));
@@ -76,13 +78,15 @@ class BlockColumn {
   }
 
  private:
-  // Columns [column, column + columns) of block column k.
+  // Columns [column, column + columns) of block column k, and where they are if they needn't be
+  // loaded: from this block column's first row on.
   struct Chunk {
     int64_t k, column, columns;
+    const T* data;
+    int64_t ld;
   };
 
   int64_t Width(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
-  bool on_device(int64_t k) const { return tiles_.ranks() == 1 && k == j_ - 1; }
   T* Buffer(size_t i) const { return panels_ + static_cast<int64_t>(i % kBuffers) * chunk_ * ld_; }
 
   // --- Transfers ---------------------------------------------------------------------------------
@@ -124,51 +128,70 @@ class BlockColumn {
     on.Reads(diagonal, below);
     StoreToHost(on, host_.factor[j_], {begin, shape_.rows(j_) - begin, begin, tiles_.width(k)},
                 matrix_.tile(k, begin), ld_);
+    T* const kept = cache_.at(j_, tiles_.slot(k));
+    if (kept == nullptr) return;
+    const int64_t rows = shape_.rows(j_);
+    on.Copy(Block(kept + begin, rows, rows - begin, tiles_.width(k)),
+            Block(matrix_.tile(k, begin), ld_, rows - begin, tiles_.width(k)));
   }
 
   // --- Updates -----------------------------------------------------------------------------------
 
-  // Updates the block column with all before it: with the last one where it still is, then with
-  // those that are streamed, from the first to the last.
+  // Updates the block column with all before it: first with the last one where it still is, then
+  // from the first on, with chunks that are cached or streamed.
   void Update() {
-    std::vector<Chunk> there, streamed;
-    for (int64_t k = 0; k < j_; ++k) {
+    std::vector<Chunk> chunks, streamed;
+    for (int64_t i = 0; i < j_; ++i) {
+      const bool alone = tiles_.ranks() == 1;
+      const int64_t k = alone ? (i + j_ - 1) % j_ : i;
       for (int64_t column = 0; column < shape_.width; column += chunk_) {
-        (on_device(k) ? there : streamed)
-            .push_back({k, column, std::min(chunk_, shape_.width - column)});
+        chunks.push_back(ChunkOf(k, column));
+        if (chunks.back().data == nullptr) streamed.push_back(chunks.back());
       }
     }
     const double work = ProductWork(shape_.rows(j_), tiles_.columns(), shape_.first(j_));
-    Stage stage(flow_.device(), "update", static_cast<int64_t>(there.size() + streamed.size()),
-                work);
-    int64_t done = 0;
+    Stage stage(flow_.device(), "update", static_cast<int64_t>(chunks.size()), work);
     for (size_t i = 0; i + 1 < kBuffers; ++i) LoadChunk(streamed, i);
-    for (const Chunk& chunk : there) {
-      const T* block = operand_.a[chunk.k % 2] + chunk.column * ld_ + shape_.width;
-      UpdateWith(chunk, block, other_block_);
-      stage.Done(Stream::kMain, ++done);
-    }
-    for (size_t i = 0; i < streamed.size(); ++i) {
-      LoadChunk(streamed, i + kBuffers - 1);
-      Prefetch();
-      UpdateWith(streamed[i], Buffer(i), loaded_[i % kBuffers]);
+    size_t next = 0;  // of those that are streamed
+    int64_t done = 0;
+    for (Chunk chunk : chunks) {
+      if (chunk.k != j_ - 1 || tiles_.ranks() > 1) Prefetch();
+      if (chunk.data != nullptr) {
+        UpdateWith(chunk, chunk.k == j_ - 1 ? other_block_ : kept_);
+      } else {
+        chunk.data = Buffer(next);
+        LoadChunk(streamed, next + kBuffers - 1);
+        UpdateWith(chunk, loaded_[next++ % kBuffers]);
+      }
       stage.Done(Stream::kMain, ++done);
     }
   }
 
+  // A rank alone has all columns of the last block column, and of those that are cached.
+  Chunk ChunkOf(int64_t k, int64_t column) const {
+    const int64_t columns = std::min(chunk_, shape_.width - column);
+    if (tiles_.ranks() > 1) return {k, column, columns, nullptr, ld_};
+    const int64_t row = shape_.first(j_) - shape_.first(k);
+    if (k == j_ - 1) return {k, column, columns, operand_.a[k % 2] + column * ld_ + row, ld_};
+    const T* kept = cache_.at(k, column / shape_.tile);
+    if (kept == nullptr) return {k, column, columns, nullptr, ld_};
+    return {k, column, columns, kept + row, shape_.rows(k)};
+  }
+
   // Subtracts L B^H, where L is the chunk from this block column's first row on, and B its rows
   // that match this rank's columns.
-  void UpdateWith(const Chunk& chunk, const T* l, Data& data) {
+  void UpdateWith(const Chunk& chunk, Data& data) {
     Step<T> on(flow_, Stream::kMain, "update", chunk.k);
     on.Reads(data);
-    for (int64_t slot = 0; slot < end_; ++slot) GatherRows(on, chunk, l, slot);
+    for (int64_t slot = 0; slot < end_; ++slot) GatherRows(on, chunk, slot);
     const int64_t group = std::max<int64_t>(
         on.tuning().cholesky.group_columns / (tiles_.width() * tiles_.ranks()), 1);
     for (int64_t slot = 0; slot < end_; slot += group) {
       const int64_t after = std::min(slot + group, end_);
       const int64_t row = tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
       on.Gemm(Op::kNone, stored_, shape_.rows(j_) - row, Columns(slot, after), chunk.columns, -1,
-              l + row, ld_, Rows(chunk, slot), LdOfRows(chunk), 1, matrix_.slot(slot) + row, ld_);
+              chunk.data + row, chunk.ld, Rows(chunk, slot), LdOfRows(chunk), 1,
+              matrix_.slot(slot) + row, ld_);
     }
     if (x_.count == 0) return;
     // The columns of one rank are contiguous in x, too.
@@ -191,14 +214,14 @@ class BlockColumn {
     return factor_ + columns_[slot] * (stored_ == Op::kNone ? chunk.columns : 1);
   }
 
-  void GatherRows(Step<T>& on, const Chunk& chunk, const T* l, int64_t slot) {
-    const T* source = l + tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
+  void GatherRows(Step<T>& on, const Chunk& chunk, int64_t slot) {
+    const T* source = chunk.data + tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
     T* target = Rows(chunk, slot);
     if (stored_ == Op::kNone) {
-      on.ConjTranspose(Width(slot), chunk.columns, source, ld_, target, chunk.columns);
+      on.ConjTranspose(Width(slot), chunk.columns, source, chunk.ld, target, chunk.columns);
     } else {
       on.Copy(Block(target, LdOfRows(chunk), Width(slot), chunk.columns),
-              Block(source, ld_, Width(slot), chunk.columns));
+              Block(source, chunk.ld, Width(slot), chunk.columns));
     }
   }
 
@@ -214,11 +237,13 @@ class BlockColumn {
   const RightHandSides<T> x_;
   T* const panels_;
   T* const factor_;
+  const HostCache<T> cache_;
   const Op stored_;
   const int64_t end_;                   // the end of this rank's slots that have columns
   std::vector<int64_t> columns_ = {0};  // columns before each slot
   int64_t prefetched_ = 0;
-  Data loaded_block_, other_block_;  // this block column, and the buffer of the last and the next
+  // This block column; the buffer of the last and of the next one; the cache.
+  Data loaded_block_, other_block_, kept_;
   std::array<Data, kBuffers> loaded_;
 };
 
@@ -266,6 +291,7 @@ Status HostPotrfRoutine(const RankContext& context, const HostPotrfOperand<T>& o
     for (int i = 0; i < 2; ++i) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(device, operand.source[i], operand.a[i], buffer));
     }
+    JAXMG_RETURN_IF_ERROR(CopyIfApart(device, operand.cache_source, operand.cache, operand.cached));
     JAXMG_RETURN_IF_ERROR(CopyIfApart(device, operand.x_source, operand.x, count));
     JAXMG_RETURN_IF_ERROR(
         ReservePotrf(device, Matrix<T>{shape.tiles(call.block), context.comm.rank(), shape.ld(),

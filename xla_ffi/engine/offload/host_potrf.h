@@ -43,6 +43,10 @@ struct HostPotrfOperand {
   Real<T>* log_det;  // this block column's share
   int32_t* status;   // as Outcome; counts the columns of the whole matrix
   FindHostMatrix find;
+  // Memory for the part of the factor that stays on the device (host_cache.h); may be empty.
+  T* cache = nullptr;
+  const T* cache_source = nullptr;
+  int64_t cached = 0;
 };
 
 // A routine (routines.h). If the matrix has a source in host memory, block column 0 is loaded, and

@@ -5,8 +5,10 @@
 #include <complex>
 #include <vector>
 
+#include "xla_ffi/engine/cholesky/diagonal.h"
 #include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/engine/core/stage.h"
+#include "xla_ffi/engine/offload/host_cache.h"
 #include "xla_ffi/engine/offload/transfer.h"
 
 namespace jaxmg {
@@ -30,9 +32,12 @@ class BlockSweep {
         tiles_(shape_.tiles(call.block)),
         nrhs_(shape_.nrhs),
         x_(operand.x),
-        panels_(panels) {
+        panels_(panels),
+        block_(call.block),
+        cache_(shape_, rank_, operand.cache, operand.cached) {
     for (int64_t s = 0; s < tiles_.nonempty(); ++s) {
-      if (tiles_.owner(Tile(s)) == rank_) mine_.push_back(Tile(s));
+      const int64_t p = Tile(s);
+      if (tiles_.owner(p) == rank_ && Kept(p) == nullptr) streamed_.push_back(p);
     }
   }
 
@@ -44,11 +49,17 @@ class BlockSweep {
     for (int64_t s = 0; s < tiles_.nonempty(); ++s) {
       const int64_t p = Tile(s);
       const bool mine = tiles_.owner(p) == rank_;
-      if (mine) LoadTile(next_ + kBuffers - 1);
+      const T* kept = mine ? Kept(p) : nullptr;
+      const bool streams = mine && kept == nullptr;
+      if (streams) LoadTile(next_ + kBuffers - 1);
       Step<T> on(flow_, Stream::kMain, "substitute", p);
-      if (mine) on.Reads(loaded_[next_ % kBuffers]);
-      forward_ ? Forward(on, s, p, mine) : Backward(on, p, mine);
-      if (mine) ++next_;
+      if (streams) on.Reads(loaded_[next_ % kBuffers]);
+      // A tile column that is streamed begins with its diagonal.
+      const DiagonalTile<T> tile = {kept != nullptr ? kept : Buffer(next_),
+                                    height_ - (kept != nullptr ? 0 : tiles_.offset(p)),
+                                    tiles_.width(p)};
+      forward_ ? Forward(on, s, p, mine, tile) : Backward(on, p, mine, tile);
+      if (streams) ++next_;
       stage.Done(Stream::kMain, s + 1);
     }
     return flow_.Finish();
@@ -64,27 +75,32 @@ class BlockSweep {
   // Columns [begin, n) of X.
   Bytes2D From(int64_t begin) const { return Block(X(begin), nrhs_, nrhs_, shape_.n - begin); }
 
-  // Loads this rank's i-th tile column of the sweep, from its diagonal tile down.
+  // The diagonal of this rank's tile column on the device, or null. Columns are height_ apart.
+  const T* Kept(int64_t p) const {
+    const T* kept = cache_.at(block_, tiles_.slot(p));
+    return kept == nullptr ? nullptr : kept + tiles_.offset(p);
+  }
+
+  // Loads this rank's i-th tile column of those that are streamed, from its diagonal tile down.
   void LoadTile(size_t i) {
-    if (i >= mine_.size()) return;
-    const int64_t p = mine_[i], begin = tiles_.offset(p);
+    if (i >= streamed_.size()) return;
+    const int64_t p = streamed_[i], begin = tiles_.offset(p);
     Step<T> on(flow_, Stream::kLoad, "load tile", p);
     on.Gives(loaded_[i % kBuffers]);
     Load(on, factor_, {begin, height_ - begin, begin, tiles_.width(p)}, Buffer(i), height_ - begin);
   }
 
   // The right-hand sides pass from owner to owner, and at last to all ranks.
-  void Forward(Step<T>& on, int64_t s, int64_t p, bool mine) {
+  void Forward(Step<T>& on, int64_t s, int64_t p, bool mine, const DiagonalTile<T>& tile) {
     const int64_t begin = tiles_.offset(p), end = tiles_.offset(p + 1), width = end - begin;
     const bool last = s + 1 == tiles_.nonempty();
     if (mine) {
-      const int64_t ld = height_ - begin;
-      const T* l = Buffer(next_);
       if (s > 0 && tiles_.ranks() > 1) on.Recv(tiles_.owner(p - 1), From(first_));
-      on.Trsm(Side::kRight, Op::kConjTrans, nrhs_, width, l, ld, X(first_ + begin), nrhs_);
+      on.Trsm(Side::kRight, Op::kConjTrans, nrhs_, width, tile.l, tile.ld, X(first_ + begin),
+              nrhs_);
       if (height_ > end) {
         on.ExactGemm(Op::kNone, Op::kConjTrans, nrhs_, height_ - end, width, -1, X(first_ + begin),
-                     nrhs_, l + width, ld, 1, X(first_ + end), nrhs_);
+                     nrhs_, tile.l + width, tile.ld, 1, X(first_ + end), nrhs_);
       }
       if (!last && tiles_.ranks() > 1) {
         on.Send(tiles_.owner(p + 1), From(first_));
@@ -94,16 +110,14 @@ class BlockSweep {
     if (last) on.Broadcast(tiles_.owner(p), From(first_));
   }
 
-  void Backward(Step<T>& on, int64_t p, bool mine) {
+  void Backward(Step<T>& on, int64_t p, bool mine, const DiagonalTile<T>& tile) {
     const int64_t begin = tiles_.offset(p), end = tiles_.offset(p + 1), width = end - begin;
     if (mine) {
-      const int64_t ld = height_ - begin;
-      const T* l = Buffer(next_);
       if (height_ > end) {
         on.ExactGemm(Op::kNone, Op::kNone, nrhs_, width, height_ - end, -1, X(first_ + end), nrhs_,
-                     l + width, ld, 1, X(first_ + begin), nrhs_);
+                     tile.l + width, tile.ld, 1, X(first_ + begin), nrhs_);
       }
-      on.Trsm(Side::kRight, Op::kNone, nrhs_, width, l, ld, X(first_ + begin), nrhs_);
+      on.Trsm(Side::kRight, Op::kNone, nrhs_, width, tile.l, tile.ld, X(first_ + begin), nrhs_);
     }
     on.Broadcast(tiles_.owner(p), Block(X(first_ + begin), nrhs_, nrhs_, width));
   }
@@ -118,8 +132,10 @@ class BlockSweep {
   const int64_t nrhs_;
   T* const x_;
   T* const panels_;
-  std::vector<int64_t> mine_;  // this rank's tiles in the order of the sweep
-  size_t next_ = 0;            // of these
+  const int64_t block_;
+  const HostCache<const T> cache_;
+  std::vector<int64_t> streamed_;  // this rank's tiles that aren't cached, in the sweep's order
+  size_t next_ = 0;                // of these
   std::array<Data, kBuffers> loaded_;
 };
 

@@ -20,6 +20,8 @@ struct HostSolveOperand {
   T* x;                 // n x nrhs, row-major, equal on all ranks
   const T* x_source;    // copied to x first
   FindHostMatrix find;
+  const T* cache = nullptr;  // as HostPotrfOperand, after the factorization
+  int64_t cached = 0;
 };
 
 // The workspace of a call: streamed tile columns.

@@ -1,5 +1,7 @@
 // The handlers of matrices in host memory (engine/offload). The matrix is no operand: `call` has
-// its id (registry.h), the index of a block column and, of host_solve, the direction.
+// its id (registry.h), the index of a block column and, of host_solve, the direction. The last
+// operand may be left out: memory for the part of the factor that stays on the device
+// (host_cache.h), in one dimension. host_potrf then has it as its last result, too.
 #include <complex>
 #include <utility>
 
@@ -59,12 +61,51 @@ Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& call, ff
   return FindBackend(name, kNativeAlone, attributes.backend, &backend);
 }
 
+// The last operand, or the last result.
+template <typename T>
+struct CacheMemory {
+  T* data = nullptr;
+  int64_t elements = 0;
+};
+
+template <typename T>
+Status TakeCache(const char* name, ffi::AnyBuffer buffer, ffi::AnyBuffer x, CacheMemory<T>* cache) {
+  if (buffer.dimensions().size() != 1 || buffer.element_type() != x.element_type()) {
+    return Error(Code::kInvalidArgument, name, ": the cache must have one dimension and x's dtype");
+  }
+  *cache = {DataOf<T>(buffer), static_cast<int64_t>(buffer.element_count())};
+  return Status::Ok();
+}
+
+template <typename T>
+Status TakeOperandCache(const char* name, const ffi::RemainingArgs& more, ffi::AnyBuffer x,
+                        CacheMemory<T>* cache) {
+  if (more.size() == 0) return Status::Ok();
+  const auto buffer = more.get<ffi::AnyBuffer>(0);
+  if (more.size() > 1 || !buffer.has_value()) {
+    return Error(Code::kInvalidArgument, name, ": too many operands");
+  }
+  return TakeCache(name, *buffer, x, cache);
+}
+
+template <typename T>
+Status TakeResultCache(const char* name, const ffi::RemainingRets& more, ffi::AnyBuffer x,
+                       CacheMemory<T>* cache) {
+  if (more.size() == 0) return Status::Ok();
+  auto buffer = more.get<ffi::AnyBuffer>(0);
+  if (more.size() > 1 || !buffer.has_value()) {
+    return Error(Code::kInvalidArgument, name, ": too many results");
+  }
+  return TakeCache(name, **buffer, x, cache);
+}
+
 PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                          ffi::Buffer<ffi::DataType::S32> call, ffi::AnyBuffer even,
-                         ffi::AnyBuffer odd, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a0,
-                         ffi::Result<ffi::AnyBuffer> a1, ffi::Result<ffi::AnyBuffer> x,
-                         ffi::Result<ffi::AnyBuffer> log_det,
-                         ffi::ResultBuffer<ffi::DataType::S32> status, HostAttributes attributes) {
+                         ffi::AnyBuffer odd, ffi::AnyBuffer b, ffi::RemainingArgs more,
+                         ffi::Result<ffi::AnyBuffer> a0, ffi::Result<ffi::AnyBuffer> a1,
+                         ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_det,
+                         ffi::ResultBuffer<ffi::DataType::S32> status,
+                         ffi::RemainingRets more_results, HostAttributes attributes) {
   const Status checked = CheckHostCall(kPotrf, call, b, attributes);
   if (!checked.ok()) return Refuse(checked);
   const HostShape shape = ShapeOf(attributes);
@@ -77,6 +118,14 @@ PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
   }
   return ForDtype(kPotrf, b.element_type(), [&](auto zero) {
     using T = decltype(zero);
+    CacheMemory<T> source, cache;
+    Status taken = TakeOperandCache<T>(kPotrf, more, b, &source);
+    if (taken.ok()) taken = TakeResultCache<T>(kPotrf, more_results, b, &cache);
+    if (taken.ok() && source.elements != cache.elements) {
+      taken = Error(Code::kInvalidArgument, kPotrf, ": the cache has ", source.elements,
+                    " elements, but as a result ", cache.elements);
+    }
+    if (!taken.ok()) return Refuse(taken);
     HostPotrfOperand<T> operand = {shape,
                                    attributes.products,
                                    call.typed_data(),
@@ -86,7 +135,10 @@ PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
                                    DataOf<T>(b),
                                    DataOf<Real<T>>(*log_det),
                                    status->typed_data(),
-                                   &FindOpenHostMatrix};
+                                   &FindOpenHostMatrix,
+                                   cache.data,
+                                   source.data,
+                                   cache.elements};
     return Launch(platform, SiteOf(kPotrf, platform, coordinates, even, attributes, attributes.n),
                   [operand = std::move(operand)](const RankContext& context) {
                     return HostPotrfRoutine<T>(context, operand);
@@ -96,13 +148,18 @@ PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
 
 PlatformResult HostSolve(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                          ffi::Buffer<ffi::DataType::S32> call, ffi::AnyBuffer b,
-                         ffi::Result<ffi::AnyBuffer> x, HostAttributes attributes) {
+                         ffi::RemainingArgs more, ffi::Result<ffi::AnyBuffer> x,
+                         HostAttributes attributes) {
   const Status checked = CheckHostCall(kSolve, call, b, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSolve, b.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    HostSolveOperand<T> operand = {ShapeOf(attributes), call.typed_data(), DataOf<T>(*x),
-                                   DataOf<T>(b), &FindOpenHostMatrix};
+    CacheMemory<T> cache;
+    const Status taken = TakeOperandCache<T>(kSolve, more, b, &cache);
+    if (!taken.ok()) return Refuse(taken);
+    HostSolveOperand<T> operand = {ShapeOf(attributes), call.typed_data(),   DataOf<T>(*x),
+                                   DataOf<T>(b),        &FindOpenHostMatrix, cache.data,
+                                   cache.elements};
     return Launch(platform, SiteOf(kSolve, platform, coordinates, b, attributes, attributes.n),
                   [operand = std::move(operand)](const RankContext& context) {
                     return HostSolveRoutine<T>(context, operand);
@@ -115,20 +172,23 @@ PlatformResult HostSolve(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
 
 JAXMG_DEFINE_ROUTINE(JaxmgHostPotrf, jaxmg::kPotrf, jaxmg::HostPotrf, jaxmg::HostAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()   // call
-                         .Arg<xla::ffi::AnyBuffer>()                         // a0
-                         .Arg<xla::ffi::AnyBuffer>()                         // a1
-                         .Arg<xla::ffi::AnyBuffer>()                         // x
-                         .Ret<xla::ffi::AnyBuffer>()                         // a0
-                         .Ret<xla::ffi::AnyBuffer>()                         // a1
-                         .Ret<xla::ffi::AnyBuffer>()                         // x
-                         .Ret<xla::ffi::AnyBuffer>()                         // log_det
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // call
+                         .Arg<xla::ffi::AnyBuffer>()                        // a0
+                         .Arg<xla::ffi::AnyBuffer>()                        // a1
+                         .Arg<xla::ffi::AnyBuffer>()                        // x
+                         .RemainingArgs()                                   // the cache
+                         .Ret<xla::ffi::AnyBuffer>()                        // a0
+                         .Ret<xla::ffi::AnyBuffer>()                        // a1
+                         .Ret<xla::ffi::AnyBuffer>()                        // x
+                         .Ret<xla::ffi::AnyBuffer>()                        // log_det
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
+                         .RemainingRets(),                                  // the cache
                      jaxmg::kNativeAlone);
 
 JAXMG_DEFINE_ROUTINE(JaxmgHostSolve, jaxmg::kSolve, jaxmg::HostSolve, jaxmg::HostAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // call
                          .Arg<xla::ffi::AnyBuffer>()                        // x
+                         .RemainingArgs()                                   // the cache
                          .Ret<xla::ffi::AnyBuffer>(),                       // x
                      jaxmg::kNativeAlone);

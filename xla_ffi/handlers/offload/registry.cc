@@ -1,5 +1,6 @@
 #include "xla_ffi/handlers/offload/registry.h"
 
+#include <algorithm>
 #include <complex>
 #include <limits>
 #include <map>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "xla_ffi/device/tunings.h"
+#include "xla_ffi/engine/offload/host_cache.h"
 #include "xla_ffi/engine/offload/host_plan.h"
 #include "xla_ffi/handlers/platform/platform.h"
 
@@ -59,6 +61,8 @@ Status Answer(const HostPlanQuery& query, const Tuning& tuning, HostPlanAnswer* 
   }
   answer->chunk = shape.chunk(tuning);
   answer->bytes = HostBytes<T>(shape, products, tuning);
+  const int64_t left = (query.budget - answer->bytes) / static_cast<int64_t>(sizeof(T));
+  answer->cache = std::clamp<int64_t>(left, 0, HostCache<T>::All(shape, 0));
   return Status::Ok();
 }
 

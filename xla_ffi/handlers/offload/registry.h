@@ -34,6 +34,7 @@ struct HostPlanAnswer {
   HostShape shape;
   int64_t chunk;
   int64_t bytes;  // on each rank
+  int64_t cache;  // elements of the factor that fit beside these (host_cache.h)
 };
 Status AnswerHostPlan(const HostPlanQuery& query, HostPlanAnswer* answer);
 

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmg import _compat, _names
 from jaxmg._call import checks
 from jaxmg._call.arguments import either_spec
-from jaxmg._trees import functions, homes, iterations, trees
+from jaxmg._trees import functions, iterations, trees
 from jaxmg._types import MeshLike, Triangle
 
 __all__ = [
@@ -368,7 +367,7 @@ def orthogonalize(
             "tree.orthogonalize: coefficients are only for method='newton-schulz'; got "
             f"method={method!r}"
         )
-    polynomials = _polynomials(method, count, coefficients)
+    polynomials = iterations.choose_coefficients(method, count, coefficients)
     scale = iterations.Scale(preconditioning, float(eps))
     plain = scale == iterations.Scale("frobenius", 0.0)
     if method == "exact":
@@ -386,7 +385,8 @@ def orthogonalize(
     function = _orthogonal(polynomials, method == "polar-express", of, None if plain else scale)
     return trees.map_leaves(
         "orthogonalize", function, tree, mesh, matrix_specs, _FLOATS,
-        cost=_steps_cost, rounded={"float32": "bfloat16"} if of == jnp.bfloat16 else None,
+        cost=functions.cost_of_step,
+        rounded={"float32": "bfloat16"} if of == jnp.bfloat16 else None,
     )  # fmt: skip
 
 
@@ -466,34 +466,11 @@ def _orthogonal(
     return functions.Orthogonal(polynomials, safe, dtype, scale)
 
 
-def _polynomials(method: str, steps: int, coefficients: Any) -> tuple[tuple[float, ...], ...]:
-    """Returns the coefficients of each step of `orthogonalize`."""
-    known: tuple[tuple[float, ...], ...] = iterations.NEWTON_SCHULZ
-    if method == "polar-express":
-        known = iterations.POLAR_EXPRESS
-    if coefficients is not None:
-        numbers = np.asarray(coefficients, np.float64)
-        if numbers.ndim not in (1, 2) or numbers.shape[-1] != 3 or not numbers.size:
-            raise ValueError(
-                "tree.orthogonalize: coefficients must be (a, b, c), or such a triple for each "
-                f"step; got an array of shape {numbers.shape}"
-            )
-        known = tuple(tuple(triple) for triple in numbers.reshape(-1, 3).tolist())
-        steps = steps if numbers.ndim == 1 else len(known)
-    return known[:steps] + known[-1:] * max(0, steps - len(known))
-
-
 @functools.lru_cache(maxsize=64)
 def _inverse_root(method: str, p: int, epsilon: float) -> Callable[[Any], Any]:
     """Returns the function of `inverse_pth_root`, always the same object."""
     by = iterations.root_by_newton if method == "newton" else iterations.root_by_eigenvalues
     return functions.InverseRoot(by, p, epsilon)
-
-
-def _steps_cost(matrix: jax.ShapeDtypeStruct) -> float:
-    """Returns the cost of one step of `orthogonalize`, as `homes.operations` does."""
-    k, larger = sorted(matrix.shape)
-    return homes.operations(matrix) * (2 * larger + k) / max(3 * larger, 1)
 
 
 if not TYPE_CHECKING:  # with it type checkers would accept any attribute

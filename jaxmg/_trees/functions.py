@@ -224,3 +224,9 @@ def cost_of_pair(pair):
     """Returns `homes.operations` for one matrix of a pair."""
     n = min(pair.shape)
     return homes.operations(jax.ShapeDtypeStruct((n, n), pair.dtype))
+
+
+def cost_of_step(matrix):
+    """Returns the cost of one step of `jaxmg.tree.orthogonalize`, as `homes.operations` does."""
+    k, larger = sorted(matrix.shape)
+    return homes.operations(matrix) * (2 * larger + k) / max(3 * larger, 1)

@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmg import _compat
 from jaxmg._stacks import library, scaling, sections
@@ -33,6 +34,24 @@ POLAR_EXPRESS = (
 _SAFETY = 1.01
 # Numbers of steps of the power iteration and, at most, of the coupled Newton iteration.
 _POWERS, _NEWTON_STEPS = 100, 100
+
+
+def choose_coefficients(method, steps, coefficients) -> tuple[tuple[float, ...], ...]:
+    """Returns the coefficients of each step of `jaxmg.tree.orthogonalize`, whose arguments these
+    are."""
+    known: tuple[tuple[float, ...], ...] = NEWTON_SCHULZ
+    if method == "polar-express":
+        known = POLAR_EXPRESS
+    if coefficients is not None:
+        numbers = np.asarray(coefficients, np.float64)
+        if numbers.ndim not in (1, 2) or numbers.shape[-1] != 3 or not numbers.size:
+            raise ValueError(
+                "tree.orthogonalize: coefficients must be (a, b, c), or such a triple for each "
+                f"step; got an array of shape {numbers.shape}"
+            )
+        known = tuple(tuple(triple) for triple in numbers.reshape(-1, 3).tolist())
+        steps = steps if numbers.ndim == 1 else len(known)
+    return known[:steps] + known[-1:] * max(0, steps - len(known))
 
 
 @_compat.default_promotion()

@@ -16,7 +16,7 @@ from jaxmg import linalg
 from jaxmg._qr import linalg as qr_linalg
 from jaxmg._qr import tall_qr
 from jaxmg._stacks import choice
-from jaxmg._svd import lstsq, svd
+from jaxmg._svd import least_squares, svd
 
 
 def _low_rank(m, n, rank, dtype):
@@ -201,7 +201,7 @@ def test_singular_values_of_well_conditioned_matrices_by_eigenvalues(monkeypatch
         r = r * np.sign(np.diagonal(r))[:, None]
         assert bool(tall_qr.is_moderate(r, np.linalg.inv(r))) != by_svd
         exact = np.linalg.svd(r, compute_uv=False)
-        found = lstsq._singular_values(jnp.asarray(r), gpus)
+        found = least_squares._singular_values(jnp.asarray(r), gpus)
         np.testing.assert_allclose(found, exact, rtol=0, atol=5e-15)
 
 

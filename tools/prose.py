@@ -52,7 +52,9 @@ DOCSTRINGS = {
     r"\bwill do\b": "is allowed",
     r"\bmultiplications and additions\b": "flops",
 }
-PUBLIC = ("jaxmg/__init__.py", "jaxmg/linalg.py", "jaxmg/tree.py")
+PUBLIC = (
+    "jaxmg/__init__.py", "jaxmg/linalg.py", "jaxmg/lineax.py", "jaxmg/optax.py", "jaxmg/tree.py",
+)  # fmt: skip
 
 
 def _pattern(phrases):

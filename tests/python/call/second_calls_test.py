@@ -111,7 +111,7 @@ _CALLS = {
 _MOST = 15
 # Other calls, and the maximum number of Python calls for each.
 _OTHERS = {
-    "potrs": (lambda a, b: jaxmg.potrs(a, b), _MOST),
+    "potrs": (lambda a, b: jaxmg.potrs(a, b), 13),
     "vmap": (lambda stack, rights: jax.vmap(jaxmg.potrs)(stack, rights), 25),
     "batch": (lambda stack, rights: jaxmg.potrs(stack, rights), 35),
 }

@@ -68,9 +68,8 @@ def extend(call, arrays):
     n, order, count = arrays[0].shape[1], call.order, call.routine.matrices
     larger = dataclasses.replace(call, order=None, shape=(order, order))
     if call.routine.factor:  # the native code needs its exact tile width
-        sizes = backends.plan(
-            call.routine.factor, call.layout, call.backend, arrays[0].dtype, larger.shape, call.tile
-        )
+        native, dtype = call.routine.factor.native, arrays[0].dtype
+        sizes = backends.plan(native, call.layout, call.backend, dtype, larger.shape, call.tile)
         larger = dataclasses.replace(larger, tile=sizes["tile"])
     diagonal = call.routine.extension.diagonal
     matrices = [_extend(matrix, order, diagonal) for matrix in arrays[:count]]

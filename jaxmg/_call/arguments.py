@@ -53,13 +53,18 @@ def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **o
     return arguments._replace(outputs=routine.traced_outputs)
 
 
-def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
+def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, *, older=(), **options):
     """Returns the `Arguments` for the routine's ``_shardmap_ctx``; outside of a shard_map, those of
-    `collect_traced`."""
+    `collect_traced`.
+
+    Args:
+        older: (argument, flag) pairs. In the position of this argument JAXMg 0.0 had the flag: a
+            bool there sets the flag.
+    """
     if not meshes.manual_axes():
         return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}
-    for argument, flag in routine.older:
+    for argument, flag in older:
         if isinstance(values[argument], bool):
             values[flag], values[argument] = values[argument], None
     options = {name: values[name] for name in options}

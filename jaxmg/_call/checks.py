@@ -171,7 +171,7 @@ def _batch_hint(value):
 def operands(caller, routine, arrays, pad):
     """Checks the arrays of a call of ``routine``, a `record.Routine`."""
     a, *others = arrays
-    matrix(caller, routine.operands[0], a, pad, ALL, square=routine.square)
+    matrix(caller, routine.names[0], a, pad, ALL, square=routine.square)
     for b in others[: routine.matrices - 1]:
         second_matrix(caller, a, b, ALL)
     for b in others[routine.matrices - 1 :]:

@@ -116,10 +116,12 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
     )  # fmt: skip
     if not routine.factor or a.size == 0:
         return call
-    dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
-    # The tiles depend only on m.
-    m = a.shape[1] if routine.exchanges else blocks.height(a.shape, routine.square)
-    sizes = backends.plan(routine.factor, layout, backend, dtype, (m, m), tile)
+    dtype = dict(routine.factor.dtypes).get(str(a.dtype), a.dtype)
+    # The tiles depend only on the height of the matrix that is factored: A, or A^T if the tiles
+    # aren't in A's memory.
+    in_place = routine.results[0].in_place
+    m = blocks.height(a.shape, routine.square) if in_place else a.shape[1]
+    sizes = backends.plan(routine.factor.native, layout, backend, dtype, (m, m), tile)
     return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
 
 
@@ -180,7 +182,13 @@ def run_on_rank(call, coordinates, *operands):
     routine = call.routine
     if routine.kernel is not None:
         return routine.kernel(call, coordinates, *operands)
-    sizes = {"m": blocks.height(call.shape, routine.square)} if routine.takes_m else {}
+    return call_native(call, coordinates, *operands)
+
+
+def call_native(call, coordinates, *operands, **sizes):
+    """Computes all results of a rank by one call of the routine's native code. ``sizes`` are
+    attributes in addition to n."""
+    routine = call.routine
     return ffi.call(
         f"jaxmg_{routine.native}", call.layout, call.tile, call.backend, (coordinates, *operands),
         tuple([result.native(call, *operands) for result in routine.results]),

@@ -163,7 +163,8 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
         return run_traced
     # The program can only reuse a buffer that is already laid out by rows. It can't reuse one from
     # device_put, which may be the caller's NumPy memory.
-    apart = call.order is not None or (call.routine is not None and call.routine.exchanges)
+    routine = call.routine
+    apart = call.order is not None or not (routine is None or routine.results[0].in_place)
     reused = tuple(
         i
         for i, matrix in enumerate(arrays[:matrices])

@@ -1,8 +1,8 @@
-"""The records that describe a routine: `Option`, `Extension` and `Routine`, data without
-behaviour."""
+"""The records that describe a routine, `Routine` and its parts: data without behaviour."""
 
 import collections.abc
 import dataclasses
+import functools
 
 from jaxmg._call import checks
 
@@ -10,6 +10,38 @@ from jaxmg._call import checks
 WORK = "a_work"
 # The second result of a routine of two matrices: B's memory.
 SECOND_WORK = "b_work"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array that a routine takes.
+
+    Attributes:
+        name: the argument of the public function.
+        is_matrix: whether the array is a matrix, which lies on the ranks by rows and which the
+            native code overwrites. Otherwise it is right-hand sides, equal on all ranks.
+    """
+
+    name: str
+    is_matrix: bool = True
+
+
+MATRIX = Operand("a")
+SECOND_MATRIX = Operand("b")
+RIGHT_HAND_SIDES = Operand("b", is_matrix=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """The factor that a routine makes, in the engine's layout.
+
+    Attributes:
+        native: the native routine whose plan gives the tile width and the overflow.
+        dtypes: (dtype of A, dtype of the factor) pairs, if the two differ.
+    """
+
+    native: str
+    dtypes: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,28 +95,20 @@ class Routine:
             ``_shardmap_ctx`` does inside a shard_map, and those that this returns outside, in
             order; empty if the routine has no such function. A result whose argument is False is
             left out, and a single one is returned without a tuple.
-        operands: the arrays, the matrix first; a second one is right-hand sides or a matrix.
-        matrices: the number of leading operands that are matrices, which lie on the ranks by rows.
-            The native code overwrites them: the same number of leading results are in their memory.
+        operands: the `Operand` of each array, matrices first. The first results are in the memory
+            of the matrices.
         options: arguments that become attributes.
-        older: (argument, flag) pairs. In the position of this argument of the ``_shardmap_ctx``,
-            JAXMg 0.0 had the flag: a bool there sets the flag.
         square: whether a matrix must be square, (n, n); with ``pad=False`` the caller may then have
             rows of padding below it. Otherwise it is (m, n).
-        takes_m: whether the native code takes m in addition to n.
-        exchanges: whether ``kernel`` exchanges rows for columns before the native code. Then no
-            result is in the matrix's memory, and a factor is a factor of the transpose.
         triangle: the triangle of a Hermitian matrix that is read; None: the whole matrix is read,
             and need not be Hermitian.
         native_alone: whether only the backend "native" has it.
         refines: whether its public function takes ``refine``.
         plans: whether `jaxmg.plan` accepts the routine.
         extension: the `Extension` of A that `alignment` may use; None: A is never extended.
-        factor: the native routine whose plan gives the tile width and the overflow of a factor in
-            the engine's layout; "" for a routine that makes no factor.
-        factor_dtypes: (dtype of A, dtype of the factor) pairs, if the two differ.
+        factor: the `Factor` that the routine makes; None if it makes none.
         kernel: function of (call, rank coordinates, *operands) that a rank runs and that returns
-            all results; None: one native call.
+            all results; None: one native call, `execute.call_native`.
         whole: whether the last rank of several CPU devices does the call for all, up to order
             `by_one.MOST`.
         at_once: the `choice.Operation` that computes many small matrices at once, if there is one;
@@ -96,20 +120,25 @@ class Routine:
     results: tuple
     outputs: tuple
     traced_outputs: tuple = ()
-    operands: tuple = ("a",)
-    matrices: int = 1
+    operands: tuple = (MATRIX,)
     options: tuple = ()
-    older: tuple = ()
     square: bool = True
-    takes_m: bool = False
-    exchanges: bool = False
     triangle: str | None = "upper"
     native_alone: bool = False
     refines: bool = False
     plans: bool = True
     extension: Extension | None = None
-    factor: str = ""
-    factor_dtypes: tuple = ()
+    factor: Factor | None = None
     kernel: collections.abc.Callable | None = None
     whole: bool = False
     at_once: tuple = ()
+
+    @functools.cached_property
+    def names(self):
+        """The names of the operands."""
+        return tuple([operand.name for operand in self.operands])
+
+    @functools.cached_property
+    def matrices(self):
+        """The number of operands that are matrices."""
+        return sum([operand.is_matrix for operand in self.operands])

@@ -20,7 +20,7 @@ from jaxmg._layouts import local_layouts, shardings
 @dataclasses.dataclass(frozen=True)
 class Result(abc.ABC):
     """A result. If `differs` is false, it is the same on all ranks; else each rank has its own
-    rows.
+    rows. If `in_place`, it is in the memory of the operand in the same position.
 
     Attributes:
         name: its name in a `Routine`.
@@ -29,6 +29,7 @@ class Result(abc.ABC):
     """
 
     differs = False
+    in_place = False
 
     name: str
     argument: str | None = None
@@ -77,6 +78,7 @@ class Matrix(Result):
     """
 
     differs = True
+    in_place = True
 
     back: collections.abc.Callable = blocks.from_rows
 
@@ -136,6 +138,13 @@ class Tiles(Matrix):
 
     def whole(self, value, call, *b):
         return value
+
+
+@dataclasses.dataclass(frozen=True)
+class TransposedTiles(Tiles):
+    """The tiles of a factor of A^T, which is made by an exchange of A's rows for its columns."""
+
+    in_place = False
 
 
 @dataclasses.dataclass(frozen=True)

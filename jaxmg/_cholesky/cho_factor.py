@@ -32,7 +32,7 @@ POTRF = record.Routine(
     native_alone=True,
     refines=True,
     extension=record.Extension(returns_matrix=True),
-    factor="potrf",
+    factor=record.Factor("potrf"),
     at_once=(stacks.CHO_FACTOR,),
 )
 
@@ -43,7 +43,7 @@ CHO_SOLVE = record.Routine(
     native="factor_apply",
     results=(),
     outputs=(),
-    operands=("factor", "b"),
+    operands=(record.Operand("factor"), record.RIGHT_HAND_SIDES),
     native_alone=True,
     refines=True,
 )

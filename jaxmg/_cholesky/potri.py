@@ -36,7 +36,6 @@ POTRI = record.Routine(
     outputs=("a_inv", "status"),
     traced_outputs=("a_inv", "status"),
     options=(record.PRECISION,),
-    older=(("mesh", "pad"),),
     extension=record.Extension(returns_matrix=True),
     whole=True,
     at_once=(stacks.POTRI,),
@@ -155,8 +154,9 @@ def potri_shardmap_ctx(
     Derivatives and batches are as in `potrs_shardmap_ctx`.
     """
     arguments = collect_local(
-        POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
-    )
+        POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend,
+        older=(("mesh", "pad"),), precision=precision,
+    )  # fmt: skip
     return dispatch.call_local(POTRI, (a,), arguments, _rule)
 
 

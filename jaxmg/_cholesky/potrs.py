@@ -22,7 +22,7 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, S
 POTRS = record.Routine(
     name="potrs",
     native="potrs",
-    operands=("a", "b"),
+    operands=(record.MATRIX, record.RIGHT_HAND_SIDES),
     results=(
         results.Matrix(record.WORK),
         results.Solution("x"),
@@ -32,7 +32,6 @@ POTRS = record.Routine(
     outputs=("x", "logdet", "status"),
     traced_outputs=(record.WORK, "x", "logdet", "status"),
     options=(record.PRECISION,),
-    older=(("mesh", "pad"),),
     refines=True,
     extension=record.Extension(),
     whole=True,
@@ -42,7 +41,7 @@ POTRS = record.Routine(
 REFINED = record.Routine(
     name="potrs",
     native="potrs",
-    operands=("a", "b"),
+    operands=(record.MATRIX, record.RIGHT_HAND_SIDES),
     results=(
         results.Matrix(record.WORK),
         results.Solution("x"),
@@ -309,7 +308,7 @@ def potrs_shardmap_ctx(
     """
     arguments = collect_local(
         POTRS, T_A, mesh, matrix_specs, in_specs, pad, backend,
-        precision=precision, return_logdet=return_logdet,
+        older=(("mesh", "pad"),), precision=precision, return_logdet=return_logdet,
     )  # fmt: skip
     return dispatch.call_local(POTRS, (a, b), arguments, _rule)
 

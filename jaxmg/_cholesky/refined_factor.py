@@ -192,8 +192,7 @@ _LOWERED = record.Routine(
     ),
     outputs=("tiles", "overflow", "status", "scale", "size"),
     options=(lower_precision.OPTION,),
-    factor="potrf",
-    factor_dtypes=lower_precision.LOWER_DTYPES,
+    factor=record.Factor("potrf", lower_precision.LOWER_DTYPES),
     kernel=_factorize,
 )
 

@@ -68,7 +68,7 @@ def _largest_side(layout, rank, u):
 FROM_UPPER = record.Routine(
     name="CholeskyFactor.from_upper",
     native="factor_tiles",
-    operands=("u",),
+    operands=(record.Operand("u"),),
     triangle=None,
     native_alone=True,
     plans=False,
@@ -79,7 +79,7 @@ FROM_UPPER = record.Routine(
         results.Status(),
     ),
     outputs=("tiles", "overflow", "log_det", "status"),
-    factor="potrf",
+    factor=record.Factor("potrf"),
     kernel=_from_upper,
 )
 

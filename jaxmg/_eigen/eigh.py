@@ -65,7 +65,6 @@ def _subset_routine(native, *operands):
         name="eigh",
         native=native,
         operands=operands,
-        matrices=len(operands),
         results=(
             *map(results.Matrix, works),
             _Vectors("v"),
@@ -81,8 +80,8 @@ def _subset_routine(native, *operands):
     )
 
 
-SYEVX = _subset_routine("syevx", "a")
-SYGVX = _subset_routine("sygvx", "a", "b")
+SYEVX = _subset_routine("syevx", record.MATRIX)
+SYGVX = _subset_routine("sygvx", record.MATRIX, record.SECOND_MATRIX)
 
 
 def _subset(routine, value, a):

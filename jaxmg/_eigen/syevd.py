@@ -57,7 +57,6 @@ SYEVD = record.Routine(
     traced_outputs=(record.WORK, "w", "v", "status"),
     options=(VECTORS,),
     extension=record.Extension(0, _is_staged, _cut, returns_matrix=True),
-    older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
     at_once=(stacks.SYEVD, stacks.VALUES),
 )
 
@@ -207,6 +206,7 @@ def syevd_shardmap_ctx(
     """
     arguments = collect_local(
         SYEVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
+        older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
     return dispatch.call_local(SYEVD, (a,), arguments, _rule)

@@ -17,8 +17,7 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 SYGVD = record.Routine(
     name="sygvd",
     native="sygvd",
-    operands=("a", "b"),
-    matrices=2,
+    operands=(record.MATRIX, record.SECOND_MATRIX),
     results=(
         results.Matrix("x", argument="return_eigenvectors", back=syevd.columns),
         results.Matrix(record.SECOND_WORK),

@@ -61,7 +61,7 @@ def factorize(
         return _differentiable(kind, arguments, a)
 
     if batching.is_batch(a):
-        factor = batching.over_leading(caller, kind.routine.operands, factorize, (a,), pad)(a)
+        factor = batching.over_leading(caller, kind.routine.names, factorize, (a,), pad)(a)
     else:
         factor = factorize(a)
     if donate and factor.rows is not a and isinstance(a, jax.Array) and not layouts.traced((a,)):

@@ -49,7 +49,7 @@ PACKED = record.Routine(
     triangle=None,
     native_alone=True,
     plans=False,
-    factor="getrf",
+    factor=record.Factor("getrf"),
     kernel=_factor_and_return,
 )
 

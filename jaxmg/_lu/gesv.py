@@ -22,7 +22,7 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, S
 GESV = record.Routine(
     name="gesv",
     native="gesv",
-    operands=("a", "b"),
+    operands=(record.MATRIX, record.RIGHT_HAND_SIDES),
     results=(
         results.Matrix(record.WORK),
         results.Solution("x"),
@@ -44,7 +44,7 @@ GESV = record.Routine(
 REFINED = record.Routine(
     name="gesv",
     native="gesv",
-    operands=("a", "b"),
+    operands=(record.MATRIX, record.RIGHT_HAND_SIDES),
     results=(
         results.Matrix(record.WORK),
         results.Solution("x"),

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Literal, SupportsIndex, overload
 
 from jaxmg import _compat
-from jaxmg._call import record, results
+from jaxmg._call import execute, record, results
 from jaxmg._call.arguments import collect
 from jaxmg._kept import making
 from jaxmg._lu import factor as kept
 from jaxmg._lu import refined_factor as refined_lu_factor
 from jaxmg._lu import stacks
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+
+
+def _factor(call, coordinates, rows):
+    """Runs getrf, which factors matrices of any shape and takes both sizes."""
+    return execute.call_native(call, coordinates, rows, m=call.shape[1])
+
 
 GETRF = record.Routine(
     name="lu_factor",
@@ -26,11 +32,11 @@ GETRF = record.Routine(
     ),
     outputs=("tiles", "overflow", "pivots", "log_det", "sign", "status"),
     options=(record.PRECISION,),
-    takes_m=True,
     triangle=None,
     native_alone=True,
     extension=record.Extension(returns_matrix=True),
-    factor="getrf",
+    factor=record.Factor("getrf"),
+    kernel=_factor,
     at_once=(stacks.LU_FACTOR,),
     refines=True,
 )

@@ -54,7 +54,7 @@ def _measure(layout, coordinates, lu):
 FROM_PACKED = record.Routine(
     name="LUFactor.from_packed",
     native="lu_tiles",
-    operands=("lu",),
+    operands=(record.Operand("lu"),),
     triangle=None,
     native_alone=True,
     plans=False,
@@ -66,7 +66,7 @@ FROM_PACKED = record.Routine(
         results.Status(),
     ),
     outputs=("tiles", "overflow", "log_det", "sign", "status"),
-    factor="getrf",
+    factor=record.Factor("getrf"),
     kernel=_from_packed,
 )
 

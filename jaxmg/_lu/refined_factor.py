@@ -219,8 +219,7 @@ _LOWERED = record.Routine(
     ),
     options=(lu_refinement.OPTION,),
     triangle=None,
-    factor="getrf",
-    factor_dtypes=lower_precision.LOWER_DTYPES,
+    factor=record.Factor("getrf", lower_precision.LOWER_DTYPES),
     kernel=_factorize,
 )  # fmt: skip
 

@@ -143,13 +143,12 @@ UPPER, LOWER = (
     record.Routine(
         name=NAME,
         native=native,
-        operands=("a",),
         triangle=None,
         native_alone=True,
         plans=False,
         results=(results.Tiles("tiles"), results.Overflow("overflow")),
         outputs=("tiles", "overflow"),
-        factor=factor,
+        factor=record.Factor(factor),
         kernel=_place,
     )
     for native, factor in (("factor_tiles", "potrf"), ("lu_tiles", "getrf"))

@@ -51,12 +51,11 @@ def _status(status, diagonal):
 GELS = record.Routine(
     name="least_squares",
     native="gels",
-    operands=("a", "b"),
+    operands=(record.MATRIX, record.RIGHT_HAND_SIDES),
     results=(results.Minimizer("x"), results.Status()),
     outputs=("x", "status"),
     options=(record.PRECISION,),
     square=False,
-    exchanges=True,
     triangle=None,
     native_alone=True,
     kernel=_solve,

@@ -6,7 +6,7 @@ import dataclasses
 from typing import SupportsIndex
 
 from jaxmg import _compat
-from jaxmg._call import blocks, ffi, record, results
+from jaxmg._call import blocks, execute, ffi, record, results
 from jaxmg._call.arguments import collect
 from jaxmg._layouts import shardings
 from jaxmg._qr import factor as qr_factor
@@ -27,31 +27,35 @@ def _exchange_and_factor(call, coordinates, rows):
     )  # fmt: skip
 
 
-_RESULTS = (
-    results.Tiles("tiles"),
+def _factor(call, coordinates, rows):
+    """Runs geqrf on a rank's rows of A, which are columns of A^T."""
+    return execute.call_native(call, coordinates, rows, m=call.shape[0])
+
+
+_OTHER_RESULTS = (
     results.Overflow("overflow"),
     results.Diagonal("taus"),
     results.PanelFactors("factors"),
     results.Status(),
 )
-_OUTPUTS = tuple(result.name for result in _RESULTS)
 
 GEQRF = record.Routine(
     name="geqrf",
     native="geqrf",
-    results=_RESULTS,
-    outputs=_OUTPUTS,
+    results=(results.TransposedTiles("tiles"), *_OTHER_RESULTS),
+    outputs=("tiles", "overflow", "taus", "factors", "status"),
     options=(record.PRECISION,),
     square=False,
-    exchanges=True,
     triangle=None,
     native_alone=True,
-    factor="geqrf",
+    factor=record.Factor("geqrf"),
     kernel=_exchange_and_factor,
 )
 
 # QR of A^T. A rank's rows of A are columns of A^T, as the native code needs them: no exchange.
-TRANSPOSED = dataclasses.replace(GEQRF, exchanges=False, takes_m=True, kernel=None)
+TRANSPOSED = dataclasses.replace(
+    GEQRF, results=(results.Tiles("tiles"), *_OTHER_RESULTS), kernel=_factor
+)
 
 
 @_compat.api_boundary
@@ -137,7 +141,7 @@ def factor_for(a, arguments, transposed) -> qr_factor.QRFactor:
     """
     options = (("precision", dict(arguments.options)["precision"]),)
     arguments = arguments._replace(
-        outputs=_OUTPUTS, backend="native", options=options, donate=False
+        outputs=GEQRF.outputs, backend="native", options=options, donate=False
     )
     if transposed:
         return _factor_of_transposed((a,), arguments)

@@ -67,20 +67,19 @@ def _grams(columns, first, reflectors, tile):
 FROM_PACKED = record.Routine(
     name="QRFactor.from_packed",
     native="lu_tiles",
-    operands=("h",),
+    operands=(record.Operand("h"),),
     square=False,
-    exchanges=True,
     triangle=None,
     native_alone=True,
     plans=False,
     results=(
-        results.Tiles("tiles"),
+        results.TransposedTiles("tiles"),
         results.Overflow("overflow"),
         results.PanelFactors("grams"),
         results.Status(),
     ),
     outputs=("tiles", "overflow", "grams", "status"),
-    factor="geqrf",
+    factor=record.Factor("geqrf"),
     kernel=_from_packed,
 )
 

@@ -58,7 +58,7 @@ def _plan(arrays, routine, rule, check, pack, *values):
         each = arguments._replace(donate=False)
         _check_batch(routine, arrays, caller)
         one = functools.partial(_call_one, routine, each, rule, check, pack)
-        names, square = routine.operands, routine.square
+        names, square = routine.names, routine.square
         return batching.over_leading(caller, names, one, arrays, arguments.pad, square=square)
     if check and routine.triangle:
         execute.check(routine, arrays, arguments)
@@ -82,12 +82,12 @@ def _call_one(routine, arguments, rule, check, pack, *arrays):
 def _check_batch(routine, arrays, caller):
     """Checks the shapes of a batch before `jax.vmap` hides its leading dimensions from errors."""
     a, *others = arrays
-    for name, array in zip(routine.operands, arrays, strict=False):
+    for name, array in zip(routine.names, arrays, strict=False):
         checks.array(caller, name, array, checks.ALL)
     for b in others[: routine.matrices - 1]:
         checks.batch_of_second_matrices(caller, a, b)
     for b in others[routine.matrices - 1 :]:
-        checks.batch_of_right_hand_sides(caller, routine.operands, (a, b), routine.square)
+        checks.batch_of_right_hand_sides(caller, routine.names, (a, b), routine.square)
 
 
 def _resolve(routine, arrays, arguments, pack):
@@ -157,6 +157,6 @@ def _check_hermitian(routine, arrays, arguments):
     count = routine.matrices
     matrices = (
         symmetry.check(arguments.caller, name, matrix, arrays, arguments, routine.triangle)
-        for name, matrix in zip(routine.operands, arrays[:count], strict=False)
+        for name, matrix in zip(routine.names, arrays[:count], strict=False)
     )
     return (*matrices, *arrays[count:])

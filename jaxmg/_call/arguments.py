@@ -40,7 +40,9 @@ def collect(
     """Returns the `Arguments` of a call of ``caller``, by default the public function of
     ``routine``."""
     caller = caller or routine.name
-    spec = matrix_spec(caller, matrix_specs, in_specs)
+    spec = None
+    if matrix_specs is not None or in_specs is not None:
+        spec = matrix_spec(caller, matrix_specs, in_specs)
     return Arguments(
         caller, routine.outputs, T_A, mesh, spec, pad, backend, donate, tuple(options.items())
     )

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import checks, results
-from jaxmg._host import block_columns, driver, pool
+from jaxmg._host import block_columns, driver, matrices, pool
 from jaxmg._layouts import shardings
 from jaxmg._types import MatrixLike, MeshLike
 
@@ -36,14 +35,21 @@ class HostCholeskyFactor:
         mesh: The mesh that the methods run on.
     """
 
-    def __init__(self, geometry, storage, log_det, status, code, mesh, conjugated):
-        self.geometry, self.storage = geometry, storage
-        self.status: Array = status
-        self.code = code
-        self.n: int = geometry.n
-        self.mesh: MeshLike = mesh
+    def __init__(
+        self,
+        geometry: block_columns.Geometry,
+        storage: driver.Storage,
+        log_det: Array,
+        status: Array,
+        mesh: MeshLike,
+        conjugated: bool,
+    ) -> None:
+        self.status = status
+        self.n = geometry.n
+        self.mesh = mesh
+        self._geometry, self._storage = geometry, storage
         self._log_det = log_det
-        self._conjugated = conjugated
+        self._conjugated = conjugated  # whether it is the factor of the conjugate of A
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,13 +59,13 @@ class HostCholeskyFactor:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Returns the dtype of A and of the factor."""
-        return np.dtype(self.geometry.dtype)
+        return np.dtype(self._geometry.dtype)
 
     @property
     def nbytes(self) -> int:
         """Returns the bytes of host memory that the factor keeps, without a donated A; 0 after
         `release`."""
-        return driver.packed_bytes(self.geometry) if self.storage.spans else 0
+        return driver.packed_bytes(self._geometry) if self._storage.spans else 0
 
     @property
     def log_det(self) -> Array:
@@ -89,40 +95,36 @@ class HostCholeskyFactor:
         return self._apply("cho_solve", b, (block_columns.FORWARD, block_columns.BACKWARD))
 
     def _apply(self, caller, b, directions):
-        if isinstance(b, Tracer):
-            raise ValueError(
-                f"{caller}: a factor in host memory is computed with eagerly only, and b is "
-                "traced; call it outside of jit, grad, vmap and shard_map"
-            )
+        matrices.require_values(caller, b)
         checks.right_hand_side(caller, jax.ShapeDtypeStruct(self.shape, self.dtype), b)
-        if not self.storage.blocks:
+        if not self._storage.blocks:
             raise RuntimeError(f"{caller}: the factor has been released")
         nrhs = 1 if b.ndim == 1 or b.size == 0 else b.shape[1]
-        geometry = dataclasses.replace(self.geometry, nrhs=nrhs)
+        geometry = dataclasses.replace(self._geometry, nrhs=nrhs)
         with _compat.entered(geometry.layout.mesh), _compat.default_promotion():
             x = driver.columns(geometry, b, self._conjugated)
-            if self.code:
+            if int(self.status):
                 x = x * jnp.nan
             else:
                 for direction in directions:
-                    x = driver.substitute(geometry, self.storage, x, direction)
+                    x = driver.substitute(geometry, self._storage, x, direction)
             return finish(x, b, self.mesh, self._conjugated)
 
     def release(self) -> None:
         """Gives the factor's host memory back. `logdet` and ``status`` stay; other methods raise a
         RuntimeError."""
-        self.storage.release()
+        self._storage.release()
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
             "a HostCholeskyFactor can't be pickled or copied: its memory is that of this process"
         )
 
     def __repr__(self) -> str:
-        state = pool.readable(self.nbytes) if self.storage.blocks else "released"
+        state = pool.readable(self.nbytes) if self._storage.blocks else "released"
         return (
             f"HostCholeskyFactor(n={self.n}, dtype={self.dtype}, "
-            f"{self.geometry.blocks} block columns of {self.geometry.width}, "
+            f"{self._geometry.blocks} block columns of {self._geometry.width}, "
             f"mesh={dict(self.mesh.shape)}, {state})"
         )
 

@@ -15,6 +15,7 @@ import os
 import typing
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -159,7 +160,7 @@ def _of_jax(caller, a):
     a.block_until_ready()
     if not a.is_fully_addressable:
         raise ValueError(f"{caller}: a, in host memory, must be on devices of this process")
-    parts = {}
+    parts: dict[int, tuple[int, int, int]] = {}
     for shard in a.addressable_shards:
         rows, columns = shard.index
         if columns.indices(n)[:2] != (0, n):
@@ -201,14 +202,15 @@ def view(matrix):
 
 
 def require_values(caller, operands):
-    """Raises if an operand is traced: ``operands`` are the arguments of a call with a matrix in
-    host memory."""
-    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(operands)):
+    """Raises if an operand is traced, or the call is: ``operands`` are the arguments of a call with
+    a matrix in host memory, or with its factor."""
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(operands))
+    if not traced and not isinstance(jnp.zeros(()), Tracer):
         return
     raise ValueError(
         f"{caller}: a matrix in host memory (a NumPy or pinned_host array with memory=, or "
-        "jaxmg.Tiles) is computed with eagerly only; call it outside of jit, grad, vmap, shard_map "
-        "and jax.export"
+        "jaxmg.Tiles) and its factor are computed with eagerly only; call it outside of jit, grad, "
+        "vmap, shard_map and jax.export"
     )
 
 

@@ -117,7 +117,7 @@ class PinnedMemory:
         dtype = np.dtype(dtype)
         shape = tuple(map(int, np.atleast_1d(shape)))
         count = math.prod(shape) * dtype.itemsize
-        span = self.take(count, shape, dtype)
+        span = self._take(count, shape, dtype)
         if span is None:
             raise MemoryError(
                 f"PinnedMemory.array: an array of shape {shape} and dtype {dtype} needs "
@@ -126,7 +126,7 @@ class PinnedMemory:
             )
         return np.asarray(span)
 
-    def take(self, count, shape, dtype):
+    def _take(self, count, shape, dtype):
         """Returns a `Span`, or None if no free part is large enough."""
         if self._region is None:
             raise RuntimeError("PinnedMemory: the memory has been released")
@@ -214,7 +214,7 @@ def take(count):
     """Returns a `Span` of memory that `pinned` allocated; None if none has a part that is free."""
     with _lock:
         pools = tuple(reversed(_pools))
-    spans = (pool.take(count, (count,), np.dtype(np.uint8)) for pool in pools)
+    spans = (pool._take(count, (count,), np.dtype(np.uint8)) for pool in pools)
     return next((span for span in spans if span is not None), None)
 
 

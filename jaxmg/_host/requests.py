@@ -73,11 +73,10 @@ def choose(
     matrices.check(caller, a, pad)
     n, nrhs = a.shape[1], 0
     if b is not None:
-        stand_in = jax.ShapeDtypeStruct(a.shape, a.dtype)
-        checks.right_hand_side(caller, stand_in, b)
+        checks.right_hand_side(caller, jax.ShapeDtypeStruct(a.shape, a.dtype), b)
         nrhs = 1 if b.ndim == 1 else b.shape[1]
-    located = (np.broadcast_to(np.zeros((), a.dtype), a.shape) if made else a, b)
-    located = located if b is not None else located[:1]
+    stand_in = np.broadcast_to(np.zeros((), a.dtype), a.shape) if made else a
+    located = (stand_in,) if b is None else (stand_in, b)
     if n == 0:
         return Request(caller, np.zeros((0, 0), a.dtype), b, mesh, None, donate) if made else None
     layout = meshes.infer(caller, located, mesh, spec)
@@ -146,8 +145,8 @@ def solve(request, return_logdet, return_status):
     with _context(request):
         factor, x, conjugated = _factorize(request, request.b)
         try:
-            if factor.code == 0:
-                x = driver.substitute(factor.geometry, factor.storage, x, block_columns.BACKWARD)
+            if int(factor.status) == 0:
+                x = driver.substitute(factor._geometry, factor._storage, x, block_columns.BACKWARD)
         finally:
             factor.release()
             if request.donate and isinstance(request.a, jax.Array):
@@ -201,7 +200,9 @@ def _factorize(request, b):
         source, in_place = a, False
     else:
         source = matrices.describe(caller, a, request.donate)
-        in_place = request.donate and len(source.rows) == 1
+        # JAX arrays on CPU devices may be the memory of a caller's NumPy array.
+        ours = isinstance(a, np.ndarray) or geometry.layout.platform != "cpu"
+        in_place = request.donate and ours and len(source.rows) == 1
         if request.donate:
             matrices.separate(caller, a, b)
     conjugated = getattr(source, "transposed", False) and np.dtype(geometry.dtype).kind == "c"
@@ -218,6 +219,6 @@ def _factorize(request, b):
     replicated = NamedSharding(request.mesh, P())
     factor = host_factor.HostCholeskyFactor(
         geometry, storage, jax.device_put(log_det, replicated),
-        jax.device_put(jnp.int32(status), replicated), status, request.mesh, conjugated,
+        jax.device_put(jnp.int32(status), replicated), request.mesh, conjugated,
     )  # fmt: skip
     return factor, x, conjugated

@@ -20,7 +20,6 @@ from numpy.typing import DTypeLike
 
 from jaxmg import _compat
 from jaxmg._call import checks, ffi
-from jaxmg._layouts import layouts
 
 _CHECKED = 8  # the length of the index vectors of the check at construction
 _COMPARED = 64  # the largest length of those of `check_hermitian`
@@ -28,7 +27,6 @@ _PLACES = 3  # the tiles that it compares, besides one on the diagonal
 _MOST_ROWS = 2**31 - 2**20  # int32 indices, and room for the last tile to reach beyond
 
 
-@jax.tree_util.register_pytree_node_class
 class Tiles:
     """A matrix given by a function of its indices, of which only tiles exist at a time.
 
@@ -75,9 +73,9 @@ class Tiles:
         if not callable(function):
             raise TypeError(f"Tiles: function must be callable; got {type(function).__name__}")
         self.function = function
-        self.shape = _shape(shape)
-        self.dtype = _dtype(dtype)
-        self.parameters = parameters
+        self.shape: tuple[int, int] = _shape(shape)
+        self.dtype: np.dtype[Any] = _dtype(dtype)
+        self.parameters: tuple[Any, ...] = parameters
         self._check_result()
 
     @property
@@ -102,16 +100,6 @@ class Tiles:
                 f"dtype {self.dtype}; for {_CHECKED} rows and {_CHECKED} columns it returns {got}"
             )
 
-    def tree_flatten(self):
-        return self.parameters, (self.function, self.shape, self.dtype)
-
-    @classmethod
-    def tree_unflatten(cls, static, parameters):
-        new = object.__new__(cls)
-        new.function, new.shape, new.dtype = static
-        new.parameters = tuple(parameters)
-        return new
-
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", repr(self.function))
         count = len(self.parameters)
@@ -119,6 +107,19 @@ class Tiles:
             f"Tiles({name}, shape={self.shape}, dtype={self.dtype}, "
             f"{count} parameter{'' if count == 1 else 's'})"
         )
+
+
+def _unflatten(static, parameters):
+    """Returns `Tiles` without checks: JAX puts anything in the place of parameters."""
+    new = object.__new__(Tiles)
+    new.function, new.shape, new.dtype = static
+    new.parameters = tuple(parameters)
+    return new
+
+
+jax.tree_util.register_pytree_node(
+    Tiles, lambda tiles: (tiles.parameters, (tiles.function, tiles.shape, tiles.dtype)), _unflatten
+)
 
 
 def _shape(shape):
@@ -264,8 +265,3 @@ def _evaluator(function, length):
         return function(rows, columns, *parameters), function(columns, rows, *parameters)
 
     return jax.jit(run)
-
-
-def traced(tiles):
-    """Whether a parameter is traced."""
-    return layouts.traced(jax.tree.leaves(tiles.parameters))

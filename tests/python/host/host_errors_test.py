@@ -22,7 +22,7 @@ small_devices = host_cases.small_devices
 
 _N = 20
 _A, _B = host_cases.problem(_N, "float64")
-_EAGERLY = "a matrix in host memory .* is computed with eagerly only"
+_EAGERLY = "a matrix in host memory .* are computed with eagerly only"
 
 
 def _tiles():
@@ -44,6 +44,8 @@ def test_traced_calls(operand):
         jax.vmap(solve)(np.ones((3, _N)))
     with pytest.raises(ValueError, match=f"potrs: {_EAGERLY}"):
         jax.grad(lambda b: solve(b).sum())(_B)
+    with pytest.raises(ValueError, match=f"potrs: {_EAGERLY}"):
+        jax.jit(lambda b: b + solve(_B))(_B)
     with pytest.raises(ValueError, match="potrs: it takes global arrays, .* inside a shard_map"):
         jax.shard_map(solve, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)(_B)
 
@@ -63,8 +65,11 @@ def test_traced_parameters():
 def test_traced_right_hand_sides_of_a_factor():
     memory = host_cases.budget(_N, "float64", 1, 2)
     factor = jaxmg.cho_factor(_A, mesh=cases.line(1), memory=memory)
-    with pytest.raises(ValueError, match="cho_solve: a factor in host memory is computed with eag"):
-        jax.jit(factor.solve)(_B)
+    for solve in (factor.solve, lambda b: b + factor.solve(_B)):
+        with pytest.raises(ValueError, match=f"cho_solve: {_EAGERLY}"):
+            jax.jit(solve)(_B)
+    value = jax.grad(lambda b: b @ factor.solve(_B))(_B)  # a constant
+    host_cases.check(_A, value, _B)
     with pytest.raises(TypeError, match="can't be pickled"):
         pickle.dumps(factor)
 

@@ -13,6 +13,7 @@ import pytest
 
 import jaxmg
 from jaxmg import _types
+from jaxmg._call import record
 from jaxmg._routines import counts, table
 from jaxmg._stacks import choice, native
 
@@ -163,6 +164,18 @@ def test_each_way_of_an_operation_has_a_row_and_each_row_a_way(operation):
 def test_results_of_the_same_ways_have_the_same_rows(name):
     rows = {one.rows for one in choice.OPERATIONS if one.name == name}
     assert len(rows) == 1 or name == "syevd at once"  # with eigenvectors, and without
+
+
+def test_eigen_means_hermitian():
+    """A solver for general matrices belongs in a family of its own."""
+    records = [
+        value
+        for module, variables in sys.modules.items()
+        if module.startswith("jaxmg._eigen.")
+        for value in vars(variables).values()
+        if isinstance(value, record.Routine)
+    ]
+    assert records and all(one.triangle == "upper" for one in records)
 
 
 @pytest.mark.parametrize("name", CALLED)

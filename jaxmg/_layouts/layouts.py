@@ -39,6 +39,8 @@ class Layout:
             empty if every group has its ranks in one process.
         inside: whether the layout describes blocks inside the caller's shard_map.
         solo: whether one device computes for all, inside a shard_map of this package (`on_one`).
+        memory_kind: JAX's name of the memory space that holds the matrix; None: the devices' own
+            memory, the only one so far.
     """
 
     mesh: Mesh | AbstractMesh
@@ -48,6 +50,7 @@ class Layout:
     processes: tuple[int, ...] = ()
     inside: bool = False
     solo: bool = False
+    memory_kind: str | None = None
 
     @functools.cached_property
     def ranks(self) -> int:
@@ -122,7 +125,7 @@ class Layout:
         return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 
     def sharding(self, spec: P) -> NamedSharding:
-        return NamedSharding(self.mesh, spec)
+        return NamedSharding(self.mesh, spec, memory_kind=self.memory_kind)
 
     def result_spec(self, shape: tuple[int, ...]) -> P | None:
         """Returns ``spec`` if its axes divide ``shape``, which JAX requires. Otherwise returns

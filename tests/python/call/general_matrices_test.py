@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import blocks, checks, execute, ffi, record, results
 from jaxmg._call.arguments import collect, collect_local
 from jaxmg._layouts import local_layouts, meshes
+from jaxmg._transform import dispatch
 
 SHAPES = ((1, 1), (2, 9), (9, 2), (8, 4), (4, 8), (13, 7), (7, 13), (1, 5), (5, 1))
 _SHAPES_ON_RANKS = pytest.mark.parametrize(
@@ -32,6 +33,26 @@ _COPY = record.Routine(
     triangle=None,
     kernel=lambda call, coordinates, a: (a, jax.numpy.zeros((1,), "int32")),
 )
+
+
+class _ComplexVector(results.RealVector):
+    """A vector (n,) of the complex dtype of A's precision, as a general eigensolver returns it."""
+
+    def _dtype(self, a):
+        return np.result_type(a.dtype, np.complex64)
+
+
+_PHASES = record.Routine(
+    name="phases",
+    native="getrf",
+    results=(results.Matrix("copy"), _ComplexVector("w"), results.Status()),
+    outputs=("w",),
+    square=False,
+    triangle=None,
+    kernel=lambda call, coordinates, a: (
+        a, 1j * jax.numpy.arange(a.shape[1], dtype=a.dtype), jax.numpy.zeros((1,), "int32")
+    ),
+)  # fmt: skip
 
 
 def _matrix(shape):
@@ -121,6 +142,26 @@ def test_a_block_inside_a_shard_map(spec, shape):
 
     mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     np.testing.assert_array_equal(jax.jit(mapped)(cases.shard(a, mesh, *spec)), a)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64", "complex64"))
+def test_a_result_may_be_complex_where_a_is_real(dtype):
+    """Its dtype follows from A's, also without rows, in a trace and in a batch."""
+    mesh, kind = cases.line(2), np.result_type(dtype, np.complex64)
+
+    def phases(a):
+        arguments = collect(_PHASES, 2, mesh, None, None, True, "auto")
+        return dispatch.call(_PHASES, (a,), arguments, rule=lambda arguments: None)
+
+    for n in (0, 5):
+        a = np.ones((n, n), dtype)
+        for call in (phases, jax.jit(phases)):
+            w = call(a)
+            assert w.dtype == kind
+            np.testing.assert_array_equal(w, 1j * np.arange(n))
+    if checks.ALL:
+        batch = phases(np.ones((3, 5, 5), dtype))
+        assert batch.dtype == kind and batch.shape == (3, 5)
 
 
 def test_what_a_matrix_must_be():

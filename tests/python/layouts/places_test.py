@@ -1,6 +1,8 @@
 """Arrays that no routine computes with in place: in host memory, unreduced over an axis, or of
 symbolic sizes."""
 
+import dataclasses
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import linalg
+from jaxmg._layouts import meshes, places
 
 _N = 4
 _A = np.diag(np.arange(1.0, _N + 1)) + 0.1
@@ -108,3 +111,14 @@ def test_unreduced_operands_are_refused():
         for f in (lambda a: jaxmg.potrs(a, _B), linalg.inv, jaxmg.tree.inv):
             with pytest.raises(ValueError, match=r"unreduced over 'r'.*jax\.reshard"):
                 jax.eval_shape(lambda a, f=f: f(unreduced(a)), a)
+
+
+@_needs_host_memory
+def test_a_layout_says_in_which_memory_a_matrix_lies():
+    layout = meshes.infer("potrs", (_A,), cases.line(2), None)
+    assert layout.memory_kind is None
+    on_host = dataclasses.replace(layout, memory_kind="pinned_host")
+    assert on_host != layout  # so that calls have plans and programs of their own
+    for each in (on_host, on_host.by_rows):
+        assert places.is_on_host(jax.device_put(_A, each.sharding(P("r", None))))
+    assert not places.is_on_host(jax.device_put(_A, layout.sharding(P("r", None))))

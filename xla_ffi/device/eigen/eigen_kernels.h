@@ -1,5 +1,5 @@
-// EigenKernels: the operations on one device, other than products, that the stages of an
-// eigensolver consist of.
+// EigenKernels: the operations on one device, other than products, that the stages of the
+// eigensolver for Hermitian matrices consist of.
 #ifndef JAXMG_XLA_FFI_DEVICE_EIGEN_EIGEN_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_EIGEN_EIGEN_KERNELS_H_
 

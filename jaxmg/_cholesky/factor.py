@@ -52,8 +52,8 @@ class CholeskyFactor(pickling.Pickled):
         overflow: (P T, n), sharded by rows: for each rank one tile of T rows that doesn't fit into
             ``tiles``; None if all tiles fit.
         status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
-        made_for: Dictionary with one entry. Its key names P and T, the mesh size and the tile width
-            (at most ceil(n / P)) that the leaves were made for; its value is int8 zeros of shape
+        made_for: The mesh size P and the tile width T (at most ceil(n / P)) for which the leaves
+            were made: a dictionary whose only key names both; its value is int8 zeros of shape
             (P, T). Methods raise a ValueError if P or T differs from the static attributes; use
             `portable` to change them.
         layout: The mesh and the axes that shard the rows; static, as are the following attributes.

@@ -86,7 +86,7 @@ class HostCholeskyFactor:
         Returns:
             x, of b's shape, dtype and sharding, as in `potrs`.
 
-        Cost: 2 n^2 nrhs flops, and the factor passes over each device's link twice.
+        Cost: 2 n^2 nrhs flops, and two copies of the factor from host memory to the devices.
 
         Raises:
             TypeError, ValueError: As `cho_solve`, and if b is traced.

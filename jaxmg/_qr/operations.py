@@ -74,7 +74,8 @@ class QR(operations.Factor):
         return _Multiply(self, operation)(*arrays)
 
     def multiply_rows(self, operation, *arrays):
-        """Returns the last array, a matrix (k, m), times Q^T, Q or conj(Q), both by rows."""
+        """Returns the product of the last array, a matrix (k, m), and Q^T, Q or conj(Q), sharded by
+        rows like the array."""
 
         def refuse(primals, tangents):
             raise NotImplementedError(_no_derivative(self.routine))

@@ -46,8 +46,8 @@ def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) 
 
     Args:
         platform: "cpu" or "gpu". None: the platform of ``mesh``, or of JAX's default backend.
-        mesh: ``jax.sharding.Mesh`` of such programs if it spans processes. Each process has to make
-            the call, and waits for the others.
+        mesh: ``jax.sharding.Mesh`` of the programs, if it has devices of several processes. Each of
+            these processes has to make the call, and waits for the others.
 
     Raises:
         RuntimeError: No plugin is installed for the platform, it can't be loaded, or another

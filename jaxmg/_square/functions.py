@@ -64,8 +64,8 @@ def funm(
         matrix_specs = matrix_spec("linalg.funm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
-            "linalg.funm: disp=False, an estimate of the error, is not supported; because the "
-            "eigenvectors are orthonormal, the error is about n eps max(abs(func(w)))"
+            "linalg.funm: disp=False, which asks for an estimate of the error, is not supported; "
+            "because the eigenvectors are orthonormal, the error is about n eps max(abs(func(w)))"
         )
     return _function(A, func, "funm", mesh, matrix_specs)
 
@@ -206,7 +206,7 @@ def logm(
         matrix_specs = matrix_spec("linalg.logm", matrix_specs, in_specs)
     if not disp:
         raise NotImplementedError(
-            "linalg.logm: disp=False, an estimate of the error, is not supported"
+            "linalg.logm: disp=False, which asks for an estimate of the error, is not supported"
         )
     return _function(A, jnp.log, "logm", mesh, matrix_specs)
 

@@ -128,7 +128,8 @@ def _eigh(triangle, symmetrize, a):
 @_eigh.defjvp
 @_compat.default_promotion()
 def _(triangle, symmetrize, primals, tangents):
-    """JVP rule: JAX's divides by differences of eigenvalues that are rounding errors."""
+    """JVP rule in place of JAX's, which divides by the differences of eigenvalues even if these
+    are only rounding errors."""
     (a,), (a_dot,) = primals, tangents
     results = w, v = _eigh(triangle, symmetrize, a)
     if symmetrize:

@@ -143,10 +143,10 @@ inline constexpr int kStackTridiagonalRows = 8;
 // block that hold its rows.
 inline constexpr int kStackQrColumns = 32;
 inline constexpr int kStackQrWarps = 16;
-// Cholesky factorizations and inverses of triangles of stacks: the order of the blocks that threads
-// hold in registers; the order of diagonal blocks by the bytes of an element, one or two of the
-// former; threads of a block that factors a diagonal block; rows of a block below it, one for each
-// thread.
+// Cholesky factorizations of stacks, and inverses of their triangles. kStackTriangle: the order of
+// the blocks that threads hold in registers. kStackDiagonal: the order of diagonal blocks, which
+// consist of one or 2 x 2 of these. kStackDiagonalThreads: threads that factor a diagonal block.
+// kStackRows: threads for the rows below it, one for each row.
 inline constexpr int kStackTriangle = 32;
 template <int kBytes>
 inline constexpr int kStackDiagonal = kBytes == 16 ? kStackTriangle : 2 * kStackTriangle;

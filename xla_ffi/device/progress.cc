@@ -157,7 +157,7 @@ ProgressSnapshot CallProgress::Look(double now) {
   const uint32_t reached = __atomic_load_n(word_, __ATOMIC_ACQUIRE);
   std::lock_guard<std::mutex> lock(mutex_);
   const bool ended = failed_ || reached == kEnd;
-  // The device does earlier work first.
+  // Before the first step the device may still do earlier work, so the call's time begins now.
   if (!ended && reached == 0) begun_ = now;
   const size_t index = std::min<size_t>(reached, marks_.size());
   const Mark mark = index == 0 ? Mark{"", 0, 0, 0} : marks_[index - 1];

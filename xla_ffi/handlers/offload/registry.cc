@@ -125,8 +125,9 @@ Status AnswerHostPlan(const HostPlanQuery& query, HostPlanAnswer* answer) {
       CheckHostShape("host_plan", {query.n, query.nrhs, query.n, 1, query.ranks}));
   if (width < 1 || query.products < 0 ||
       query.products > static_cast<int64_t>(Precision::kChosen)) {
-    return Error(Code::kInvalidArgument, "host_plan: width = ", query.width,
-                 ", products = ", query.products);
+    return Error(Code::kInvalidArgument,
+                 "host_plan: the width must be at least 1, and the precision known; got width = ",
+                 query.width, ", products = ", query.products);
   }
   if (query.dtype == "float32") return Answer<float>(query, tuning, answer);
   if (query.dtype == "float64") return Answer<double>(query, tuning, answer);

@@ -60,8 +60,9 @@ class SmallMatrix {
         SubtractPacks<kOrder, false>(factor, row, 0, x_);
       }
     }
-    // The result is the inverse with permuted rows and columns: this row belongs at its step, and
-    // column k at the row that had the k-th pivot.
+    // The registers hold the inverse with permuted rows and columns. This lane's row goes to row
+    // step_, the step in which it was the pivot; column k goes to the column with the index of the
+    // row that was the pivot in step k.
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < kOrder; ++k) {

@@ -12,6 +12,7 @@ import decompositions
 import digests
 import eigen_accuracy
 import gradient
+import host_memory
 import jax
 import numpy as np
 import plot
@@ -146,6 +147,22 @@ def test_ways_to_compute_a_batch(tmp_path):
         ("qr", "blocked", 2), ("qr", "jax", 2), ("polar", "qdwh", 1), ("polar", "jax", 1),
     ]  # fmt: skip
     assert all(0 < r["error"] < 1e-14 and r["seconds"] > 0 for r in found)
+
+
+def test_matrices_in_host_memory(tmp_path):
+    words = "--ranks 2 --pool 3e6 --runs 1 --row square:400:float64:1e6 tiles:300:float32:2e5"
+    code, said, found = program(
+        host_memory, tmp_path / "out.jsonl", f"{words} factor:300:float64:4e5 core:200 square:999"
+    )
+    assert code == 1 and "square n=999: MemoryError" in said  # the others are computed
+    assert [(r["kind"], r["n"]) for r in found] == [
+        ("square", 400), ("tiles", 300), ("factor", 300), ("core", 200),
+    ]  # fmt: skip
+    for record in found:
+        assert 0 < record["backward error"] < 1e-6 and record["seconds"] > 0
+        assert record["kind"] == "core" or record["blocks"] > 1
+        assert record["kind"] == "core" or record["device bytes"] <= record["memory"]
+    assert found[2]["solve"] > 0
 
 
 class Numpy(batches_peers.Library):

@@ -37,6 +37,7 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     _refined(a, b, mesh)
     _tree(a, mesh)
     _plan(mesh)
+    _host_memory(mesh)
     _layout(a, mesh)
 
 
@@ -297,6 +298,25 @@ def _tree(a: Array, mesh: Mesh) -> None:
     jaxmg.tree.inverse_pth_root(weights, 4, 1e-4, "newton")
 
 
+def _host_memory(mesh: Mesh) -> None:
+    def kernel(rows: Array, columns: Array) -> Array:
+        return jnp.where(rows[:, None] == columns, 2.0, 0.0).astype("float32")
+
+    tiles = jaxmg.Tiles(kernel, (_N, _N), "float32")
+    assert_type(tiles.shape, tuple[int, int])
+    b = np.ones(_N, np.float32)
+    assert_type(jaxmg.potrs(tiles, b, mesh=mesh, memory=1e9), Array)
+    factor = jaxmg.cho_factor(tiles, mesh=mesh, memory=1e9)
+    assert_type(factor, jaxmg.CholeskyFactor | jaxmg.HostCholeskyFactor)
+    assert_type(jaxmg.cho_solve(factor, b), Array)
+    with jaxmg.pinned(1e4) as memory:
+        assert_type(memory, jaxmg.PinnedMemory)
+        assert_type(memory.array((2, 2), "float32"), NDArray[Any])
+    plan = jaxmg.plan("potrs", 1000, "float32", 1, host=True, memory=1e7)
+    assert_type(plan, jaxmg.HostPlan)
+    assert_type(plan.seconds(1e12), float)
+
+
 def _plan(mesh: Mesh) -> None:
     found = jaxmg.plan("potrs", 1000, jnp.float32, mesh, nrhs=3)
     assert_type(found, jaxmg.Plan)
@@ -362,8 +382,8 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.tree.qr(a, "full")  # type: ignore[arg-type]
     jaxmg.tree.orthogonalize(a, method="svd")  # type: ignore[arg-type]
     jaxmg.tree.inverse_pth_root(a)  # type: ignore[call-arg]
-    jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
-    jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
+    jaxmg.plan("getrf", 10, "float64")  # type: ignore[call-overload]
+    jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[call-overload]
     jaxmg.gels(a, b)  # type: ignore[attr-defined]
     x, status = jaxmg.potrs(a, b, return_status=True, return_logdet=True)  # type: ignore[misc]
     assert_type(jaxmg.potri(a), tuple[Array, Array])  # type: ignore[assert-type]

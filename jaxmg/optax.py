@@ -145,7 +145,8 @@ def scale_by_muon(
         near = leaves.map(Form.from_matrices, leaves.forms, near)
         if adaptive:
             near = leaves.map(lambda x, y: y * jnp.sum(x.conj() * y), momenta, near)
-        state = MuonState(count, _tree(leaves, leaves.map(as_dtype_of, means, mu)), state.ns_coeffs)
+        mu = _tree(leaves, leaves.map(as_dtype_of, means, mu))
+        state = MuonState(count, mu, leaves.replicated(state.ns_coeffs))
         return leaves.updated(near), state
 
     return optax.GradientTransformation(init, update)

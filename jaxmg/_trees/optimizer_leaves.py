@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxmg import _compat
 from jaxmg._call import checks
 from jaxmg._layouts import layouts, meshes, shardings
 from jaxmg._layouts import shardings as layouts_shardings
@@ -127,6 +128,16 @@ class Leaves:
             return value
 
         return self.map(check, self.forms, values)
+
+    def replicated(self, x):
+        """Returns an array of the state that isn't a leaf's, with a spec of all its dimensions.
+
+        On explicit axes a jitted function returns ``P(None)`` for a vector that it got as ``P()``.
+        That is another type, with which the next update would compile again.
+        """
+        if not layouts.traced((x,)) or AxisType.Explicit not in getattr(self.mesh, "axis_types", ()):
+            return x
+        return _compat.reshard(x, NamedSharding(self.mesh, P(*(None,) * x.ndim)))
 
     def updated(self, results):
         """Returns the tree of updates, with these results for matrices."""

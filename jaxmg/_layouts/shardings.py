@@ -27,8 +27,26 @@ def constrain_like(array, other):
     if sharding is None:
         return array
     if AxisType.Explicit in sharding.mesh.axis_types:
+        mapped = _compat.mapped_axes() if isinstance(array, Tracer) else ()
+        if mapped:
+            sharding = NamedSharding(sharding.mesh, layouts.without(sharding.spec, mapped))
         return _compat.reshard(array, sharding)
     return jax.lax.with_sharding_constraint(array, sharding)
+
+
+def outside_batch(arrays):
+    """Gathers arrays over the explicit axes that shard the batch of an enclosing vmap, over which
+    JAX refuses to shard arrays inside that vmap, whether they are in the batch or not."""
+    mapped = _compat.mapped_axes()
+
+    def gather(array):
+        known = explicit_spec(array)
+        if known is None or not set(mapped).intersection(layouts.axes_in(known[1])):
+            return array
+        mesh, spec = known
+        return _compat.reshard(array, NamedSharding(mesh, layouts.without(spec, mapped)))
+
+    return jax.tree.map(gather, arrays) if mapped else arrays
 
 
 def placed_like(array, other):

@@ -45,13 +45,20 @@ def differentiable(function, rule, *arrays) -> typing.Any:
     @_compat.compiled
     @_compat.default_promotion()
     def jvp(primals, tangents):
-        tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
+        tangents = [
+            None if isinstance(t, SymbolicZero) else _placed_like(t, x)
+            for t, x in zip(tangents, primals, strict=True)
+        ]
         with _compat.inside_vmap(mapped):
             results, moved = rule(
                 batching.put(arrays, moving, primals),
                 batching.put([None] * len(arrays), moving, tangents),
             )
-            moved = jax.tree.map(_placed_like, moved, results, is_leaf=_is_still)
+            results = shardings.outside_batch(results)
+            moved = jax.tree.map(
+                lambda t, x: still(x) if _is_still(t) else _placed_like(t, x),
+                moved, results, is_leaf=_is_still,
+            )  # fmt: skip
             return jax.tree.map(_in_front, (results, moved), is_leaf=_is_still)
 
     run.defjvp(jvp, symbolic_zeros=True)
@@ -241,7 +248,11 @@ mlir.register_lowering(
 @_compat.compiled
 @_compat.default_promotion()
 def _linear_jvp(primals, tangents, *, of, jaxpr):
-    result, moved = of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
+    tangents = [
+        None if isinstance(t, ad.Zero) else _placed_like(t, x)
+        for t, x in zip(tangents, primals, strict=True)
+    ]
+    result, moved = of.rule(primals, tangents)
     return result, _placed_like(moved, result)
 
 

@@ -135,7 +135,9 @@ class Leaves:
         On explicit axes a jitted function returns ``P(None)`` for a vector that it got as ``P()``.
         That is another type, with which the next update would compile again.
         """
-        if not layouts.traced((x,)) or AxisType.Explicit not in getattr(self.mesh, "axis_types", ()):
+        if not layouts.traced((x,)) or AxisType.Explicit not in getattr(
+            self.mesh, "axis_types", ()
+        ):
             return x
         return _compat.reshard(x, NamedSharding(self.mesh, P(*(None,) * x.ndim)))
 

@@ -46,6 +46,7 @@ class BlockColumn {
         factor_(workspace.Get(space.factor)),
         cache_(shape_, matrix_.rank, operand.cache, operand.cached),
         stored_(context.device.blas<T>(space.precision).StoredFactor()),
+        splits_(context.device.blas<T>(space.precision).parts().depth > 0),
         end_(tiles_.slots_before(matrix_.rank, tiles_.nonempty())) {
     for (int64_t slot = 0; slot < end_; ++slot) columns_.push_back(columns_.back() + Width(slot));
   }
@@ -56,12 +57,11 @@ class BlockColumn {
       for (int64_t slot = 0; slot < end_ && !host_.source.empty(); ++slot) {
         LoadTile(0, slot, matrix_.data, loaded_block_);
       }
+      // Before the next block column is loaded, so that the event doesn't cover that.
+      Step<T>(flow_, Stream::kMain).Reads(loaded_block_);
     }
     Update();
     while (Prefetch()) {
-    }
-    {
-      Step<T>(flow_, Stream::kMain).Reads(loaded_block_);
     }
     JAXMG_RETURN_IF_ERROR(flow_.status());
     PartOfMatrix part;
@@ -179,20 +179,31 @@ class BlockColumn {
   }
 
   // Subtracts L B^H, where L is the chunk from this block column's first row on, and B its rows
-  // that match this rank's columns.
+  // that match this rank's columns. The tile columns are in groups. A group has one product below
+  // its last diagonal tile; the rows above that, from each diagonal tile down, are multiplied
+  // beside it, unless every product splits its factors into parts.
   void UpdateWith(const Chunk& chunk, Data& data) {
     Step<T> on(flow_, Stream::kMain, "update", chunk.k);
     on.Reads(data);
     for (int64_t slot = 0; slot < end_; ++slot) GatherRows(on, chunk, slot);
-    const int64_t group = std::max<int64_t>(
-        on.tuning().cholesky.group_columns / (tiles_.width() * tiles_.ranks()), 1);
-    for (int64_t slot = 0; slot < end_; slot += group) {
-      const int64_t after = std::min(slot + group, end_);
-      const int64_t row = tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
-      on.Gemm(Op::kNone, stored_, shape_.rows(j_) - row, Columns(slot, after), chunk.columns, -1,
-              chunk.data + row, chunk.ld, Rows(chunk, slot), LdOfRows(chunk), 1,
-              matrix_.slot(slot) + row, ld_);
+    {
+      Step<T> beside(flow_, Stream::kSide);
+      beside.Follows(Stream::kMain).Reads(data);
+      const int64_t group = std::max<int64_t>(
+          on.tuning().cholesky.group_columns / (tiles_.width() * tiles_.ranks()), 1);
+      for (int64_t slot = 0; slot < end_; slot += group) {
+        const int64_t after = std::min(slot + group, end_);
+        const int64_t top = tiles_.offset(tiles_.tile_in(matrix_.rank, slot));
+        const int64_t bottom =
+            splits_ ? top : tiles_.offset(tiles_.tile_in(matrix_.rank, after - 1) + 1);
+        for (int64_t s = slot; s < after && !splits_; ++s) {
+          UpdateRows(beside, chunk, s, s + 1, tiles_.offset(tiles_.tile_in(matrix_.rank, s)),
+                     bottom);
+        }
+        UpdateRows(on, chunk, slot, after, bottom, shape_.rows(j_));
+      }
     }
+    on.Follows(Stream::kSide);
     if (x_.count == 0) return;
     // The columns of one rank are contiguous in x, too.
     const int64_t step = tiles_.ranks() == 1 ? std::max<int64_t>(end_, 1) : 1;
@@ -202,6 +213,15 @@ class BlockColumn {
                    operand_.x + first * x_.count, x_.count, Rows(chunk, slot), LdOfRows(chunk), 1,
                    x_.column(tiles_.offset(tiles_.tile_in(matrix_.rank, slot))), x_.count);
     }
+  }
+
+  // Updates rows [begin, end) of the tile columns in slots [slot, after).
+  void UpdateRows(Step<T>& on, const Chunk& chunk, int64_t slot, int64_t after, int64_t begin,
+                  int64_t end) {
+    if (begin == end) return;
+    on.Gemm(Op::kNone, stored_, end - begin, Columns(slot, after), chunk.columns, -1,
+            chunk.data + begin, chunk.ld, Rows(chunk, slot), LdOfRows(chunk), 1,
+            matrix_.slot(slot) + begin, ld_);
   }
 
   // The number of columns in slots [slot, end).
@@ -239,6 +259,7 @@ class BlockColumn {
   T* const factor_;
   const HostCache<T> cache_;
   const Op stored_;
+  const bool splits_;
   const int64_t end_;                   // the end of this rank's slots that have columns
   std::vector<int64_t> columns_ = {0};  // columns before each slot
   int64_t prefetched_ = 0;

@@ -414,7 +414,7 @@ def _polar(a, side, layout, backend="native"):
 
 def _other_factor(a, u, side, layout):
     """Returns P on the longer side: the Hermitian part of U^H A or A U^H. A is scaled, because
-    products of tiny numbers would be flushed to zero."""
+    XLA's products of tiny numbers would be flushed to zero, and sums of huge ones overflow."""
     a, up = scaling.scaled(a)
     if side == "right":
         p = products.adjoint_times_rows(u, a, layout)

@@ -358,6 +358,16 @@ def test_polar_of_every_condition(dtype, devices, shape, axes, monkeypatch):
     cases.forget_plans()
 
 
+@pytest.mark.parametrize("side, shape", [("left", (40, 6)), ("right", (6, 40))])
+def test_polar_of_the_largest_numbers(side, shape):
+    """P on the longer side is half a sum of two matrices, which would overflow."""
+    a = np.eye(*shape) + cases.normal(cases.rng(1), shape, "float64") / 1000
+    huge = (a * 3e38).astype("float32")
+    p = np.asarray(linalg.polar(jnp.asarray(huge), side, **on(cases.line(4)))[1], "float64")
+    exact = scipy.linalg.polar(huge.astype("float64"), side)[1]
+    assert np.linalg.norm(p / 3e38 - exact / 3e38) <= 50 * np.finfo("float32").eps
+
+
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_polar_of_what_is_not_finite(devices, value, monkeypatch):

@@ -194,8 +194,8 @@ def potrs(
         return_iterations: Whether to return the number of iterations of ``refine`` too.
         check: Whether to check that ``a`` is Hermitian up to rounding. If it isn't, eager calls
             raise a ValueError; traced calls and batches return NaN.
-        memory: Bytes that the call may take on each device, for a matrix in host memory. None: what
-            JAX may take there; CPU devices then have no limit.
+        memory: Bytes that the call may take on each device, for a matrix in host memory. None: as
+            many as JAX may take there; CPU devices then have no limit.
 
     Returns:
         x | (x, status) | (x, logdet) | (x, logdet, status). With ``refine`` there is no logdet, and

@@ -77,7 +77,7 @@ class Span:
 
 
 class PinnedMemory:
-    """Pinned host memory that `pinned` allocated. Also a context manager that releases it.
+    """Holds pinned host memory that `pinned` allocated; as a context manager, releases it.
 
     Attributes:
         bytes: Number of bytes, whole pages.

@@ -28,10 +28,10 @@ _MOST_ROWS = 2**31 - 2**20  # int32 indices, and room for the last tile to reach
 
 
 class Tiles:
-    """A matrix given by a function of its indices, of which only tiles exist at a time.
+    """Describes a matrix by a function of its indices; only tiles of it exist at a time.
 
     `potrs` and `cho_factor` take it in place of an array. The function is traced and compiled once
-    for each shape, and runs on the devices. A pytree, whose leaves are those of the parameters.
+    for each shape, and runs on the devices. It is a pytree whose leaves are the parameters' leaves.
 
     Attributes:
         function: As passed.

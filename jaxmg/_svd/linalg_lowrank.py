@@ -68,8 +68,8 @@ def svd_lowrank(
     (t / s)^(2 ``iterations`` + 1), where s is its singular value and t the first one beyond the
     subspace. The results have no derivative.
 
-    Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) flops over all ranks, each a pass
-    over ``a``, and after each a QR decomposition of k + oversample columns. Memory: on each device
+    Cost: (2 ``iterations`` + 2) products of 2 m n (k + oversample) flops over all ranks. Each reads
+    ``a`` once, and a QR decomposition of k + oversample columns follows. Memory: on each device
     about three (r + n) x (k + oversample) matrices, where r is the device's number of rows.
 
     Source: N. Halko, P.-G. Martinsson, J. A. Tropp, SIAM Rev. 53, 2011.

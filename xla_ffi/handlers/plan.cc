@@ -54,9 +54,10 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   }
   if (query.block * query.ranks < query.m || query.tile < 0 || query.nrhs < 0 ||
       query.nrhs > kMost) {
-    return Error(Code::kInvalidArgument, name, ": invalid sizes: ", query.ranks, " blocks of ",
-                 query.block, " rows, tile = ", query.tile, ", nrhs = ", query.nrhs,
-                 " for m = ", query.m);
+    return Error(Code::kInvalidArgument, name,
+                 ": the blocks must hold m rows, and tile and nrhs must be 0 or more; got ",
+                 query.ranks, " blocks of ", query.block, " rows for m = ", query.m,
+                 ", tile = ", query.tile, ", nrhs = ", query.nrhs);
   }
   if (query.products < 0 || query.products > static_cast<int64_t>(Precision::kChosen)) {
     return Error(Code::kInvalidArgument, name, ": there is no precision ", query.products);

@@ -2,11 +2,12 @@
 //
 // XLA runs the devices of a process on a pool of threads, which may be smaller than the number of
 // devices, so ranks that wait for each other on XLA's threads could deadlock. Each of several ranks
-// waits there for a moment, though: to start a thread and to switch to it takes longer than many a
-// small matrix. If the others arrive in that time, the rank runs on XLA's thread. Otherwise it
-// continues on its own thread, and the handler returns at once. XLA then goes on with the program
-// on that thread, without flushing denormals to zero as its own threads do. If one rank does a call
-// for all, the last one to arrive does, on XLA's thread: it waits for nobody.
+// waits there for a moment, though: to start a thread and to switch to it takes longer than to
+// compute with many a small matrix. If the others arrive in that time, the rank runs on XLA's
+// thread. Otherwise it continues on its own thread, and the handler returns at once. XLA then goes
+// on with the program on the rank's thread, which doesn't flush denormals to zero as XLA's threads
+// do. If one rank does a call for all, it is the last one to arrive. It works on XLA's thread,
+// because it waits for no other rank.
 #ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_PLATFORM_HOST_PLATFORM_H_
 

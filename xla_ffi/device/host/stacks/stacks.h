@@ -291,8 +291,8 @@ class HostStacks : public StackKernels<T> {
     });
   }
 
-  // To LAPACK, row-major A is A^T = W S Z^H: U^T = Z^H and V^H = W^T, whose rows are stored as
-  // columns there.
+  // LAPACK reads row-major A as A^T, and returns A^T = W S Z^H. So U^T = Z^H and V = conj(W); in
+  // memory, LAPACK's columns are the rows of U and V^H.
   Status Decompose(Stream stream, int64_t count, int64_t m, int64_t n, T* a, T* u, R* s,
                    T* vh) override {
     const int64_t k = std::min(m, n);

@@ -1,5 +1,5 @@
-"""Pinned host memory: what calls take for a factor, and `pinned`, which keeps such memory between
-block_columns.
+"""Pinned host memory: each call takes some for a factor, and `pinned` keeps such memory between
+calls.
 
 Memory is anonymous, begins at a page, is touched by all cores and then pinned (registered with the
 driver, so that copies run at the speed of the link). Both take long: about half a second per GB.
@@ -174,15 +174,15 @@ class PinnedMemory:
 def pinned(bytes: SupportsFloat) -> PinnedMemory:
     """Allocates pinned host memory, which later calls on matrices in host memory use.
 
-    Without it each such call allocates and pins memory for its factor, which takes longer than many
-    factorizations, and frees it. See docs/howto/host_memory.md.
+    Without it each such call allocates and pins memory for its factor, and frees it. This takes
+    longer than many factorizations. See docs/howto/host_memory.md.
 
     Args:
         bytes: Number of bytes, such as 90e9.
 
     Returns:
-        A `PinnedMemory`: a context manager whose end releases the memory, or call its ``release``.
-        Its ``array`` makes matrices in the memory, for example for ``donate=True``.
+        A `PinnedMemory`. Its ``release``, or the end of a ``with`` block, releases the memory. Its
+        ``array`` makes matrices in the memory, for example for ``donate=True``.
 
     Raises:
         MemoryError: The host, or the container, doesn't have so much memory.

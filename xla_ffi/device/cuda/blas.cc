@@ -324,7 +324,7 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
   if (m == 0 || n == 0) return Status::Ok();
   if (m > 1) {
     if (n > kSolveColumns) {
-      return Error(Code::kInternal, "SolveRight: n = ", n, "; at most ", kSolveColumns);
+      return Error(Code::kInternal, "SolveRight: n must be at most ", kSolveColumns, "; got ", n);
     }
     const int backward = op == Op::kNone;
     const bool teams = sizeof(T) == 16 && m <= kMostTeams;

@@ -42,7 +42,8 @@ bool Is(ffi::AnyBuffer buffer, int64_t rows, int64_t columns) {
 Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& call, ffi::AnyBuffer x,
                      const HostAttributes& attributes) {
   if (attributes.ranks < 1 || attributes.ranks > 1 << 20) {
-    return Error(Code::kInvalidArgument, name, ": ranks = ", attributes.ranks);
+    return Error(Code::kInvalidArgument, name, ": ranks must be from 1 to 2^20; got ",
+                 attributes.ranks);
   }
   JAXMG_RETURN_IF_ERROR(CheckHostShape(name, ShapeOf(attributes)));
   if (attributes.processes.count > 0) {
@@ -123,7 +124,7 @@ PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
     if (taken.ok()) taken = TakeResultCache<T>(kPotrf, more_results, b, &cache);
     if (taken.ok() && source.elements != cache.elements) {
       taken = Error(Code::kInvalidArgument, kPotrf, ": the cache has ", source.elements,
-                    " elements, but as a result ", cache.elements);
+                    " elements, but its result has ", cache.elements);
     }
     if (!taken.ok()) return Refuse(taken);
     HostPotrfOperand<T> operand = {shape,

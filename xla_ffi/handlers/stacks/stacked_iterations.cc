@@ -65,7 +65,7 @@ CallOutcome Scale(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffe
   if (!stack.fits || attributes.step < 1 || attributes.step > kMost ||
       (stack.count > 0 && static_cast<int64_t>(exponents->element_count()) != stack.count)) {
     return {Error(Code::kInvalidArgument, kScale,
-                  ": a must be (..., m, n), the result of its shape and dtype, and the exponents "
+                  ": a must be (..., m, n), the result of a's shape and dtype, and the exponents "
                   "(...), for a step of 1 to ",
                   kMost)};
   }

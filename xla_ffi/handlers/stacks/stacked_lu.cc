@@ -19,7 +19,7 @@ CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
       static_cast<int64_t>(lu->element_count()) != all ||
       (n > 0 && static_cast<int64_t>(pivots->element_count()) != all / n)) {
     return {Error(Code::kInvalidArgument, kName,
-                  ": a must have shape (..., n, n), the factors a's dtype and size, the pivots n "
+                  ": a must be (..., n, n), the factors of a's dtype and size, and the pivots n "
                   "elements for each matrix")};
   }
   if (all == 0) return {Status::Ok()};

@@ -20,7 +20,7 @@ Status CudaChase<T>::Chase(Stream stream, int64_t n, int64_t b, T* band, int64_t
   if (sweeps == 0) return Status::Ok();
   constexpr int64_t kMost = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
   if (b > kMost) {
-    return Error(Code::kInternal, "a band of ", b, " subdiagonals; at most ", kMost);
+    return Error(Code::kInternal, "the band must have at most ", kMost, " subdiagonals; got ", b);
   }
   void* progress = nullptr;
   JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (sweeps + 1) * sizeof(int32_t), &progress));
@@ -44,7 +44,8 @@ Status CudaChase<T>::ExpandReflectors(Stream stream, int64_t n, int64_t b, int64
                                       int64_t sweeps, const T* v, int64_t ldv, const T* tau,
                                       int64_t ldtau, T* blocks, T* weighted) {
   if (sweeps > kGroupSweeps) {
-    return Error(Code::kInternal, "a group of ", sweeps, " sweeps; at most ", kGroupSweeps);
+    return Error(Code::kInternal, "a group must have at most ", kGroupSweeps, " sweeps; got ",
+                 sweeps);
   }
   return device_.LaunchBlocks(Kernel::expand_reflectors, CudaType<T>::kLetter, stream,
                               Steps(n, b, first), kExpandThreads, n, b, first,

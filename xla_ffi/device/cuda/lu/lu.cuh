@@ -208,11 +208,11 @@ __device__ inline void SortInBlock(int size, unsigned long long* x) {
 // Uses one block. Combines `count` interchanges of rows i and pivots[i] - offset, at most kLuSwaps,
 // into moves: row to[i] becomes the former row from[i], for i < 2 * count; -1 if nothing moves.
 //
-// Places stand for the affected rows: the first `count` ones, and count + i for a later row whose
-// first interchange is i. Interchange i gives place i its final content: the current content of the
-// pivot's place. The last interchange j before i with the same pivot put it there, and it was the
-// content of place j before j: source[j]. source[j] is found by following such interchanges back,
-// for all j at once in doubling steps.
+// Each affected row has a place: row i < count has place i; a later row has place count + i, where
+// i is its first interchange. Interchange i moves the content of the pivot's place to place i,
+// where it stays. An earlier interchange with the same pivot, the last of which is j, has moved the
+// content of place j to the pivot's place. Let source[j] be the row that place j holds just before
+// interchange j. Following such interchanges back finds it, for all j at once in doubling steps.
 __device__ inline void PlanSwaps(int backward, int count, Index offset, const int* pivots,
                                  int* from, int* to) {
   __shared__ unsigned long long order[kLuSwaps];  // rows and their interchanges

@@ -12,7 +12,7 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
                              int64_t ldt) {
   if (m == 0 || n == 0) return Status::Ok();
   if (n > kPanelColumns) {
-    return Error(Code::kInternal, "a panel of ", n, " columns; at most ", kPanelColumns);
+    return Error(Code::kInternal, "a panel must have at most ", kPanelColumns, " columns; got ", n);
   }
   int multiprocessors = 0;
   JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));

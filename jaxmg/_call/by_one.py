@@ -65,7 +65,7 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
             that takes a program to join; the function for a call in a trace, too.
         wanted: for each result, whether the caller uses it; None: all are used.
     """
-    takers = [None if layouts.traced(arrays) else _taker(x, _device(call)) for x in arrays]
+    takers: list = [None if layouts.traced(arrays) else _taker(x, _device(call)) for x in arrays]
     if None in takers or not _compat.trace_state_clean():
         return usual()
     counts = tuple([count for count, _ in takers])

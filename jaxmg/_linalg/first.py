@@ -56,9 +56,9 @@ class First:
         layout, wholes, shapes = self.layout, self.jaxpr.in_avals, self.jaxpr.out_avals
         parts = [_part(x, kind, layout) for x, kind in zip(shapes, self.results, strict=True)]
 
-        def on_rank(coordinates, *values):
+        def on_rank(coordinates, *arrays):
             values = [
-                x[0] if kind == OWN else x for x, kind in zip(values, self.operands, strict=True)
+                x[0] if kind == OWN else x for x, kind in zip(arrays, self.operands, strict=True)
             ]
             rows = [i for i, kind in enumerate(self.operands) if kind == ROWS]
             if rows:
@@ -94,7 +94,7 @@ class First:
     def linearized(self, moving):
         """Returns the `First` of the results and of what the derivative needs, the `First` of the
         derivative in these operands, and which results have one."""
-        found = {}
+        found: dict = {}
 
         def values(*arrays):
             def function(*moved):
@@ -186,11 +186,11 @@ def trace(layout, function, *avals):
     """Returns the jaxpr of a function that one device of ``layout`` computes."""
     mesh = layout.mesh.abstract_mesh
     mesh = mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Manual))
-    avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
     # For the context in the `shard_map`.
     with _compat.alone(), _compat.use_abstract_mesh(mesh):
         return jax.make_jaxpr(_compat.default_promotion()(lambda *arrays: function(*arrays)))(
-            *avals
+            *shapes
         )
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._cholesky import stacks as cholesky_stacks
-from jaxmg._eigen import householder, tridiagonal
+from jaxmg._eigen import tridiagonal
 from jaxmg._stacks import choice, library, native, products, rotations, scaling, sections, triangle
 from jaxmg._stacks.choice import AT_ONCE, JAX, TURNS, Row
 
@@ -33,7 +33,7 @@ def decompose(a):
     scaled, exponent = native.scale(a)
     reflectors, d, e, tau = native.reduce_to_tridiagonal(scaled)
     w, v = tridiagonal.eigh(d, e)
-    return scaling.multiplied(w, exponent[:, None]), householder.multiply(reflectors, tau, v)
+    return scaling.multiplied(w, exponent[:, None]), native.multiply_reflectors(reflectors, tau, v)
 
 
 def decompose_lower(a):

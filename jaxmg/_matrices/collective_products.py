@@ -9,14 +9,17 @@ matrix.
 `products` uses these functions for batches, and if the engine can't compute a product.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._call import blocks
-from jaxmg._layouts import meshes
+from jaxmg._layouts import layouts, meshes
 from jaxmg._stacks import choice
 from jaxmg._stacks import products as stacked
+from jaxmg._transform import batching
 
 
 def rows_times_adjoint(x, y, layout, conjugates=True):
@@ -124,24 +127,54 @@ def dot(x, y, of_x, of_y, layout=None):
     dimension ``of_y`` of y, in the precision of the dtype.
 
     If a ``layout`` on GPUs is passed, the plugin computes the product: XLA would time several
-    algorithms for each shape, which takes most of a second. XLA still computes products that it
-    places on the devices itself.
+    algorithms for each shape, which takes most of a second. Of products that XLA places on several
+    devices itself, it computes those of two batches, of which each device has a part.
     """
     if layout is not None and _is_for_plugin(x, y, layout):
         left = stacked.TRANSPOSE if of_x == 0 else stacked.NONE
         right = stacked.TRANSPOSE if of_y == 1 else stacked.NONE
-        return stacked.multiply(x, y, left, right)
+        spread = None if _is_placed(layout) else _Spread(batching.alone(layout))
+        return stacked.multiply(x, y, left, right, spread)
     return jax.lax.dot_general(
         x, y, (((of_x,), (of_y,)), ((), ())), precision=jax.lax.Precision.HIGHEST
     )
 
 
 def _is_for_plugin(x, y, layout):
-    is_placed = not layout.is_whole or layout.mesh.size == 1 or meshes.manual_axes()
     return (
-        bool(is_placed and x.size and y.size)
+        bool(x.size and y.size)
         and x.ndim == y.ndim == 2
         and x.dtype == y.dtype
         and str(x.dtype) in stacked.DTYPES
         and choice.multiplies_by_plugin(layout.platform)
     )
+
+
+def _is_placed(layout):
+    """Whether it is known here on which device a product is computed."""
+    return not layout.is_whole or layout.mesh.size == 1 or bool(meshes.manual_axes())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spread:
+    """Computes the products of a batch, each device its part; the ``spread`` of a product.
+
+    Attributes:
+        layout: an `alone` layout.
+    """
+
+    layout: layouts.Layout
+
+    def __call__(self, size, marks, x, y, left, right):
+        return batching.spread(self.layout, _Stacks(left, right), size, marks, x, y)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stacks:
+    """Computes the products of a device's part of a batch; a function for `batching.spread`."""
+
+    left: int
+    right: int
+
+    def compute_all(self, coordinates, x, y):
+        return stacked.multiply(x, y, self.left, self.right)

@@ -13,9 +13,9 @@ from jaxmg import _compat
 
 HANDLERS = (
     "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
-    "stacked_polar", "stacked_polynomials", "stacked_product", "stacked_qr", "stacked_root",
-    "stacked_scale", "stacked_solve32", "stacked_split", "stacked_svd", "stacked_sytrd",
-    "stacked_tridiagonal", "stacked_trsm", "stacked_trtri", "stacked_unit",
+    "stacked_ormtr", "stacked_polar", "stacked_polynomials", "stacked_product", "stacked_qr",
+    "stacked_root", "stacked_scale", "stacked_solve32", "stacked_split", "stacked_svd",
+    "stacked_sytrd", "stacked_tridiagonal", "stacked_trsm", "stacked_trtri", "stacked_unit",
 )  # fmt: skip
 
 # kMostStackSubstitution, kMostSmall and kMostSmallColumns of xla_ffi/device/constants.h.
@@ -57,6 +57,16 @@ def reduce_to_tridiagonal(a):
     count, n, _ = a.shape
     rows = [jax.ShapeDtypeStruct((count, size), a.dtype) for size in (n, n - 1, n)]
     return call("stacked_sytrd", (_like(a), *rows), a, aliases={0: 0})
+
+
+def multiply_reflectors(reflectors, tau, x):
+    """Computes Q X, as ormtr, with the reflectors and tau of `reduce_to_tridiagonal` and x (count,
+    n, k), in the compact form I - V T V^H. For complex numbers row j of the reflectors is v_j^H.
+
+    Cost for each matrix: 2 n^2 k flops. Memory: 128 (n + k) numbers of each matrix in addition to
+    the result.
+    """
+    return call("stacked_ormtr", _like(x), reflectors, tau, x, aliases={2: 0})
 
 
 def decompose(a, vectors=True):

@@ -1,5 +1,5 @@
-// QR, products and polynomials of stacks: StackKernels of the host, and QR with the GPU kernel run
-// on the host.
+// QR, reflectors, products and polynomials of stacks: StackKernels of the host, and QR and
+// reflectors with the GPU kernels run on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -16,10 +16,12 @@
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/stacks/stack_qr.h"
+#include "xla_ffi/device/stacks/stack_reflectors.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "xla_ffi/device/cuda/stacks/qr_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/reflector_stacks.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {
@@ -37,25 +39,12 @@ T At(const StackedFactor<T>& x, int64_t matrix, int64_t i, int64_t j) {
   return x.op == Op::kTrans ? data[j * x.ld + i] : Conj(data[j * x.ld + i]);
 }
 
-// Factors with the kernel, like CudaStacks. Products are loops.
+// The products of `count` matrices, C := alpha op(X) op(Y) + beta C, by loops.
 template <typename T>
-void FactorByKernel(int64_t count, int64_t m, int64_t n, unsigned warps, bool in_shared, T* a,
-                    T* q) {
+auto ProductsOf(int64_t count) {
   using R = Real<T>;
-  const StackedQr<T> program(count, m, n);
-  // NaN shows that no uninitialized number is read.
-  std::vector<T> space(program.Space(), std::numeric_limits<R>::quiet_NaN());
-  auto factor = [&](int64_t first, int64_t width, T* v, T* t) {
-    Launch(static_cast<unsigned>(count), 32 * (warps + 1), 1, [&] {
-      kernels::StackedQrPanel<host_cuda::CudaType<T>>(
-          static_cast<int>(m), static_cast<int>(n), static_cast<int>(first),
-          static_cast<int>(width), in_shared, Cast(a), Cast(v), Cast(t), Cast(q))
-          .Run();
-    });
-    return Status::Ok();
-  };
-  auto multiply = [&](int64_t rows, int64_t columns, int64_t k, R alpha, const StackedFactor<T>& x,
-                      const StackedFactor<T>& y, R beta, T* c, int64_t ld, int64_t size) {
+  return [count](int64_t rows, int64_t columns, int64_t k, R alpha, const StackedFactor<T>& x,
+                 const StackedFactor<T>& y, R beta, T* c, int64_t ld, int64_t size) {
     std::vector<T> product(rows * columns);
     for (int64_t e = 0; e < count; ++e) {
       for (int64_t i = 0; i < rows; ++i) {
@@ -74,7 +63,25 @@ void FactorByKernel(int64_t count, int64_t m, int64_t n, unsigned warps, bool in
     }
     return Status::Ok();
   };
-  EXPECT(program.Run(factor, multiply, space.data(), a, q).ok());
+}
+
+// Factors with the kernel, like CudaStacks.
+template <typename T>
+void FactorByKernel(int64_t count, int64_t m, int64_t n, unsigned warps, bool in_shared, T* a,
+                    T* q) {
+  const StackedQr<T> program(count, m, n);
+  // NaN shows that no uninitialized number is read.
+  std::vector<T> space(program.Space(), std::numeric_limits<Real<T>>::quiet_NaN());
+  auto factor = [&](int64_t first, int64_t width, T* v, T* t) {
+    Launch(static_cast<unsigned>(count), 32 * (warps + 1), 1, [&] {
+      kernels::StackedQrPanel<host_cuda::CudaType<T>>(
+          static_cast<int>(m), static_cast<int>(n), static_cast<int>(first),
+          static_cast<int>(width), in_shared, Cast(a), Cast(v), Cast(t), Cast(q))
+          .Run();
+    });
+    return Status::Ok();
+  };
+  EXPECT(program.Run(factor, ProductsOf<T>(count), space.data(), a, q).ok());
 }
 
 template <typename T>
@@ -179,6 +186,107 @@ TEST(QrOfNan) {
   EXPECT(std::isnan(a[7 * 41]) && std::isnan(q[40 * 40 - 1]));
   EXPECT(std::equal(a.begin() + 1600, a.end(), r.begin() + 1600));
   EXPECT(std::equal(q.begin() + 1600, q.end(), expected_q.begin() + 1600));
+}
+
+// Applies reflectors with the kernel, like CudaStacks.
+template <typename T>
+void ApplyByKernel(int64_t count, int64_t n, int64_t columns, const T* reflectors, const T* tau,
+                   T* x) {
+  const StackedReflectors<T> program(count, n, columns);
+  std::vector<T> space(program.Space(), std::numeric_limits<Real<T>>::quiet_NaN());
+  auto form = [&](const T* gram, T* t) {
+    Launch(static_cast<unsigned>(count * program.Panels()), StackedReflectors<T>::kWidth, 1, [&] {
+      kernels::FormStackedReflectors(static_cast<int>(n), Cast(gram), Cast(tau), Cast(t));
+    });
+    return Status::Ok();
+  };
+  EXPECT(program.Run(form, ProductsOf<T>(count), space.data(), reflectors, x).ok());
+}
+
+// Returns the rows of random reflectors, the last of which isn't one, and sets tau, one of which
+// is 0.
+template <typename T>
+std::vector<T> Reflectors(int64_t n, std::vector<T>& tau) {
+  std::mt19937_64 random(n);
+  constexpr Real<T> kNan = std::numeric_limits<Real<T>>::quiet_NaN();
+  std::vector<T> rows(kCount * n * n, T(0));
+  tau.assign(kCount * n, T(kNan));
+  for (int64_t e = 0; e < kCount; ++e) {
+    for (int64_t j = 0; j < n; ++j) {
+      T* const row = &rows[(e * n + j) * n];
+      if (j + 1 == n) {
+        std::fill_n(row, n, T(kNan));
+        break;
+      }
+      row[j + 1] = 1;
+      Real<T> square = 1;
+      for (int64_t i = j + 2; i < n; ++i) {
+        row[i] = Number<T>(random);
+        square += std::norm(row[i]);
+      }
+      tau[e * n + j] = e == 1 && j == n / 2 ? T(0) : T(2 / square);
+      if constexpr (kIsComplex<T>) {  // |1 - tau square| = 1, too
+        if (j % 2 == 1) tau[e * n + j] = (T(1) - std::polar(Real<T>(1), Real<T>(j))) / square;
+      }
+    }
+  }
+  return rows;
+}
+
+template <typename T>
+void CheckReflectors() {
+  constexpr long double kEps = std::numeric_limits<Real<T>>::epsilon();
+  const std::unique_ptr<Device> host = NewHostDevice();
+  const int64_t shapes[][2] = {{2, 1}, {3, 4}, {33, 7}, {64, 3}, {65, 2}, {66, 66}, {140, 5}};
+  for (const auto& [n, columns] : shapes) {
+    std::vector<T> tau, x(kCount * n * columns);
+    const std::vector<T> rows = Reflectors<T>(n, tau);
+    std::mt19937_64 random(columns);
+    for (T& value : x) value = Number<T>(random);
+    std::vector<T> by_kernel = x, by_host = x;
+    ApplyByKernel<T>(kCount, n, columns, rows.data(), tau.data(), by_kernel.data());
+    EXPECT(host->stacks<T>()
+               .ApplyReflectors(Stream::kMain, kCount, n, columns, rows.data(), tau.data(),
+                                by_host.data())
+               .ok());
+    for (int64_t e = 0; e < kCount; ++e) {
+      for (int64_t c = 0; c < columns; ++c) {
+        std::vector<Wide> expected(n);
+        for (int64_t i = 0; i < n; ++i) expected[i] = x[(e * n + i) * columns + c];
+        for (int64_t j = n - 2; j >= 0; --j) {
+          const T* const row = &rows[(e * n + j) * n];
+          Wide inner = 0;
+          for (int64_t i = 0; i < n; ++i) inner += Wide(row[i]) * expected[i];
+          inner *= Wide(tau[e * n + j]);
+          for (int64_t i = 0; i < n; ++i) expected[i] -= std::conj(Wide(row[i])) * inner;
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t place = (e * n + i) * columns + c;
+          EXPECT(std::abs(Wide(by_kernel[place]) - expected[i]) <= 20 * n * kEps)
+              << n << " x " << columns << ": " << e << " " << i << " " << c;
+          EXPECT(std::abs(Wide(by_host[place]) - expected[i]) <= 20 * n * kEps)
+              << n << " x " << columns << ": " << e << " " << i << " " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(ReflectorsFloat32) { CheckReflectors<float>(); }
+TEST(ReflectorsFloat64) { CheckReflectors<double>(); }
+TEST(ReflectorsComplex64) { CheckReflectors<std::complex<float>>(); }
+TEST(ReflectorsComplex128) { CheckReflectors<std::complex<double>>(); }
+
+// A matrix with NaN doesn't affect others.
+TEST(ReflectorsOfNan) {
+  constexpr int64_t kN = 70;
+  std::vector<double> tau, x(kCount * kN, 1), expected = x;
+  std::vector<double> rows = Reflectors<double>(kN, tau);
+  ApplyByKernel<double>(kCount, kN, 1, rows.data(), tau.data(), expected.data());
+  rows[5 * kN + 30] = std::numeric_limits<double>::quiet_NaN();
+  ApplyByKernel<double>(kCount, kN, 1, rows.data(), tau.data(), x.data());
+  EXPECT(std::isnan(x[kN - 1]));
+  EXPECT(std::equal(x.begin() + kN, x.end(), expected.begin() + kN));
 }
 
 template <typename T>

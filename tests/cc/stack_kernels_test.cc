@@ -85,6 +85,9 @@ class EmulatedStacks : public StackKernels<R> {
   }
   Status MultiplyTriangle(Stream, int64_t, int64_t, const R*, R*) override { return NotHere(); }
   Status FactorQr(Stream, int64_t, int64_t, int64_t, R*, R*) override { return NotHere(); }
+  Status ApplyReflectors(Stream, int64_t, int64_t, int64_t, const R*, const R*, R*) override {
+    return NotHere();
+  }
   Status MapSingularValues(Stream, int64_t, int64_t, int64_t, Polynomials, R*) override {
     return NotHere();
   }

@@ -139,6 +139,9 @@ inline constexpr int kStackLuWhole = 64;
 // and the number of rows that a warp processes at a time.
 inline constexpr int kStackTridiagonalThreads = 512;
 inline constexpr int kStackTridiagonalRows = 8;
+// Products with reflectors of stacks: the reflectors of a panel by the bytes of an element.
+template <int kBytes>
+inline constexpr int kStackReflectors = kBytes == 16 ? 32 : 64;
 // QR of stacks: the columns of a panel, one for each lane of a warp, and the number of warps of a
 // block that hold its rows.
 inline constexpr int kStackQrColumns = 32;

@@ -51,6 +51,7 @@
   ROUTINE(stacked_lauum, JaxmgStackedLauum)             \
   ROUTINE(stacked_lu, JaxmgStackedLu)                   \
   ROUTINE(stacked_merge, JaxmgStackedMerge)             \
+  ROUTINE(stacked_ormtr, JaxmgStackedOrmtr)             \
   ROUTINE(stacked_polar, JaxmgStackedPolar)             \
   ROUTINE(stacked_polynomials, JaxmgStackedPolynomials) \
   ROUTINE(stacked_product, JaxmgStackedProduct)         \

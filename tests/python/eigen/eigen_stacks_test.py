@@ -9,8 +9,8 @@ import stack_cases
 from jax.test_util import check_grads
 
 import jaxmg
-from jaxmg._eigen import householder, tridiagonal
 from jaxmg._eigen import stacks as eigen_stacks
+from jaxmg._eigen import tridiagonal
 from jaxmg._stacks import choice, native
 from jaxmg._svd import stacks as svd_stacks
 
@@ -102,11 +102,41 @@ def test_reduction_to_tridiagonal_form(dtype, n):
     if n > 3:
         a[1, 2:, :2] = a[1, :2, 2:] = 0  # columns 0 and 1 need no reduction
     reflectors, d, e, tau = native.reduce_to_tridiagonal(jnp.asarray(a))
-    q = householder.multiply(reflectors, tau, jnp.broadcast_to(jnp.eye(n, dtype=dtype), a.shape))
+    eye = jnp.broadcast_to(jnp.eye(n, dtype=dtype), a.shape)
+    q = native.multiply_reflectors(reflectors, tau, eye)
     q = np.asarray(q, np.float64)
     t = [np.diag(x) + np.diag(y, 1) + np.diag(y, -1) for x, y in zip(d, e, strict=True)]
     stack_cases.check(q @ np.asarray(t, np.float64) @ q.swapaxes(1, 2), a, dtype)
     stack_cases.check(q @ q.swapaxes(1, 2), np.broadcast_to(np.eye(n), a.shape), dtype)
+
+
+@pytest.mark.core("complex64-2-1")
+@pytest.mark.parametrize("n, columns", [(2, 1), (3, 5), (65, 7), (130, 130), (9, 0)])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_products_with_reflectors(dtype, n, columns):
+    """Row j of the reflectors is the adjoint of a vector. Their last row isn't one."""
+    v = np.asarray(stack_cases.stack((3, n, n), dtype)).copy()
+    v = np.triu(v, 2) + np.eye(n, k=1, dtype=dtype)
+    tau = 2 / np.sum(np.abs(v) ** 2, axis=-1, initial=1e-30)
+    tau[1, 0] = 0
+    if v.dtype.kind == "c":  # unitary, too
+        tau = tau * (1 + 1j * np.arange(n)) / (1 + np.arange(n) ** 2)
+    v[:, -1] = tau[:, -1] = np.nan
+    x = np.asarray(stack_cases.stack((3, n, columns), dtype, seed=1))
+    expected = cases.wide(x)
+    for j in reversed(range(n - 1)):
+        row = cases.wide(v[:, j : j + 1])
+        expected = expected - tau[:, j, None, None] * stack_cases.adjoint(row) @ (row @ expected)
+    arrays = [jnp.asarray(one) for one in (v, tau.astype(dtype), x)]
+    found = jax.jit(native.multiply_reflectors)(*arrays)
+    assert found.dtype == dtype
+    stack_cases.check(found, expected, dtype)
+    none = native.multiply_reflectors(*(one[:0] for one in arrays))
+    assert none.shape == (0, n, columns)
+    twice = jax.vmap(native.multiply_reflectors)(*(jnp.stack([one, one]) for one in arrays))
+    np.testing.assert_array_equal(twice[1], found)
+    bad = native.multiply_reflectors(arrays[0].at[1, 0, 1].set(np.nan), *arrays[1:])
+    np.testing.assert_array_equal(bad[::2], found[::2])
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.breadth), "float64"])

@@ -23,7 +23,9 @@ _POLES, _VECTORS = (3, 4), (3, 2, 4, 2)
 _EXPONENTS_OF_STACK = jax.ShapeDtypeStruct((3,), np.int32)
 _MATRICES = (3, 4, 4)
 # Arguments for the functions of native.py, by the names of their parameters.
-_OPERANDS = {"a": _MATRICES, "b": (3, 4, 2), "x": _MATRICES}
+_OPERANDS = {
+    "a": _MATRICES, "b": (3, 4, 2), "x": _MATRICES, "reflectors": _MATRICES, "tau": _POLES,
+}  # fmt: skip
 _VALUES = {"coefficients": (1.0, 2.0, 3.0), "epsilon": 0.5, "p": 2}
 
 
@@ -117,6 +119,12 @@ _ODD = (3, 5)
         ("jaxmg_stacked_solve32", None, [(3, 4, 3)], "a must be"),
         ("jaxmg_stacked_trtri", None, [(2, 4, 4)], "a must be"),
         ("jaxmg_stacked_lauum", [(4,)], [(4,)], "a must be"),
+        ("jaxmg_stacked_ormtr", [(3, 4, 5), _POLES, (3, 4, 2)], None, "reflectors must be"),
+        ("jaxmg_stacked_ormtr", [_MATRICES, (3, 3), (3, 4, 2)], None, "reflectors must be"),
+        ("jaxmg_stacked_ormtr", [_MATRICES, _POLES, (3, 2, 4)], [(3, 2, 4)], "reflectors must be"),
+        ("jaxmg_stacked_ormtr", [_MATRICES, _POLES, (3, 4)], [(3, 4)], "reflectors must be"),
+        ("jaxmg_stacked_ormtr", [(3, 1, 1), (3, 1), (3, 1, 2)], [(3, 1, 2)], "n > 1"),
+        ("jaxmg_stacked_ormtr", None, [(3, 4, 3)], "reflectors must be"),
         ("jaxmg_stacked_polar", [(3, 4, 5)], None, "a must be"),
         (
             "jaxmg_stacked_polar",

@@ -45,6 +45,7 @@
   F(factor_stacked_panel, "sdcz")      \
   F(factor_stacked_qr_panel, "sdcz")   \
   F(fill_int32, "")                    \
+  F(form_stacked_reflectors, "sdcz")   \
   F(from_real, "sdcz")                 \
   F(identity, "sdcz")                  \
   F(init_info, "")                     \

@@ -65,6 +65,13 @@ class StackKernels {
   virtual Status ReduceToTridiagonal(Stream stream, int64_t count, int64_t n, Real<T>* a,
                                      Real<T>* d, Real<T>* e, Real<T>* tau) = 0;
 
+  // Overwrites each of `count` matrices x, n x columns with n > 1, with Q x, Q = H_0 H_1 ...
+  // H_(n-2) as in ReduceToTridiagonal. Row j of `reflectors`, n x n, is v_j^H, and tau has n
+  // numbers; the last of each isn't read. The device allocates workspace of 128 (n + columns)
+  // numbers for each matrix.
+  virtual Status ApplyReflectors(Stream stream, int64_t count, int64_t n, int64_t columns,
+                                 const T* reflectors, const T* tau, T* x) = 0;
+
   // Solves the merges. Source of the eigenvectors: M. Gu and S. Eisenstat, A divide-and-conquer
   // algorithm for the symmetric tridiagonal eigenproblem (1995). The device allocates workspace of
   // eight times the poles.

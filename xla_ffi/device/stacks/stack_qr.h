@@ -11,17 +11,9 @@
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/stacks/stack_factor.h"
 
 namespace jaxmg {
-
-// A row-major factor of a product of stacks; `ld` is the number of elements of a row, `size` of a
-// matrix.
-template <typename T>
-struct StackedFactor {
-  const T* data;
-  int64_t ld, size;
-  Op op = Op::kNone;
-};
 
 template <typename T>
 class StackedQr {

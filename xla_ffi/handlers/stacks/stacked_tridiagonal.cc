@@ -9,6 +9,7 @@ namespace {
 
 constexpr char kName[] = "stacked_tridiagonal";
 constexpr char kReduction[] = "stacked_sytrd";
+constexpr char kReflectors[] = "stacked_ormtr";
 
 CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
                   ffi::Result<ffi::AnyBuffer> w, ffi::Result<ffi::AnyBuffer> v, NoAttributes) {
@@ -58,6 +59,36 @@ CallOutcome Reduce(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
   });
 }
 
+CallOutcome Apply(Platform platform, ffi::AnyBuffer reflectors, ffi::AnyBuffer tau,
+                  ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> product, NoAttributes) {
+  const auto shape = reflectors.dimensions(), of_x = x.dimensions();
+  const size_t rank = shape.size();
+  const auto all = static_cast<int64_t>(x.element_count());
+  bool fits = rank >= 2 && of_x.size() == rank && shape[rank - 2] == shape[rank - 1] &&
+              shape[rank - 1] > 1 &&
+              tau.element_count() * shape[rank - 1] == reflectors.element_count();
+  for (size_t i = 0; fits && i + 1 < rank; ++i) fits &= of_x[i] == shape[i];
+  if (!fits || tau.element_type() != reflectors.element_type() ||
+      x.element_type() != reflectors.element_type() ||
+      product->element_type() != reflectors.element_type() ||
+      static_cast<int64_t>(product->element_count()) != all) {
+    return {Error(Code::kInvalidArgument, kReflectors,
+                  ": the reflectors must be (..., n, n), n > 1, tau (..., n), x and the result "
+                  "(..., n, k) of their dtype")};
+  }
+  if (all == 0) return {Status::Ok()};
+  const int64_t n = shape[rank - 1], columns = of_x[rank - 1];
+  return ForDtype(kReflectors, x.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    return LaunchAlone(platform, [&](Device& device) -> Status {
+      T* const to = DataOf<T>(*product);
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(x), to, all));
+      return device.stacks<T>().ApplyReflectors(Stream::kMain, all / (n * columns), n, columns,
+                                                DataOf<T>(reflectors), DataOf<T>(tau), to);
+    });
+  });
+}
+
 }  // namespace
 }  // namespace jaxmg
 
@@ -69,6 +100,14 @@ JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedSytrd, jaxmg::kReduction, jaxmg::Reduce, 
                                .Ret<xla::ffi::AnyBuffer>()    // d, ... x n
                                .Ret<xla::ffi::AnyBuffer>()    // e, ... x n - 1
                                .Ret<xla::ffi::AnyBuffer>());  // tau, ... x n
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedOrmtr, jaxmg::kReflectors, jaxmg::Apply, jaxmg::NoAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // reflectors, ... x n x n
+                               .Arg<xla::ffi::AnyBuffer>()    // tau, ... x n
+                               .Arg<xla::ffi::AnyBuffer>()    // x, ... x n x k
+                               .Ret<xla::ffi::AnyBuffer>());  // Q x, overwrites x
 
 JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTridiagonal, jaxmg::kName, jaxmg::Solve, jaxmg::NoAttributes,
                            xla::ffi::Ffi::Bind()

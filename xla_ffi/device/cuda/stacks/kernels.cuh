@@ -7,6 +7,7 @@
 #include "xla_ffi/device/cuda/stacks/element_stacks.cuh"
 #include "xla_ffi/device/cuda/stacks/lu_stacks.cuh"
 #include "xla_ffi/device/cuda/stacks/qr_stacks.cuh"
+#include "xla_ffi/device/cuda/stacks/reflector_stacks.cuh"
 #include "xla_ffi/device/cuda/stacks/secular_stacks.cuh"
 #include "xla_ffi/device/cuda/stacks/small_stacks.cuh"
 #include "xla_ffi/device/cuda/stacks/substitution_stacks.cuh"
@@ -43,6 +44,10 @@ namespace jaxmg::kernels {
   KERNEL __launch_bounds__(32 * (kStackQrWarps + 1)) jaxmg_factor_stacked_qr_panel_##letter(      \
       int m, int n, int first, int width, int in_shared, T* a, T* v, T* t, T* q) {                \
     StackedQrPanel<T>(m, n, first, width, in_shared, a, v, t, q).Run();                           \
+  }                                                                                               \
+  KERNEL __launch_bounds__(kStackReflectors<sizeof(T)>)                                           \
+      jaxmg_form_stacked_reflectors_##letter(int n, const T* gram, const T* tau, T* t) {          \
+    FormStackedReflectors(n, gram, tau, t);                                                       \
   }                                                                                               \
   KERNEL __launch_bounds__(kSmallThreads)                                                         \
       jaxmg_invert_small_##letter(Index count, int n, const T* a, T* inverse) {                   \

@@ -5,6 +5,8 @@
 
 #include "xla_ffi/device/cuda/device.h"
 #include "xla_ffi/device/stacks/stack_polynomials.h"
+#include "xla_ffi/device/stacks/stack_qr.h"
+#include "xla_ffi/device/stacks/stack_reflectors.h"
 
 namespace jaxmg {
 
@@ -39,6 +41,28 @@ Status CudaStacks<T>::ReduceToTridiagonal(Stream stream, int64_t count, int64_t 
   }
   return device_.LaunchShared(Kernel::reduce_stack, CudaType<R>::kLetter, stream, count, threads,
                               static_cast<int>(bytes(threads)), static_cast<int>(n), a, d, e, tau);
+}
+
+template <typename T>
+Status CudaStacks<T>::ApplyReflectors(Stream stream, int64_t count, int64_t n, int64_t columns,
+                                      const T* reflectors, const T* tau, T* x) {
+  constexpr auto kWidth = static_cast<int>(StackedReflectors<T>::kWidth);
+  if (count == 0 || columns == 0) return Status::Ok();
+  const StackedReflectors<T> program(count, n, columns);
+  void* space = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, program.Space() * sizeof(T), &space));
+  auto form = [&](const T* gram, T* t) {
+    return device_.LaunchShared(Kernel::form_stacked_reflectors, CudaType<T>::kLetter, stream,
+                                count * program.Panels(), kWidth,
+                                kWidth * (kWidth + 1) * static_cast<int>(sizeof(T)),
+                                static_cast<int>(n), gram, tau, t);
+  };
+  auto multiply = [&](int64_t rows, int64_t of_columns, int64_t k, R alpha,
+                      const StackedFactor<T>& a, const StackedFactor<T>& b, R beta, T* c,
+                      int64_t ld, int64_t size) {
+    return MultiplyRows(stream, count, rows, of_columns, k, alpha, a, b, beta, c, ld, size);
+  };
+  return program.Run(form, multiply, static_cast<T*>(space), reflectors, x);
 }
 
 template <typename T>

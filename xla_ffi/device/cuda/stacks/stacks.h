@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "xla_ffi/base/dtype.h"
+#include "xla_ffi/device/stacks/stack_factor.h"
 #include "xla_ffi/device/stacks/stack_kernels.h"
-#include "xla_ffi/device/stacks/stack_qr.h"
 
 namespace jaxmg {
 
@@ -25,6 +25,8 @@ class CudaStacks : public StackKernels<T> {
                           R* v) override;
   Status ReduceToTridiagonal(Stream stream, int64_t count, int64_t n, R* a, R* d, R* e,
                              R* tau) override;
+  Status ApplyReflectors(Stream stream, int64_t count, int64_t n, int64_t columns,
+                         const T* reflectors, const T* tau, T* x) override;
   Status Merge(Stream stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override;
   Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) override;
   Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) override;

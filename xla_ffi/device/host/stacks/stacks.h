@@ -23,6 +23,7 @@
 #include "xla_ffi/device/matrix_solver.h"
 #include "xla_ffi/device/stacks/stack_kernels.h"
 #include "xla_ffi/device/stacks/stack_polynomials.h"
+#include "xla_ffi/device/stacks/stack_reflectors.h"
 
 namespace jaxmg {
 
@@ -177,6 +178,31 @@ class HostStacks : public StackKernels<T> {
       }
     }
     return Status::Ok();
+  }
+
+  Status ApplyReflectors(Stream stream, int64_t count, int64_t n, int64_t columns,
+                         const T* reflectors, const T* tau, T* x) override {
+    const StackedReflectors<T> program(1, n, columns);
+    return Deal(count, 2.0 * n * n * columns, [&](int64_t i, Space& space) {
+      auto form = [&](const T* gram, T* t) {
+        constexpr int64_t kWidth = StackedReflectors<T>::kWidth;
+        for (int64_t panel = 0; panel < program.Panels(); ++panel) {
+          const int64_t place = panel * kWidth * kWidth;
+          program.Form(program.Width(panel), gram + place, tau + i * n + panel * kWidth, t + place);
+        }
+        return Status::Ok();
+      };
+      // To BLAS a row-major matrix is its transpose: C^T = op(Y)^T op(X)^T, with the same op.
+      auto multiply = [&](int64_t rows, int64_t of_columns, int64_t k, R alpha,
+                          const StackedFactor<T>& a, const StackedFactor<T>& b, R beta, T* c,
+                          int64_t ld, int64_t) {
+        return blas_.Gemm(stream, b.op, a.op, of_columns, rows, k, alpha, b.data, b.ld, a.data,
+                          a.ld, beta, c, ld);
+      };
+      space.work.resize(program.Space());
+      return program.Run(form, multiply, space.work.data(), reflectors + i * n * n,
+                         x + i * n * columns);
+    });
   }
 
   Status Merge(Stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override {

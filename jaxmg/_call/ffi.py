@@ -19,7 +19,7 @@ _DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.complex64, np.complex1
 
 
 def call(
-    target, layout, tile, backend, operands, results, *, read_only=0, in_place=1, differing=1,
+    target, layout, tile, backend, operands, results, *, in_place=1, aliases=None, differing=1,
     **attributes,
 ):  # fmt: skip
     """Calls the native routine on this rank's block, inside a shard_map.
@@ -30,14 +30,15 @@ def call(
         operands: arrays; the first is this device's coordinates, [rank, group of replicas],
             the second the block.
         results: shape and dtype of each result, as ShapeDtypeStructs.
-        read_only: the number of operands between the coordinates and those that are overwritten.
-        in_place: the number of leading results that overwrite operands.
+        in_place: the number of leading results that overwrite the operands after the coordinates.
+        aliases: dict from operands to the results that overwrite them, in place of ``in_place``.
         differing: the number of leading results that differ between ranks.
         **attributes: the routine's own attributes, integers and booleans. The handler refuses
             unknown and missing ones.
     """
     coordinates, *operands = operands
-    aliases = {i + 1 + read_only: i for i in range(in_place)}
+    if aliases is None:
+        aliases = {i + 1: i for i in range(in_place)}
     function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
     grid_rows = (layout.grid_rows or 0) if backend == "cusolvermp" else 0
     attributes.update(ranks=layout.ranks, tile=tile, grid_rows=grid_rows)

@@ -29,6 +29,7 @@ class Geometry:
         width: columns of a block column.
         tile: columns of a tile.
         products: the precision of products, as `checks.PRODUCTS` has it.
+        cache: elements of the factor that stay on each device.
     """
 
     layout: layouts.Layout
@@ -38,6 +39,7 @@ class Geometry:
     width: int
     tile: int
     products: int
+    cache: int = 0
 
     @property
     def blocks(self) -> int:
@@ -93,6 +95,19 @@ def host_buffer(geometry):
 
 
 @_compiled
+def host_cache(geometry):
+    """Returns the function that allocates the memory for the part of the factor that stays on the
+    devices."""
+    layout = geometry.layout
+
+    def local(coordinates):
+        return jnp.zeros((geometry.cache,), geometry.dtype)
+
+    mapped = ffi.over_ranks(layout, local, (), P(layout.rows))
+    return (lambda: mapped()), ()
+
+
+@_compiled
 def host_columns(geometry):
     """Returns the function of b (n,) or (n, nrhs) that returns a copy of its columns, (n, nrhs)."""
 
@@ -104,42 +119,48 @@ def host_columns(geometry):
 
 @_compiled
 def host_factor(geometry):
-    """Returns the function of (call, a0, a1, x) that factors a block column. It overwrites the last
-    three, and returns them, the block's share of the log-determinant and the status."""
+    """Returns the function of (call, a0, a1, x[, cache]) that factors a block column. It overwrites
+    all but the first, and returns (a0, a1, x, share of the log-determinant, status[, cache])."""
     layout, dtype = geometry.layout, np.dtype(geometry.dtype)
-    columns, rows = geometry.buffer_shape
+    cached = geometry.cache > 0
     results = (
-        *[jax.ShapeDtypeStruct((columns, rows), dtype)] * 2,
+        *[jax.ShapeDtypeStruct(geometry.buffer_shape, dtype)] * 2,
         jax.ShapeDtypeStruct((geometry.n, geometry.nrhs), dtype),
         jax.ShapeDtypeStruct((1,), jnp.finfo(dtype).dtype),
         jax.ShapeDtypeStruct((1,), jnp.int32),
+        *[jax.ShapeDtypeStruct((geometry.cache,), dtype)] * cached,
     )
+    aliases = {2: 0, 3: 1, 4: 2, 5: 5}
 
     def local(coordinates, call, *arrays):
         return ffi.call(
             f"jaxmg_{FACTOR}", layout, geometry.tile, "native", (coordinates, call, *arrays),
-            results, read_only=1, in_place=3, differing=2, **geometry._sizes,
+            results, aliases={i: aliases[i] for i in range(2, 2 + len(arrays))}, differing=2,
+            **geometry._sizes,
         )  # fmt: skip
 
-    by_rank = (layout.row_spec, layout.row_spec)
-    mapped = ffi.over_ranks(layout, local, (P(), *by_rank, P()), (*by_rank, P(), P(), P()))
-    return (lambda *arrays: mapped(*arrays)), (1, 2, 3)
+    by_rank, cache = (layout.row_spec, layout.row_spec), (P(layout.rows),) * cached
+    mapped = ffi.over_ranks(
+        layout, local, (P(), *by_rank, P(), *cache), (*by_rank, P(), P(), P(), *cache)
+    )
+    return (lambda *arrays: mapped(*arrays)), tuple(range(1, 4 + cached))
 
 
 @_compiled
 def host_sweep(geometry):
-    """Returns the function of (call, x) that applies a block column of a substitution to x, which
-    it overwrites."""
+    """Returns the function of (call, x[, cache]) that applies a block column of a substitution to
+    x, which it overwrites."""
     layout = geometry.layout
     shape = jax.ShapeDtypeStruct((geometry.n, geometry.nrhs), np.dtype(geometry.dtype))
+    cache = (P(layout.rows),) * (geometry.cache > 0)
 
-    def local(coordinates, call, x):
+    def local(coordinates, *arrays):
         return ffi.call(
-            f"jaxmg_{SOLVE}", layout, geometry.tile, "native", (coordinates, call, x), (shape,),
-            read_only=1, in_place=1, differing=0, **geometry._sizes,
+            f"jaxmg_{SOLVE}", layout, geometry.tile, "native", (coordinates, *arrays), (shape,),
+            aliases={2: 0}, differing=0, **geometry._sizes,
         )[0]  # fmt: skip
 
-    mapped = ffi.over_ranks(layout, local, (P(), P()), P())
+    mapped = ffi.over_ranks(layout, local, (P(), P(), *cache), P())
     return (lambda *arrays: mapped(*arrays)), (1,)
 
 

@@ -37,11 +37,13 @@ class Storage:
 
 
 class Factored(typing.NamedTuple):
-    """The result of `factorize`. The solution isn't complete: `substitute` backward follows."""
+    """The result of `factorize`. The solution isn't complete: `substitute` backward follows.
+    ``cache`` has the array with the part of the factor that is still on the devices, if any."""
 
     x: jax.Array
     log_det: jax.Array
     status: int
+    cache: list[jax.Array]
 
 
 def packed_bytes(geometry):
@@ -95,27 +97,31 @@ def factorize(geometry, source, factor, x):
         feed = _Tiles(geometry, source) if made else _Rows(geometry, source, stack)
         handle = stack.enter_context(_registered(geometry, factor.blocks, feed.blocks))
         stack.callback(_wait, live)
-        live[:] = [block_columns.host_buffer(geometry)(), block_columns.host_buffer(geometry)(), x]
+        buffer, rest = block_columns.host_buffer(geometry), block_columns.host_cache(geometry)
+        live[:] = [buffer(), buffer(), x, *([rest()] if geometry.cache else [])]
         shares, status = [], 0
         for j in range(geometry.blocks):
             live[j % 2] = feed.prepare(j, live[j % 2])
-            *live[:], share, info = run(block_columns.operand(handle, j), *live)
+            a0, a1, x, share, info, *cache = run(block_columns.operand(handle, j), *live)
+            live[:] = [a0, a1, x, *cache]
             shares.append(share)
             status = int(np.asarray(info)[0])  # waits, so that Ctrl-C comes between two calls
             if status:  # x and this share are NaN
                 break
-        return Factored(live[2], sum(shares[1:], shares[0])[0], status)
+        return Factored(live[2], sum(shares[1:], shares[0])[0], status, live[3:])
 
 
-def substitute(geometry, factor, x, direction):
+def substitute(geometry, factor, cache, x, direction):
     """Applies a substitution with the factor to x (n, nrhs), which it overwrites."""
+    if not cache:
+        geometry = dataclasses.replace(geometry, cache=0)
     run, live = block_columns.host_sweep(geometry), [x]
     order = range(geometry.blocks)
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_registered(geometry, factor.blocks, []))
         stack.callback(_wait, live)
         for j in order if direction == block_columns.FORWARD else reversed(order):
-            live[0] = run(block_columns.operand(handle, j, direction), live[0])
+            live[0] = run(block_columns.operand(handle, j, direction), live[0], *cache)
             live[0].block_until_ready()
     return live[0]
 

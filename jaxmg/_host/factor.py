@@ -27,7 +27,8 @@ class HostCholeskyFactor:
     derivatives. If A isn't positive definite, all results are NaN.
 
     The factor takes half of A's memory, or A's own if that was donated: then the array must not be
-    used, and stays alive with the factor.
+    used, and stays alive with the factor. With ``memory=`` a part of it also stays on the devices,
+    within these bytes, until `release`.
 
     Attributes:
         status: int32 scalar: 0, or LAPACK's info, as in `potrs`.
@@ -39,6 +40,7 @@ class HostCholeskyFactor:
         self,
         geometry: block_columns.Geometry,
         storage: driver.Storage,
+        cache: list[Array],
         log_det: Array,
         status: Array,
         mesh: MeshLike,
@@ -47,7 +49,7 @@ class HostCholeskyFactor:
         self.status = status
         self.n = geometry.n
         self.mesh = mesh
-        self._geometry, self._storage = geometry, storage
+        self._geometry, self._storage, self._cache = geometry, storage, cache
         self._log_det = log_det
         self._conjugated = conjugated  # whether it is the factor of the conjugate of A
 
@@ -107,13 +109,18 @@ class HostCholeskyFactor:
                 x = x * jnp.nan
             else:
                 for direction in directions:
-                    x = driver.substitute(geometry, self._storage, x, direction)
+                    x = self._substitute(geometry, x, direction)
             return finish(x, b, self.mesh, self._conjugated)
 
+    def _substitute(self, geometry, x, direction):
+        return driver.substitute(geometry, self._storage, self._cache, x, direction)
+
     def release(self) -> None:
-        """Gives the factor's host memory back. `logdet` and ``status`` stay; other methods raise a
+        """Gives the factor's memory back. `logdet` and ``status`` stay; other methods raise a
         RuntimeError."""
         self._storage.release()
+        while self._cache:
+            self._cache.pop().delete()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(

@@ -57,22 +57,27 @@ def budget(memory, there):
     return None if there is None else int(there * _SHARE)
 
 
-def cut(caller, layout, n, nrhs, dtype, memory, products):
-    """Returns (`block_columns.Geometry`, bytes of each device) of a call. Raises a ValueError if
-    ``memory`` isn't enough for even one tile on a rank."""
-    nrhs = max(nrhs, 1)
-    own = n * nrhs * np.dtype(dtype).itemsize  # b; the plan has x
+def cut(caller, layout, n, nrhs, dtype, memory, products, caches):
+    """Returns (`block_columns.Geometry`, bytes of each device for all, bytes of each device for all
+    but b) of a call. Raises a ValueError if ``memory`` isn't enough for even one tile on a rank.
+
+    Args:
+        caches: whether a part of the factor stays on the devices, in the memory that is left.
+    """
+    nrhs, size = max(nrhs, 1), np.dtype(dtype).itemsize
+    own = n * nrhs * size  # b; the plan has x
+    room = max(memory - own, 0)
     try:
-        found = widest(layout, n, nrhs, dtype, max(memory - own, 0), products)
+        found = widest(layout, n, nrhs, dtype, room, products)
     except ValueError as error:
         raise ValueError(
             f"{caller}: memory={memory} bytes of each device aren't enough: {error}; b takes "
             f"{own} more"
         ) from None
-    shape = block_columns.Geometry(
-        layout, n, nrhs, str(dtype), found["width"], found["tile"], products
-    )
-    return shape, found["bytes"] + own
+    sizes = found["width"], found["tile"]
+    cache = found.get("cache", 0) if caches else 0
+    shape = block_columns.Geometry(layout, n, nrhs, str(dtype), *sizes, products, cache)
+    return shape, found["bytes"] + own + cache * size, room
 
 
 def widest(layout, n, nrhs, dtype, memory, products):
@@ -82,18 +87,23 @@ def widest(layout, n, nrhs, dtype, memory, products):
     )
 
 
-def narrower(shape):
+def narrower(shape, room):
     """Returns a `block_columns.Geometry` with about half the columns in a block column, or None.
-    Its factor takes less host memory, and passes more often over the links."""
+    Its factor takes less host memory, and passes more often over the links.
+
+    Args:
+        room: the bytes of each device from `cut`.
+    """
     if shape.width == 1:
         return None
     found = plugins.load(shape.layout.platform).host_plan(
-        shape.dtype, shape.n, shape.nrhs, shape.layout.ranks, shape.layout.platform, 0,
+        shape.dtype, shape.n, shape.nrhs, shape.layout.ranks, shape.layout.platform, room,
         shape.width // 2, shape.products,
     )  # fmt: skip
     if found["width"] >= shape.width:
         return None
-    return dataclasses.replace(shape, width=found["width"], tile=found["tile"])
+    cache = found.get("cache", 0) if shape.cache else 0
+    return dataclasses.replace(shape, width=found["width"], tile=found["tile"], cache=cache)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +115,8 @@ class HostPlan:
         width: Number of columns of a block column.
         blocks: Number of block columns.
         tile: Tile width.
-        bytes: Peak bytes on each device: two block columns, right-hand sides and workspace.
+        bytes: Peak bytes on each device: two block columns, right-hand sides and workspace, and
+            with ``memory`` a part of the factor.
         memory: Bytes of each device that the call may take.
         host_bytes: Bytes of host memory that the call allocates for the factor, beyond A; 0 if A is
             donated.
@@ -171,7 +182,9 @@ def plan(routine, n, nrhs, dtype, layout, memory, donate, operations, factor_byt
         raise ValueError(
             f"{caller}: host=True needs memory=, because the devices don't report their memory"
         )
-    shape, count = cut(caller, layout, n, nrhs, dtype, int(most), checks.DEFAULT)
+    shape, count, _ = cut(
+        caller, layout, n, nrhs, dtype, int(most), checks.DEFAULT, memory is not None
+    )
     return HostPlan(
         routine, n, np.dtype(dtype), shape.width, shape.blocks, shape.tile, count, int(most),
         0 if donate else factor_bytes(shape), pool.available()[0],
@@ -194,4 +207,5 @@ def traffic(shape, sweeps, made=False):
         # On one device the last block column is still there.
         earlier = max(first - (shape.width if ranks == 1 else 0), 0)
         total += own * (2 - made + sweeps) + earlier * (n - first)
+    total -= sweeps * shape.cache
     return total * np.dtype(shape.dtype).itemsize

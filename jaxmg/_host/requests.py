@@ -32,6 +32,7 @@ class Request:
         a, b: the arguments; b is None for a factorization.
         mesh: the caller's mesh.
         geometry: how the matrix is cut into block columns; None: in core.
+        room: bytes of each device, from `plans.cut`.
         donate: as passed.
     """
 
@@ -41,6 +42,7 @@ class Request:
     mesh: typing.Any
     geometry: block_columns.Geometry | None
     donate: bool
+    room: int = 0
 
     @property
     def in_core(self) -> bool:
@@ -95,12 +97,13 @@ def choose(
     _refuse_options(caller, tile, backend, refine)
     products = checks.precision(caller, precision, a.dtype, "native")
     devices = plans.over(np.asarray(layout.mesh.devices))
-    geometry, _ = plans.cut(
-        caller, devices, n, nrhs, a.dtype, int(plans.budget(memory, there)), products
-    )
+    geometry, _, room = plans.cut(
+        caller, devices, n, nrhs, a.dtype, int(plans.budget(memory, there)), products,
+        memory is not None,
+    )  # fmt: skip
     if check and isinstance(a, np.ndarray):
         matrices.check_symmetry(caller, a)
-    return Request(caller, a, b, layout.mesh, geometry, donate)
+    return Request(caller, a, b, layout.mesh, geometry, donate, room)
 
 
 def _require_host(caller, a):
@@ -146,7 +149,7 @@ def solve(request, return_logdet, return_status):
         factor, x, conjugated = _factorize(request, request.b)
         try:
             if int(factor.status) == 0:
-                x = driver.substitute(factor._geometry, factor._storage, x, block_columns.BACKWARD)
+                x = factor._substitute(factor._geometry, x, block_columns.BACKWARD)
         finally:
             factor.release()
             if request.donate and isinstance(request.a, jax.Array):
@@ -172,10 +175,13 @@ def _context(request):
 _NARROWEST = 8
 
 
-def _allocate(caller, geometry, made):
+def _allocate(request, made):
     """Returns (`block_columns.Geometry`, `driver.Storage`) of a factor in memory of its own."""
+    caller, geometry = request.caller, request.geometry
     shapes: list[typing.Any] = [geometry]
-    while (shape := plans.narrower(shapes[-1])) and shape.width * _NARROWEST >= geometry.width:
+    while (
+        shape := plans.narrower(shapes[-1], request.room)
+    ) and shape.width * _NARROWEST >= geometry.width:
         shapes.append(shape)
     for shape in shapes:
         span = pool.take(driver.packed_bytes(shape))
@@ -209,16 +215,16 @@ def _factorize(request, b):
     if in_place:
         storage = driver.in_place(geometry, source)
     else:
-        geometry, storage = _allocate(caller, geometry, source is a)
+        geometry, storage = _allocate(request, source is a)
     try:
         x = driver.columns(geometry, b, conjugated)
-        x, log_det, status = driver.factorize(geometry, source, storage, x)
+        x, log_det, status, cache = driver.factorize(geometry, source, storage, x)
     except BaseException:
         storage.release()
         raise
     replicated = NamedSharding(request.mesh, P())
     factor = host_factor.HostCholeskyFactor(
-        geometry, storage, jax.device_put(log_det, replicated),
+        geometry, storage, cache, jax.device_put(log_det, replicated),
         jax.device_put(jnp.int32(status), replicated), request.mesh, conjugated,
     )  # fmt: skip
     return factor, x, conjugated

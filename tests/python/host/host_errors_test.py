@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg._host import plans, pool
 from jaxmg._layouts import layouts
+from jaxmg._plugin import plugins
 
 pytestmark = [
     cases.one_process("arguments are checked before anything is computed"),
@@ -172,6 +173,49 @@ def test_host_memory_that_is_too_small(monkeypatch):
     host_cases.check(_A, jaxmg.potrs(a, _B, mesh=cases.line(1), memory=memory, donate=True), _B)
     with pytest.raises(MemoryError, match=r"pinned: pinned\(4096\) needs 4.1 kB of host memory"):
         jaxmg.pinned(4096)
+
+
+def test_narrower_block_columns_waste_less_host_memory(monkeypatch):
+    """A factor is stored by rectangles, of which those on the diagonal are half empty."""
+    n = 64
+    made, a = host_cases.tiles(n, "float64")
+    memory = host_cases.budget(n, "float64", 1, 2)
+
+    def width():
+        with host_cases.out_of_core() as found:
+            x = jaxmg.potrs(made, np.ones(n), mesh=cases.line(1), memory=memory)
+        host_cases.check(a, x, np.ones(n))
+        return found[0].width
+
+    assert width() == 32
+    with jaxmg.pinned(5 * 4096):
+        assert width() == 16
+    monkeypatch.setenv(pool.VARIABLE, "20.5e-6")
+    assert width() == 16
+    monkeypatch.setenv(pool.VARIABLE, "17e-6")
+    with pytest.raises(MemoryError, match="the factor needs 18.4 kB of host memory"):
+        width()
+
+
+def test_memory_that_cannot_be_pinned(monkeypatch):
+    plugin = plugins.load("cpu")
+
+    class Refuses:
+        def __getattr__(self, name):
+            return getattr(plugin, name)
+
+        def pin(self, address, count):
+            raise RuntimeError("the driver can't pin it")
+
+    refuses = Refuses()
+    memory, a = host_cases.budget(_N, "float64", 1, 4), _A.copy()
+    with monkeypatch.context() as patch:
+        patch.setattr(plugins, "load", lambda platform: refuses)
+        for call in (lambda: jaxmg.pinned(4096), lambda: jaxmg.cho_factor(a, memory=memory)):
+            with pytest.raises(RuntimeError, match="the driver can't pin it"):
+                call()
+    assert pool._pools == []
+    np.testing.assert_array_equal(a, _A)
 
 
 def test_numbers_of_the_system_and_of_the_container(tmp_path, monkeypatch):

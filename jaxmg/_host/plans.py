@@ -75,7 +75,7 @@ def cut(caller, layout, n, nrhs, dtype, memory, products, caches):
             f"{own} more"
         ) from None
     sizes = found["width"], found["tile"]
-    cache = found.get("cache", 0) if caches else 0
+    cache = found["cache"] if caches else 0
     shape = block_columns.Geometry(layout, n, nrhs, str(dtype), *sizes, products, cache)
     return shape, found["bytes"] + own + cache * size, room
 
@@ -102,7 +102,7 @@ def narrower(shape, room):
     )  # fmt: skip
     if found["width"] >= shape.width:
         return None
-    cache = found.get("cache", 0) if shape.cache else 0
+    cache = found["cache"] if shape.cache else 0
     return dataclasses.replace(shape, width=found["width"], tile=found["tile"], cache=cache)
 
 

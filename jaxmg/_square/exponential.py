@@ -65,6 +65,8 @@ _SINGLE = (
 )  # fmt: skip
 # log2 of the largest order, for a bound of a product's entries.
 _LOG_OF_ORDER = 20
+# Products after which `_squarings` may stop, and the rounding of their logarithm.
+_FIRST_STEPS, _ROUNDING = 3, 1e-3
 # Largest norms, by degree, for which t and JAX's Padé approximants are accurate to the rounding.
 _LIMITS = {18: (1.090863719290036, 5.371920351148152), 12: (1.461661507209034, 3.925724783138660)}
 
@@ -218,12 +220,14 @@ def _squarings(layout, a, degree):
     by_norm = jnp.maximum(jnp.ceil(jnp.log2(largest) - log_of_limit), 0)
 
     def step(k, state):
-        sums, log, most = state
+        sums, log, most, _ = state
         down, up = scaling.scale_of(sums)
-        sums = hermitian.general_adjoint_product(layout, absolute, scaling.times(sums, down))
+        before = scaling.times(sums, down)
+        sums = hermitian.general_adjoint_product(layout, absolute, before)
         log += scaling.exponent_of_power(up)
         root = (jnp.log2(scaling.largest(sums)) + log) / k
-        return sums, log, jnp.where(k > degree, jnp.maximum(most, root), most)
+        ratio = jnp.min(jnp.where(before > 0, sums / before, jnp.inf))
+        return sums, log, jnp.where(k > degree, jnp.maximum(most, root), most), jnp.log2(ratio)
 
     def squarings(most):
         return jnp.minimum(jnp.maximum(jnp.ceil(most - log_of_limit), 0), by_norm)
@@ -237,10 +241,15 @@ def _squarings(layout, a, degree):
         )
 
     # Every higher power is a product of powers from degree + 1 to 2 degree + 1.
-    state = sums, jnp.zeros((), jnp.int32), jnp.full((), -jnp.inf, largest.dtype)
-    state = until(degree + 1, 2, by_norm > 0, state)
-    state = until(2 * degree + 1, degree + 2, squarings(state[2]) < by_norm, state)
-    return squarings(state[2])
+    none = jnp.full((), -jnp.inf, largest.dtype)
+    state = until(_FIRST_STEPS + 1, 2, by_norm > 0, (sums, jnp.zeros((), jnp.int32), none, none))
+    # No root is below the spectral radius of |A|, nor is this below the ratios (Collatz and
+    # Wielandt). So if A's entries are of one size, few steps show that its norm decides.
+    fewer = squarings(state[3] - _ROUNDING) < by_norm
+    state = until(degree + 1, _FIRST_STEPS + 2, (by_norm > 0) & fewer, state)
+    fewer &= squarings(state[2]) < by_norm
+    state = until(2 * degree + 1, degree + 2, fewer, state)
+    return jnp.where(fewer, squarings(state[2]), by_norm)
 
 
 def _polynomial_18(times, powers):

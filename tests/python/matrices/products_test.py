@@ -257,3 +257,18 @@ def test_other_dtypes_are_by_xla():
     product = jax.jit(functools.partial(products.rows_times_adjoint, layout=layout))
     assert (product(x, x) == x @ x.T).all()
     assert product(x.astype("bfloat16"), x.astype("bfloat16")).dtype == "bfloat16"
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@cases.one_process("one device computes")
+@pytest.mark.parametrize("dtype, ranks, native", [("float64", 1, 0), ("complex128", 1, 1),
+                                                  ("float64", 2, 1)])  # fmt: skip
+def test_xla_multiplies_real_matrices_on_one_cpu_device(dtype, ranks, native):
+    """It does so faster than SciPy's BLAS, and complex ones slower."""
+    layout = meshes.infer("", (np.eye(4),), cases.line(ranks), P("r", None))
+    x = cases.normal(cases.rng(0), (4, 4), dtype)
+    for multiply in (products.rows_times_rows, products.adjoint_times_rows):
+        run = jax.jit(lambda x, multiply=multiply: multiply(x, x, layout))
+        assert run.lower(x).as_text().count("@jaxmg_product") == native
+        expected = x @ x if multiply is products.rows_times_rows else x.conj().T @ x
+        np.testing.assert_allclose(run(x), expected, rtol=1e-12, atol=1e-12)

@@ -1,5 +1,5 @@
-"""Products of matrices that lie on the ranks by rows, by XLA: by its collectives and its products
-on one device.
+"""Products of matrices that lie on the ranks by rows, by XLA's collectives and products on one
+device, which on GPUs are the plugin's.
 
 With P ranks, a product takes P steps, one for each P-th part of the columns. A step gathers these
 columns of Y from all ranks, or sums these columns of the product over all ranks. So at any time a

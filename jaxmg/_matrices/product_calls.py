@@ -10,7 +10,7 @@ G:
     X^T Y                     Y G^T           X G
 
 A batch of X with one Y, or of Y with one X, is one product with more rows or columns. Two batches
-are products by XLA (`collective_products`).
+are for `collective_products`.
 """
 
 import dataclasses

@@ -5,9 +5,9 @@
     adjoint_times_rows   X^H Y
     adjoint, transposed  X^H and X^T
 
-Each is one call of the engine (`product_calls`), for which XLA tunes and compiles nothing. XLA
-computes products of two batches, and of matrices that aren't spread over ranks
-(`collective_products`).
+Each is one call of the engine (`product_calls`), for which XLA tunes and compiles nothing.
+`collective_products` has products of two batches, and of matrices that aren't spread over ranks: by
+XLA, and on GPUs by the plugin's products of stacks.
 
 The functions of global arrays are for use in a trace, in a program (`_call.programs`). The
 functions whose names end in ``_on_rank`` take a rank's rows, inside a shard_map; rows of padding

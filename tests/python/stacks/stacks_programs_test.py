@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import cases
 import jax
@@ -171,6 +172,28 @@ def test_gradients_of_eigh_on_devices_have_no_product_of_xla(ways_of_gpus, ranks
     np.testing.assert_allclose(value, expected[0], rtol=1e-12)
     np.testing.assert_allclose(gradient, expected[1], rtol=0, atol=1e-10)
     np.testing.assert_allclose(hessian, twice, rtol=0, atol=1e-8 * np.abs(twice).max())
+
+
+def test_a_batch_of_gradients_of_eigh_is_spread(ways_of_gpus):
+    """Each device computes its products of a batch, also those that JAX transposes before it has
+    the batch."""
+
+    def loss(a):
+        w, v = _COUNTED["eigh"](a)
+        return jnp.sum(jnp.sin(w)) + jnp.sum(jnp.abs(v) ** 3)
+
+    a = stack_cases.stack((8, 16, 16), "float64")
+    a = a + jnp.swapaxes(a, 1, 2)
+    with cases.context(cases.line(2)):
+        gradients = jax.jit(jax.vmap(jax.grad(loss)))
+        text = gradients.lower(a).compile().as_text()
+        found = gradients(a)
+    call = re.compile(r'= f64\[(\d+),.*custom_call_target="jaxmg_stacked_product"')
+    counts = [match[1] for match in map(call.search, text.splitlines()) if match]
+    assert len(counts) >= 3 and set(counts) == {"4"}, counts
+    with cases.context(cases.line(1)):
+        expected = jax.vmap(jax.grad(loss))(a)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 _SINGLE = {

@@ -14,7 +14,8 @@ Kinds of rows:
 
 MEMORY is the memory= of the call, such as 72e9. One pinned region of --pool bytes serves all rows
 one after the other; it is made once, and its time is printed. A square of order n takes 8 n^2
-bytes of it (float64), the factor of tiles 4 n^2 + 4 n w, w the width of block columns.
+bytes of it (float64), the factor of tiles 4 n^2 + 4 n w, w the width of block columns (on GPUs at
+most 12288).
 
 On one H200 with 128 GB of host memory. Two calls, because pinned memory for both kinds takes long:
 
@@ -22,7 +23,7 @@ On one H200 with 128 GB of host memory. Two calls, because pinned memory for bot
       --pool 92e9 --row square:106496:float64:72e9 core:65536 square:65536:float64:12e9 \\
       pageable:32768:float64:4e9 square:32768:float64:4e9 --out OUT/host_memory.jsonl
     XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
-      --pool 104e9 --row tiles:150000:float64:72e9 factor:150000:float64:72e9 \\
+      --pool 98e9 --row tiles:150000:float64:72e9 factor:150000:float64:72e9 \\
       tiles:200000:float32:72e9 --out OUT/host_memory.jsonl
 
 On CPU devices, in some seconds:

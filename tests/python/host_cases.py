@@ -33,21 +33,26 @@ def small_devices(monkeypatch):
             return widest(layout, n, nrhs, dtype, memory, products)
         plugin = plugins.load(layout.platform)
         return plugin.host_plan(
-            str(dtype), n, nrhs, layout.ranks, layout.platform, 0, width, products
+            str(dtype), n, nrhs, layout.ranks, layout.platform, memory, width, products
         )
 
     monkeypatch.setattr(plans, "fits_in_core", fits)
     monkeypatch.setattr(plans, "widest", narrow)
 
 
-def budget(n, dtype, ranks, blocks, nrhs=1):
-    """Returns the bytes of each device with which a call has about so many block columns."""
+def budget(n, dtype, ranks, blocks, nrhs=1, cache=0):
+    """Returns the bytes of each device with which a call has about so many block columns.
+
+    Args:
+        cache: elements of the factor that fit on each device beside these.
+    """
     nrhs, size = max(nrhs, 1), np.dtype(dtype).itemsize
     plugin = plugins.load(jax.default_backend())
     width = -(-n // blocks)
     plan = plugin.host_plan(str(np.dtype(dtype)), n, nrhs, ranks, "cpu", 0, width)
-    _WIDTHS[n, plan["bytes"]] = width
-    return plan["bytes"] + n * nrhs * size
+    room = plan["bytes"] + cache * size
+    _WIDTHS[n, room] = width
+    return room + n * nrhs * size
 
 
 def problem(n, dtype, nrhs=None):

@@ -42,13 +42,16 @@ _ORDERS = [
 def test_every_order(n, ranks, dtype, nrhs, blocks):
     a, b = host_cases.problem(n, dtype, nrhs)
     mesh, before = cases.line(ranks), a.copy()
-    memory = host_cases.budget(n, dtype, ranks, blocks, nrhs)
+    memory, cached = (
+        host_cases.budget(n, dtype, ranks, blocks, nrhs, cache)
+        for cache in (0, n * n // (2 + n % 7))
+    )
     donated = a.copy()
     with host_cases.out_of_core() as found:
         x, logdet, status = jaxmg.potrs(
             a, b, mesh=mesh, memory=memory, return_logdet=True, return_status=True
         )
-        y = jaxmg.potrs(donated, b, mesh=mesh, memory=memory, donate=True)
+        y = jaxmg.potrs(donated, b, mesh=mesh, memory=cached, donate=True)
     assert x.sharding.is_fully_replicated and set(x.devices()) == set(mesh.devices.flat)
     assert status.shape == () and status.dtype == np.int32 and status == 0
     host_cases.check(a, x, b)
@@ -60,6 +63,7 @@ def test_every_order(n, ranks, dtype, nrhs, blocks):
     upper = np.linalg.cholesky(a).conj().T
     np.testing.assert_allclose(np.triu(donated), upper, atol=50 * n * cases.eps(dtype))
     assert [geometry.blocks for geometry in found] == [found[0].blocks] * 2
+    assert found[0].cache == 0 and (found[1].cache > 0 or n == 1)
     assert (found[0].blocks == 1) == (blocks == 1 or n <= ranks)
 
 
@@ -81,8 +85,9 @@ def test_every_order(n, ranks, dtype, nrhs, blocks):
 def test_kept_factor(blocks, ranks, dtype):
     n = 100
     a, b = host_cases.problem(n, dtype, 3)
-    memory = host_cases.budget(n, dtype, ranks, blocks)
+    memory = host_cases.budget(n, dtype, ranks, blocks, cache=n * n // 5)
     factor = jaxmg.cho_factor(a, mesh=cases.line(ranks), memory=memory)
+    assert len(factor._cache) == 1
     assert isinstance(factor, jaxmg.HostCholeskyFactor)
     assert factor.shape == (n, n) and factor.dtype == a.dtype and factor.status == 0
     for right in (b, b[:, 0], b[:, :0]):
@@ -97,7 +102,7 @@ def test_kept_factor(blocks, ranks, dtype):
     assert "HostCholeskyFactor(n=100" in repr(factor)
     factor.release()
     factor.release()
-    assert factor.nbytes == 0 and "released" in repr(factor)
+    assert factor.nbytes == 0 and "released" in repr(factor) and not factor._cache
     with pytest.raises(RuntimeError, match="cho_solve: the factor has been released"):
         factor.solve(b)
 

@@ -138,11 +138,23 @@ def fill(a, device):
             following = made(first + rows)
         block.block_until_ready()
         skipped = first * dtype.itemsize
-        address = block.unsafe_buffer_pointer() if pinned else np.asarray(block).ctypes.data
+        address, kept = _address(block)
         plugin.host_copy(
             a.ctypes.data + first * a.strides[0] + skipped, address + skipped, count,
             (n - first) * dtype.itemsize, a.strides[0], n * dtype.itemsize, pool.threads(),
         )  # fmt: skip
+        del kept
+
+
+def _address(block):
+    """Returns the address of a block in host memory, and what keeps it there."""
+    try:
+        if block.sharding.memory_kind == "pinned_host":
+            return block.unsafe_buffer_pointer(), block
+    except jax.errors.JaxRuntimeError:  # no address: a slow copy
+        pass
+    kept = np.asarray(block)
+    return kept.ctypes.data, kept
 
 
 @functools.cache

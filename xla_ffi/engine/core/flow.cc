@@ -22,7 +22,7 @@ void Flow::Await(Stream later, const Mark& mark) noexcept {
   if (known_[Index(later)][Index(mark.stream)] < mark.time) AwaitEvent(later, mark);
 }
 
-void Flow::Await(Stream later, Stream earlier, int64_t time) noexcept {
+void Flow::Await(Stream later, Stream earlier, int32_t time) noexcept {
   if (known_[Index(later)][Index(earlier)] >= time) return;
   // Reuses the last event if it is late enough, because it covers less work than a new one.
   const Mark& last = last_[Index(earlier)];
@@ -68,7 +68,7 @@ StepBase::~StepBase() {
   }
   if (begun_) flow_.device_.EndRange(stream_);
   GivesNow();
-  const int64_t now = flow_.now(stream_);
+  const int32_t now = flow_.now(stream_);
   for (int i = 0; i < count_; ++i) {
     const Accessed& accessed = accesses_[i];
     for (Data* data = accessed.data; data < accessed.data + accessed.count; ++data) {

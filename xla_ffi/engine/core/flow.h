@@ -28,13 +28,13 @@ namespace jaxmg {
 
 // By stream: a position in its work, as the number of the flow's steps, waits and operations so
 // far; 0: none.
-using Progress = std::array<int64_t, kNumStreams>;
+using Progress = std::array<int32_t, kNumStreams>;
 
 // A point in a stream's work. If it has no event, it is the end of a step. The first wait for it
 // then records an event, which also covers everything enqueued on the stream since.
 struct Mark {
   Stream stream = Stream::kMain;
-  int64_t time = 0;  // 0: never recorded
+  int32_t time = 0;  // 0: never recorded
   std::shared_ptr<Event> event;
   Progress before = {};  // the work that is complete at the event
 };
@@ -100,14 +100,14 @@ class Flow {
  private:
   friend class StepBase;
 
-  int64_t& now(Stream stream) { return known_[Index(stream)][Index(stream)]; }
+  int32_t& now(Stream stream) { return known_[Index(stream)][Index(stream)]; }
   static int Index(Stream stream) { return static_cast<int>(stream); }
 
   // Returns a mark with an event after the work enqueued on the stream so far.
   const Mark& Record(Stream stream) noexcept;
   // Make `later` wait for a mark, or for the work of `earlier` up to a time.
   void Await(Stream later, const Mark& mark) noexcept;
-  void Await(Stream later, Stream earlier, int64_t time) noexcept;
+  void Await(Stream later, Stream earlier, int32_t time) noexcept;
   void AwaitEvent(Stream later, const Mark& mark) noexcept;
   void AwaitSent(Stream stream, int peer, int64_t count) noexcept;
 

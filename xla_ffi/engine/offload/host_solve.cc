@@ -102,10 +102,8 @@ class BlockSweep {
         on.ExactGemm(Op::kNone, Op::kConjTrans, nrhs_, height_ - end, width, -1, X(first_ + begin),
                      nrhs_, tile.l + width, tile.ld, 1, X(first_ + end), nrhs_);
       }
-      if (!last && tiles_.ranks() > 1) {
-        on.Send(tiles_.owner(p + 1), From(first_));
-        on.WaitAllSent();  // before this rank receives them again
-      }
+      // When they come back, all other ranks have taken them.
+      if (!last && tiles_.ranks() > 1) on.Send(tiles_.owner(p + 1), From(first_));
     }
     if (last) on.Broadcast(tiles_.owner(p), From(first_));
   }

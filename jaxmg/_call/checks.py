@@ -63,6 +63,11 @@ def array(routine, name, value, transformations=(), dtypes=DTYPES):
     transformable(routine, name, value, transformations)
     if str(value.dtype) not in dtypes:
         raise TypeError(_other_dtype(routine, name, value, dtypes))
+    double_precision(routine, name, value)
+
+
+def double_precision(routine, name, value):
+    """Checks that JAX computes in the precision of ``value``."""
     if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
         raise ValueError(
             f"{routine}: {name} has dtype {value.dtype}, which needs JAX's 64-bit mode. "

@@ -179,6 +179,8 @@ def promote(name, *arrays, names=None):
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1 and jnp.issubdtype(arrays[0].dtype, jnp.inexact):
         return arrays
+    for argument, array in zip(names or _names(name), arrays, strict=False):
+        checks.double_precision(f"linalg.{name}", argument, array)
     scalars = [
         jax.ShapeDtypeStruct((), array.dtype, weak_type=getattr(array, "weak_type", False))
         for array in arrays
@@ -189,14 +191,7 @@ def promote(name, *arrays, names=None):
     except (TypeError, ValueError):
         checks.promotable(f"linalg.{name}", names or _names(name), arrays)
         raise
-    return tuple(_convert(array, dtype) for array in arrays)
-
-
-def _convert(array, dtype):
-    wide = str(array.dtype) in ("float64", "complex128")
-    if array.dtype == dtype or (wide and not _compat.x64_enabled()):  # a later check refuses it
-        return array
-    return array.astype(dtype)
+    return tuple(array if array.dtype == dtype else array.astype(dtype) for array in arrays)
 
 
 def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with_b=False):

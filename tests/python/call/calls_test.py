@@ -276,6 +276,19 @@ def test_a_plan_is_for_calls_that_are_alike():
     usual()
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (3, 4, 4)], ids=str)
+def test_double_precision_beside_single_needs_64_bits(shape):
+    """Also where dtypes would be promoted; JAX would convert it without a word."""
+    wide, single = np.broadcast_to(np.eye(4), shape), np.ones((4, 2), "float32")
+    jax.config.update("jax_enable_x64", False)
+    try:
+        for a, b in ((wide, single), (wide.astype("float32"), single.astype("float64"))):
+            with pytest.raises(ValueError, match=r"linalg.solve: [ab] has dtype float64.*64-bit"):
+                jaxmg.linalg.solve(a, b)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
 def test_an_abstract_mesh_is_planned_for_the_devices_of_its_context():
     """Two meshes with equal abstract meshes have plans of their own."""
     matrix, b = cases.positive_definite("well", _N, "float64"), np.ones(_N)

@@ -218,18 +218,20 @@ _needs_pinned_host = pytest.mark.skipif(
 
 @_needs_pinned_host
 @pytest.mark.parametrize(
-    "entries, ranks, donate",
+    "entries, ranks, blocks, donate",
     [
-        ((), 1, True), (("r",), 4, False), cases.breadth((), 1, False), cases.breadth((), 3, False),
-        cases.breadth((), 3, True), cases.breadth(("r",), 2, True), cases.breadth(("r",), 4, True),
+        # Of three block columns each has rows of two shards.
+        ((), 1, 5, True), (("r",), 4, 3, False), cases.breadth((), 1, 5, False),
+        cases.breadth((), 3, 5, False), cases.breadth((), 3, 5, True),
+        cases.breadth(("r",), 2, 5, True), cases.breadth(("r",), 4, 5, True),
     ],
 )  # fmt: skip
-def test_pinned_host(entries, ranks, donate):
+def test_pinned_host(entries, ranks, blocks, donate):
     n = 48
     a, b = host_cases.problem(n, "complex128", 2)
     mesh = cases.line(ranks)
     host = host_cases.pinned(a, mesh, *entries)
-    memory = host_cases.budget(n, "complex128", ranks, 5, 2)
+    memory = host_cases.budget(n, "complex128", ranks, blocks, 2)
     with host_cases.out_of_core() as found:
         x = jaxmg.potrs(host, b, memory=memory, donate=donate)
     assert found[0].layout.ranks == ranks and found[0].blocks > 1

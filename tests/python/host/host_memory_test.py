@@ -397,7 +397,7 @@ def test_interrupted_between_two_block_columns(monkeypatch):
     n = 60
     a, b = host_cases.problem(n, "float64")
     before, memory = a.copy(), host_cases.budget(n, "float64", 1, 5)
-    plugin = plugins.load("cpu")
+    plugin = plugins.load(jax.default_backend())
     opened, closed = [], []
 
     class Watched:

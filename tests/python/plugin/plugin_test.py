@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from processes import run
 
 from jaxmg._call import backends, checks
+from jaxmg._host import block_columns
 from jaxmg._layouts import layouts
 from jaxmg._plugin import plugins
 from jaxmg._routines import table
@@ -159,7 +160,8 @@ def test_plugin_that_fits(monkeypatch, points, versions):
 
 def test_handlers_are_the_plugins():
     plugin = plugins.load(jax.devices()[0].platform)
-    assert set(plugin.registrations()) == set(table.HANDLERS)
+    of_host = {f"jaxmg_{name}" for name in block_columns.HANDLERS}
+    assert set(plugin.registrations()) == {*table.HANDLERS, *of_host}
 
 
 @pytest.mark.parametrize(

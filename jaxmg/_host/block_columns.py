@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,9 @@ class Geometry:
         }  # fmt: skip
 
 
-def _compiled(make):
+def _compiled(
+    make: typing.Callable[[Geometry], typing.Any],
+) -> typing.Callable[[Geometry], typing.Callable[..., typing.Any]]:
     """Decorates a function of a `Geometry` that returns a function to jit, and the arguments that
     are donated. The decorated function returns the jitted one, to be called in any context."""
 

@@ -30,7 +30,8 @@ class Storage:
     spans: list[pool.Span]
     keep: typing.Any = None
 
-    def release(self):
+    def release(self) -> None:
+        """Gives memory of the factor's own back."""
         self.blocks, self.keep = [], None
         while self.spans:
             self.spans.pop().release()

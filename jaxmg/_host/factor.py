@@ -39,7 +39,7 @@ class HostCholeskyFactor:
     def __init__(
         self,
         geometry: block_columns.Geometry,
-        storage: driver.Storage,
+        storage: Any,
         cache: list[Array],
         log_det: Array,
         status: Array,
@@ -47,7 +47,7 @@ class HostCholeskyFactor:
         conjugated: bool,
     ) -> None:
         self.status = status
-        self.n = geometry.n
+        self.n: int = geometry.n
         self.mesh = mesh
         self._geometry, self._storage, self._cache = geometry, storage, cache
         self._log_det = log_det

@@ -85,7 +85,7 @@ class PinnedMemory:
 
     def __init__(self, count: int) -> None:
         check_available("pinned", count, f"pinned({count})")
-        self.bytes = _pages(count)
+        self.bytes: int = _pages(count)
         self._region: _Region | None = _Region(plugins.load(jax.default_backend()), self.bytes)
         self._free = [(0, self.bytes)]
         self._lock = threading.Lock()

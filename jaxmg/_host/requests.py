@@ -12,6 +12,7 @@ import typing
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -70,7 +71,7 @@ def choose(
     if made or memory is not None:
         meshes.refuse_manual_axes(caller)
         matrices.require_values(caller, (a, b))
-    elif not _compat.trace_state_clean() or isinstance(b, jax.core.Tracer):
+    elif not _compat.trace_state_clean() or isinstance(b, Tracer):
         return None
     matrices.check(caller, a, pad)
     n, nrhs = a.shape[1], 0
@@ -89,7 +90,7 @@ def choose(
             return None
         _require_one_process(caller, layout)
         devices = plans.over(np.asarray(layout.mesh.devices))
-        tiles.check_hermitian(caller, a, devices.mesh.devices.flat[0])
+        tiles.check_hermitian(caller, a, np.asarray(devices.mesh.devices).flat[0])
         with _compat.entered(devices.mesh):
             matrix = tiles.make(a, devices)
         return Request(caller, matrix, b, devices.mesh, None, True)
@@ -97,8 +98,10 @@ def choose(
     _refuse_options(caller, tile, backend, refine)
     products = checks.precision(caller, precision, a.dtype, "native")
     devices = plans.over(np.asarray(layout.mesh.devices))
+    # Not None: without a limit the call is in core.
+    limit: typing.Any = plans.budget(memory, there)
     geometry, _, room = plans.cut(
-        caller, devices, n, nrhs, a.dtype, int(plans.budget(memory, there)), products,
+        caller, devices, n, nrhs, a.dtype, int(limit), products,
         memory is not None,
     )  # fmt: skip
     if check and isinstance(a, np.ndarray):
@@ -108,7 +111,7 @@ def choose(
 
 def _require_host(caller, a):
     """Raises if memory= is passed for a matrix that isn't in host memory, or for a batch."""
-    if isinstance(a, jax.core.Tracer):
+    if isinstance(a, Tracer):
         matrices.require_values(caller, a)
     if not matrices.is_host(a) and checks.is_array(a):
         raise ValueError(
@@ -143,7 +146,7 @@ def _refuse_options(caller, tile, backend, refine):
     checks.backend(caller, backend, ["native"], "host memory")
 
 
-def solve(request, return_logdet, return_status):
+def solve(request, return_logdet, return_status) -> typing.Any:
     """Returns the results of `jaxmg.potrs` for a request out of core."""
     with _context(request):
         factor, x, conjugated = _factorize(request, request.b)

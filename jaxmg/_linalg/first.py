@@ -76,7 +76,8 @@ class First:
                 sent, to = [values[i] for i in moving], [parts[i] for i in moving]
                 values = _put(values, moving, _exchange(layout, coordinates, False, sent, to))
             empty = [i for i, x in enumerate(parts) if x is not None and not x.size]
-            values = _put(values, empty, [jnp.zeros(parts[i].shape, parts[i].dtype) for i in empty])
+            nothing = [jnp.zeros(x.shape, x.dtype) for x in parts if x is not None and not x.size]
+            values = _put(values, empty, nothing)
             return tuple(
                 x[None] if kind == OWN else x for x, kind in zip(values, self.results, strict=True)
             )

@@ -23,8 +23,8 @@ from jaxmg._call import blocks, checks, ffi, programs, results
 from jaxmg._layouts import layouts, local_layouts, meshes, shardings
 from jaxmg._matrices import hermitian
 from jaxmg._plugin import plugins
-from jaxmg._stacks import choice
-from jaxmg._transform import batched_calls, batching, derivatives
+from jaxmg._stacks import batching, choice
+from jaxmg._transform import batched_calls, derivatives
 
 # Where a device processes all factors of a batch at once.
 _ROWS_AT_ONCE = choice.rows_at_once(gpu=2048, cpu=64)

@@ -18,7 +18,8 @@ from jaxmg._kept import lower_precision
 from jaxmg._layouts import layouts, meshes, shardings
 from jaxmg._matrices import hermitian, symmetry
 from jaxmg._plugin import plugins
-from jaxmg._transform import batched_calls, batching, derivatives
+from jaxmg._stacks import batching
+from jaxmg._transform import batched_calls, derivatives
 
 
 @dataclasses.dataclass(frozen=True)

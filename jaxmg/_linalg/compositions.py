@@ -22,8 +22,7 @@ from jaxmg._layouts import layouts, meshes, shardings
 from jaxmg._layouts.layouts import WHOLE
 from jaxmg._linalg import on_one, shares, whole
 from jaxmg._matrices import products, symmetry
-from jaxmg._stacks import choice, scaling
-from jaxmg._transform import batching
+from jaxmg._stacks import batching, choice, scaling
 
 # Products need no native code. So they also take integers, whose powers have the same dtype in JAX.
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))

@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import by_one, programs
 from jaxmg._layouts import layouts
 from jaxmg._linalg import first
-from jaxmg._transform import batching, derivatives
+from jaxmg._stacks import batching
+from jaxmg._transform import derivatives
 
 # This is faster for matrices with at most MOST^2 elements. 0: never.
 MOST = 512

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._layouts import layouts
-from jaxmg._transform import batching
+from jaxmg._stacks import batching
 
 # Number of copies of a batch that a derivative on one device may hold; that of `expm` takes most.
 _BATCHES = 16

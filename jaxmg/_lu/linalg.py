@@ -19,8 +19,7 @@ from jaxmg._lu import packed as kept_lu
 from jaxmg._lu.factor import LUFactor
 from jaxmg._lu.refined_factor import RefinedLUFactor
 from jaxmg._matrices import products
-from jaxmg._stacks import library, scaling
-from jaxmg._transform import batching
+from jaxmg._stacks import batching, library, scaling
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
 
 

@@ -17,9 +17,8 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import blocks
 from jaxmg._layouts import layouts, meshes
-from jaxmg._stacks import choice
+from jaxmg._stacks import batching, choice
 from jaxmg._stacks import products as stacked
-from jaxmg._transform import batching
 
 
 def rows_times_adjoint(x, y, layout, conjugates=True):

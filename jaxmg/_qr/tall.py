@@ -18,7 +18,8 @@ from jaxmg._call import blocks, ffi
 from jaxmg._layouts import layouts, shardings
 from jaxmg._plugin import plugins
 from jaxmg._qr import tall_qr
-from jaxmg._transform import batching, derivatives
+from jaxmg._stacks import batching
+from jaxmg._transform import derivatives
 
 
 def fits(m, n, ranks):

@@ -29,8 +29,8 @@ import jax.numpy as jnp
 from jaxmg._layouts import layouts, shardings
 from jaxmg._matrices import hermitian, products
 from jaxmg._square import exponential_bands
-from jaxmg._stacks import scaling
-from jaxmg._transform import batching, derivatives
+from jaxmg._stacks import batching, scaling
+from jaxmg._transform import derivatives
 
 # Coefficients of I, A, A^2, A^3 and A^6 in the sums from which `_polynomial_18` computes t(A):
 # equation (17) of Bader et al., rounded to double precision.

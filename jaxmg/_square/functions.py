@@ -21,8 +21,8 @@ from jaxmg._layouts import meshes
 from jaxmg._linalg import compositions, whole
 from jaxmg._matrices import hermitian, products
 from jaxmg._square import exponential
-from jaxmg._stacks import rotations
-from jaxmg._transform import batching, derivatives
+from jaxmg._stacks import batching, rotations
+from jaxmg._transform import derivatives
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 

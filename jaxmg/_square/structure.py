@@ -10,7 +10,8 @@ from jax.extend.core import jaxpr_as_fun
 
 from jaxmg._layouts import layouts, shardings
 from jaxmg._matrices import symmetry
-from jaxmg._transform import batching, derivatives
+from jaxmg._stacks import batching
+from jaxmg._transform import derivatives
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from jaxmg._call import backends, blocks, ffi
 from jaxmg._layouts import layouts
 from jaxmg._linalg import shares
 from jaxmg._plugin import plugins
+from jaxmg._stacks import batching
 from jaxmg._svd import polar, stacks
-from jaxmg._transform import batching
 
 # The routine of the plugin.
 NATIVE = "gesvd"

@@ -18,9 +18,9 @@ from jaxmg._call import blocks
 from jaxmg._layouts import layouts
 from jaxmg._linalg import compositions
 from jaxmg._qr import tall, tall_qr
-from jaxmg._stacks import scaling
+from jaxmg._stacks import batching, scaling
 from jaxmg._svd import polar, svd
-from jaxmg._transform import batching, derivatives
+from jaxmg._transform import derivatives
 
 # Number of additional random vectors, which estimate the error.
 PROBES = 6

@@ -23,8 +23,8 @@ from jaxmg._call import backends, blocks, ffi
 from jaxmg._layouts import layouts, shardings
 from jaxmg._linalg import shares
 from jaxmg._matrices import products
+from jaxmg._stacks import batching
 from jaxmg._svd import stacks
-from jaxmg._transform import batching
 
 # The routine of the plugin.
 NATIVE = "polar"

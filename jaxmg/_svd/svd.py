@@ -27,9 +27,9 @@ from jaxmg._linalg import compositions
 from jaxmg._matrices import products
 from jaxmg._qr import geqrf, tall, tall_qr
 from jaxmg._qr import linalg as qr_linalg
-from jaxmg._stacks import choice, library, rotations, scaling, sections
+from jaxmg._stacks import batching, choice, library, rotations, scaling, sections
 from jaxmg._svd import gesvd, polar, stacks
-from jaxmg._transform import batching, derivatives
+from jaxmg._transform import derivatives
 
 # Up to this order one rank computes the SVD of a square matrix for all ranks.
 SMALL = 256

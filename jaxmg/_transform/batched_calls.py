@@ -13,8 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import backends, checks, execute, programs, record, results
 from jaxmg._call.arguments import Arguments
 from jaxmg._layouts import layouts, local_layouts, meshes, shardings
-from jaxmg._stacks import choice
-from jaxmg._transform import batching
+from jaxmg._stacks import batching, choice
 
 # Backends that name no vendor's solver.
 _OPEN_BACKENDS = ("auto", "native")

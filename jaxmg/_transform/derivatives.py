@@ -21,8 +21,7 @@ from jax.interpreters import batching as jax_batching
 
 from jaxmg import _compat
 from jaxmg._layouts import layouts, shardings
-from jaxmg._stacks import sections
-from jaxmg._transform import batching
+from jaxmg._stacks import batching, sections
 
 
 def differentiable(function, rule, *arrays) -> typing.Any:

@@ -15,7 +15,8 @@ from jaxmg._call import checks, execute, programs
 from jaxmg._call.arguments import Arguments
 from jaxmg._layouts import layouts, meshes
 from jaxmg._matrices import symmetry
-from jaxmg._transform import batched_calls, batching, derivatives
+from jaxmg._stacks import batching
+from jaxmg._transform import batched_calls, derivatives
 
 
 def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.results_alone):

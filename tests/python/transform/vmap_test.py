@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg._cholesky import stacks as cholesky_stacks
 from jaxmg._lu import stacks as lu_stacks
-from jaxmg._transform import batched_calls, batching, derivatives
+from jaxmg._stacks import batching
+from jaxmg._transform import batched_calls, derivatives
 
 pytestmark = cases.needs_transformations
 

@@ -259,6 +259,7 @@ def test_raise_signals_before_errors():
 
     error = jax.errors.JaxRuntimeError
     with canary("jax.errors.JaxRuntimeError, of which a constructor in Python takes effect"):
+        error("removes what the signal of an earlier test has left")
         before = error.__init__
         _internals.raise_signals_before_errors()
         assert error.__init__ is not before

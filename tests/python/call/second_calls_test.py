@@ -166,5 +166,6 @@ def test_a_second_call_executes_little(name, by, monkeypatch):
         second = call()
     jax.tree.map(np.testing.assert_array_equal, first, second)
     most = _OTHERS[name][1] if name in _OTHERS else _MOST
-    most += 3 if by and name in _OTHERS else 0  # takes parts and puts parts
+    if by and name in _OTHERS:  # takes parts and puts parts; Python 3.11 counts comprehensions
+        most += 3 if sys.version_info >= (3, 12) else 5
     assert profile.calls and len(profile.calls) <= most, profile.calls

@@ -12,6 +12,7 @@ import collections.abc
 import contextlib
 import dataclasses
 import itertools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,8 @@ def is_possible(layout):
         return False
     if len(set(layout.processes)) > 1:
         return False
+    if isinstance(layout.mesh, Mesh) and layout.mesh.is_multi_process:
+        return False  # layout.processes is empty if each group of replicas is in one process
     return plugins.load("cpu").whole_svd_order() > 0  # unless all ranks are to work
 
 
@@ -66,17 +69,24 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
         wanted: for each result, whether the caller uses it; None: all are used.
     """
     takers: list = [None if layouts.traced(arrays) else _taker(x, _device(call)) for x in arrays]
-    if None in takers or not _compat.trace_state_clean():
+    if None in takers:
         return usual()
     counts = tuple([count for count, _ in takers])
     joined = dataclasses.replace(
         call, program=_Joined(call.program, counts), specs=(P(),) * len(specs)
     )
     takes = [take for _, take in takers]
-    parts = [part for take, array in zip(takes, arrays, strict=True) for part in take(array)]
-    compiled = programs.runner(joined, parts, wanted=wanted)
     putters: list = [None] * len(specs)
     in_trace: list = []
+
+    def make(parts):
+        return programs.runner(joined, parts, wanted=wanted)
+
+    def taken(arrays):
+        return [part for take, array in zip(takes, arrays, strict=True) for part in take(array)]
+
+    # A plan that is made in a trace also serves later calls.
+    compiled: typing.Any = make(taken(arrays)) if _compat.trace_state_clean() else None
 
     def run_in_trace(*arrays):
         if not in_trace:
@@ -85,12 +95,15 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
 
     # One function, because a second call executes as little of this package as possible.
     def run(*arrays):
+        nonlocal compiled
         if not _compat.trace_state_clean():
             return run_in_trace(*arrays)
         with jax.transfer_guard("allow") if _compat.guards_transfers() else _NOTHING:
             parts = []
             for take, array in zip(takes, arrays, strict=True):
                 parts.extend(take(array))
+            if compiled is None:
+                compiled = make(parts)
             results = compiled(*parts)
             for i, result in enumerate(results):
                 if result is None:

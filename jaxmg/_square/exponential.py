@@ -227,6 +227,7 @@ def _squarings(layout, a, degree):
         log += scaling.exponent_of_power(up)
         root = (jnp.log2(scaling.largest(sums)) + log) / k
         ratio = jnp.min(jnp.where(before > 0, sums / before, jnp.inf))
+        ratio = jnp.where(jnp.all(before == 0), 0, ratio)  # a power is 0; NaN stays
         return sums, log, jnp.where(k > degree, jnp.maximum(most, root), most), jnp.log2(ratio)
 
     def squarings(most):

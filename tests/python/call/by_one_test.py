@@ -142,6 +142,14 @@ def test_constants_of_a_trace():
         np.testing.assert_allclose(traced, x + b, rtol=1e-12)
 
 
+def test_a_plan_that_a_trace_made_serves_later_calls(sizes):
+    a, b = _on(cases.line(4))
+    traced = jax.jit(lambda c: linalg.inv(a)[:, :2] + c)(b)
+    sizes.clear()
+    np.testing.assert_allclose(linalg.inv(a)[:, :2] + b, traced, rtol=1e-12)
+    assert set(sizes) == {1}
+
+
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="JAX 0.6 knows the devices")
 def test_a_trace_in_a_context_mesh_has_no_devices():
     a, b = _on(cases.line(4))

@@ -263,3 +263,16 @@ def test_of_badly_scaled_matrices():
     exact = scipy.linalg.expm(matrix)
     error = np.abs(linalg.expm(matrix, mesh=mesh) - exact).max() / np.abs(exact).max()
     assert error <= 1e-11
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_nilpotent_matrices(dtype, ranks):
+    """Powers of |A| are 0, and bound no number of squarings from below."""
+    mesh = cases.line(ranks)
+    found = linalg.expm(np.array([[0, 1e7], [0, 0]], dtype), mesh=mesh)
+    np.testing.assert_array_equal(found, [[1, 1e7], [0, 1]])
+    a = np.zeros((3, 3), dtype)
+    a[0, 2], a[2, 1] = 1e7, 3e6
+    expected = np.eye(3) + a + a.astype("complex128") @ a / 2
+    np.testing.assert_allclose(linalg.expm(a, mesh=mesh), expected, rtol=1e-6)

@@ -145,7 +145,10 @@ def _wait(arrays):
     """Waits for native calls on these arrays, which use host memory that the caller will free."""
     for array in arrays:
         with contextlib.suppress(Exception):  # an error was raised already, or is NaN in the result
-            array.block_until_ready()
+            if array.is_deleted():  # a call was interrupted before its results were known
+                jax.block_until_ready(jnp.zeros((), device=array.sharding) + 1)
+            else:
+                array.block_until_ready()
 
 
 class _Tiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import jax
@@ -51,6 +52,7 @@ class HostCholeskyFactor:
         self.mesh = mesh
         self._geometry, self._storage, self._cache = geometry, storage, cache
         self._log_det = log_det
+        self._lock = threading.RLock()  # a release waits for solves of other threads
         self._conjugated = conjugated  # whether it is the factor of the conjugate of A
 
     @property
@@ -99,6 +101,10 @@ class HostCholeskyFactor:
     def _apply(self, caller, b, directions):
         matrices.require_values(caller, b)
         checks.right_hand_side(caller, jax.ShapeDtypeStruct(self.shape, self.dtype), b)
+        with self._lock:
+            return self._applied(caller, b, directions)
+
+    def _applied(self, caller, b, directions):
         if not self._storage.blocks:
             raise RuntimeError(f"{caller}: the factor has been released")
         nrhs = 1 if b.ndim == 1 or b.size == 0 else b.shape[1]
@@ -118,9 +124,10 @@ class HostCholeskyFactor:
     def release(self) -> None:
         """Gives the factor's memory back. `logdet` and ``status`` stay; other methods raise a
         RuntimeError."""
-        self._storage.release()
-        while self._cache:
-            self._cache.pop().delete()
+        with self._lock:
+            self._storage.release()
+            while self._cache:
+                self._cache.pop().delete()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(

@@ -26,6 +26,8 @@ from jaxmg._host import tiles
 KINDS = (np.ndarray, tiles.Tiles)
 PINNED = "pinned_host"
 _SAMPLES = 256  # pairs of entries that are compared in a Fortran-ordered array
+# Rounding errors of entries are compared with those of at most so many operations.
+_MOST_ROUNDED = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +112,19 @@ def _check_both_triangles(caller, a):
     """Raises if entries of both triangles differ: of a Fortran-ordered array the lower one is read,
     where the caller may have only the other."""
     n = len(a)
-    rows, columns = np.random.default_rng(n).integers(0, n, (2, _SAMPLES))
+    random = np.random.default_rng(n)
+    rows, columns = random.integers(0, n, (2, _SAMPLES))
+    near = np.minimum(rows + random.integers(1, 9, _SAMPLES), n - 1)  # beside the diagonal, too
+    rows, columns = np.r_[rows, rows], np.r_[columns, near]
     one, other = a[rows, columns], a[columns, rows].conj()
     same = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0, np.abs(one - other))
-    largest = np.abs(one[np.isfinite(one)]).max(initial=0)
-    if not (apart <= 20 * n * np.finfo(a.dtype).eps * largest).all():
+    known = np.r_[one, a.diagonal()]
+    largest = np.abs(known[np.isfinite(known)]).max(initial=0)
+    rounding = np.finfo(a.dtype).eps * largest
+    one_sided = ((one == 0) != (other == 0)) & (apart > 8 * rounding)
+    if one_sided.any() or not (apart <= 20 * min(n, _MOST_ROUNDED) * rounding).all():
         raise ValueError(
             f"{caller}: a is Fortran-ordered and in host memory, so its lower triangle is read, "
             "but its triangles differ; pass a.T (conjugated, if complex) to use the upper triangle"

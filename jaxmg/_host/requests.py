@@ -106,6 +106,11 @@ def choose(
     )  # fmt: skip
     if check and isinstance(a, np.ndarray):
         matrices.check_symmetry(caller, a)
+    elif check and not made:
+        raise ValueError(
+            f"{caller}: check=True needs a NumPy array where a goes through the devices by block "
+            "columns; got a JAX array in pinned host memory"
+        )
     return Request(caller, a, b, layout.mesh, geometry, donate, room)
 
 
@@ -166,7 +171,10 @@ def solve(request, return_logdet, return_status) -> typing.Any:
 def factorize(request):
     """Returns the `host_factor.HostCholeskyFactor` for a request out of core."""
     with _context(request):
-        return _factorize(request, None)[0]
+        found = _factorize(request, None)[0]
+    if request.donate and isinstance(request.a, jax.Array):
+        request.a.delete()
+    return found
 
 
 def _context(request):
@@ -210,7 +218,8 @@ def _factorize(request, b):
     else:
         source = matrices.describe(caller, a, request.donate)
         # JAX arrays on CPU devices may be the memory of a caller's NumPy array.
-        ours = isinstance(a, np.ndarray) or geometry.layout.platform != "cpu"
+        # A kept factor would leave a JAX array alive whose memory has the factor.
+        ours = isinstance(a, np.ndarray) or (geometry.layout.platform != "cpu" and b is not None)
         in_place = request.donate and ours and len(source.rows) == 1
         if request.donate:
             matrices.separate(caller, a, b)
@@ -224,6 +233,8 @@ def _factorize(request, b):
         x, log_det, status, cache = driver.factorize(geometry, source, storage, x)
     except BaseException:
         storage.release()
+        if in_place and isinstance(a, jax.Array):
+            a.delete()  # it has a part of the factor
         raise
     replicated = NamedSharding(request.mesh, P())
     factor = host_factor.HostCholeskyFactor(

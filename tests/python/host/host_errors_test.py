@@ -290,3 +290,22 @@ def test_plan_is_the_call():
     with host_cases.out_of_core() as found:
         jaxmg.potrs(a, b, mesh=cases.line(2), memory=memory)
     assert (found[0].width, found[0].tile, found[0].blocks) == (plan.width, plan.tile, plan.blocks)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_triangle_of_a_fortran_ordered_band(dtype):
+    """Few entries aren't zero, and all of them are beside the diagonal."""
+    n = 400
+    a = np.diag(np.full(n, 4, dtype)) + np.diag(np.ones(n - 1, dtype), 1)
+    memory = host_cases.budget(n, dtype, 1, 5)
+    with pytest.raises(ValueError, match="its triangles differ"):
+        jaxmg.potrs(np.asfortranarray(a), np.ones(n, dtype), memory=memory)
+
+
+def test_spans_return_while_the_lock_is_held():
+    """The garbage collector may end a span at any time."""
+    with jaxmg.pinned(3 * 4096) as memory:
+        span = memory.array(4096, "uint8")
+        with memory._lock:
+            del span
+        assert memory.free == memory.bytes

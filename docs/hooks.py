@@ -27,6 +27,7 @@ PAGES = {
     "examples/README.md": "examples.md",
     "xla_ffi/comm/README.md": "internals/comm.md",
     "xla_ffi/engine/README.md": "internals/engine.md",
+    "xla_ffi/engine/offload/README.md": "internals/offload.md",
     "xla_ffi/layout/README.md": "internals/layout.md",
     "xla_ffi/vendor/README.md": "internals/vendor.md",
     "xla_ffi/vendor/cusolvermg/README.md": "internals/cusolvermg.md",

@@ -57,6 +57,8 @@ SEARCHES = {
     "faq.html#why-does-it-use-one-device-only": "why one device",
     "faq.html#why-is-the-result-nan": "not positive definite, nan, why nan, status, info",
     "howto/gaussian_process.html": "gaussian process, gp, kernel, likelihood",
+    "howto/host_memory.html": """
+        out of memory, host memory, offload, larger than gpu, does not fit, does it fit""",
     "howto/jax_linalg.html#functions": """
         pseudo inverse, pinv, rank deficient, matrix square root, sqrtm, expm, logm, matrix
         function""",
@@ -78,9 +80,7 @@ SEARCHES = {
     "install.html#what-has-been-tested": "version",
     "install.html#which-gpu": "A100",
     "memory.html": "how much memory, memory",
-    "memory.html#a-matrix-that-doesnt-fit": """
-        host memory, offload, larger than gpu, does not fit, does it fit""",
-    "memory.html#how-to-save-memory": "out of memory, oom",
+    "memory.html#how-to-save-memory": "oom",
     "migration.html": "jaxmg 1.4, migration",
     "performance.html": "speed, speed vs jax, benchmark",
     "performance.html#how-it-scales": "how many gpus, scaling",

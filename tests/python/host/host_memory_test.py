@@ -424,12 +424,12 @@ def test_interrupted_between_two_block_columns(monkeypatch):
 
     monkeypatch.setattr(block_columns, "operand", interrupt)
     # Programs that a shell has started in the background ignore SIGINT.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             jaxmg.potrs(a, b, mesh=cases.line(1), memory=memory)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
     assert len(seen) == 3 and opened == closed and opened
     host_cases.check(before, jaxmg.potrs(a, b, mesh=cases.line(1), memory=memory), b)
     assert opened == closed

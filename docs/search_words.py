@@ -56,7 +56,7 @@ WORDS = {
         memory, donate""",
     "howto/host_memory.html": """
         out of memory, host memory, memory of the host, host ram, offload, offloading, out
-        of core, larger than gpu, bigger than gpu, does not fit, doesn't fit, too big,
+        of core, larger than gpu, bigger, does not fit, doesn't fit, too big,
         pinned_host, pinned memory, unified memory, swap""",
     "performance.html": """
         speed, how fast, fast, speedup, benchmark, benchmarks, timing, timings, performance,

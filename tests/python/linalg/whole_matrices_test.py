@@ -330,6 +330,7 @@ def test_ranks_wait_on_threads_of_xla_or_on_their_own(name, seconds, plugin):
         plugin.set_brief_wait(1e-3)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_one_device_differentiates_a_batch_at_once(monkeypatch):
     """No loop over matrices, unless one is too large; values agree with JAX's, to second order."""

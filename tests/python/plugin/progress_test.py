@@ -158,6 +158,7 @@ def test_steps_of_one_stage_count_up(ranks):
         assert steps == sorted(steps) and {r.steps for r in reports if r.stage} <= {count}
 
 
+@pytest.mark.extended
 @cases.one_process("the process of the first rank sees it")
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_products_and_polar_decompositions(ranks):

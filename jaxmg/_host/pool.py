@@ -157,8 +157,8 @@ class PinnedMemory:
     def _merge(self):
         """Adds the parts that spans gave back to those that are free. The lock must be held."""
         while self._returned:
-            parts, merged = sorted([*self._free, self._returned.popleft()]), []
-            for first, length in parts:
+            merged: list[tuple[int, int]] = []
+            for first, length in sorted([*self._free, self._returned.popleft()]):
                 if merged and sum(merged[-1]) == first:
                     merged[-1] = (merged[-1][0], merged[-1][1] + length)
                 else:

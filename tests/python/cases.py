@@ -146,17 +146,35 @@ def forget_plans():
         cache.cache_clear()
 
 
+def finish_programs():
+    """Waits for the programs that make arrays in use. Call it before you change what ranks do: the
+    ranks of a program that runs would decide differently, and wait for each other."""
+    for array in jax.live_arrays():
+        with contextlib.suppress(RuntimeError):  # deleted, or its program failed
+            array.block_until_ready()
+
+
+def set_eigensolver(name):
+    """Sets which devices solve an eigenproblem, once no program runs."""
+    finish_programs()
+    plugins.load(jax.default_backend()).set_eigensolver(name)
+
+
 @contextlib.contextmanager
 def by_all_ranks():
     """In this context all CPU devices share the work that one rank otherwise does by LAPACK."""
     plugin = plugins.load(jax.default_backend())
-    plugin.set_whole_matrices(False)
-    forget_plans()
+
+    def let_one_rank_work(allowed):
+        finish_programs()
+        plugin.set_whole_matrices(allowed)
+        forget_plans()
+
+    let_one_rank_work(False)
     try:
         yield
     finally:
-        plugin.set_whole_matrices(True)
-        forget_plans()
+        let_one_rank_work(True)
 
 
 def context(mesh):

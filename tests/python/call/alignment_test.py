@@ -282,12 +282,9 @@ _HERMITIAN = {
 @pytest.fixture
 def by_all_ranks():
     """Makes all ranks share the eigenproblems of small orders, as they share large ones."""
-    from jaxmg._plugin import plugins
-
-    plugin = plugins.load(jax.default_backend())
-    plugin.set_eigensolver("all")
+    cases.set_eigensolver("all")
     yield
-    plugin.set_eigensolver("auto")
+    cases.set_eigensolver("auto")
 
 
 def test_the_plugin_says_from_which_order_stages_solve():
@@ -296,7 +293,7 @@ def test_the_plugin_says_from_which_order_stages_solve():
     plugin = plugins.load(jax.default_backend())
     found = {}
     for name in ("all", "one", "auto"):
-        plugin.set_eigensolver(name)
+        cases.set_eigensolver(name)
         found[name] = plugin.staged_eigen_order()
     usual = 0 if jax.default_backend() == "cpu" else 5120  # LAPACK serves one CPU device
     assert found == {"all": 1, "one": 0, "auto": usual}

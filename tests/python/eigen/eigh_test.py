@@ -8,7 +8,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._plugin import plugins
 
 # On CPU devices all ranks share the first order, and a single rank solves the second.
 _SHARED, _ALONE = 300, 40
@@ -17,10 +16,9 @@ _SHARED, _ALONE = 300, 40
 @pytest.fixture(params=["all"], autouse=True)
 def _eigensolver(request):
     """Sets the eigensolver, since one device solves matrices as small as these by default."""
-    plugin = plugins.load(jax.default_backend())
-    plugin.set_eigensolver(request.param)
+    cases.set_eigensolver(request.param)
     yield
-    plugin.set_eigensolver("auto")
+    cases.set_eigensolver("auto")
 
 
 @pytest.mark.parametrize("_eigensolver", ["one", "all", "auto"], indirect=True)
@@ -34,7 +32,7 @@ def test_which_ranks_work(request):
 
 def test_eigensolvers_that_there_are_not():
     with pytest.raises(ValueError, match="must be auto, one or all; got 'two'"):
-        plugins.load(jax.default_backend()).set_eigensolver("two")
+        cases.set_eigensolver("two")
 
 
 @pytest.mark.core("float64", "complex64-all")

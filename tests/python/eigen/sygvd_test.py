@@ -13,16 +13,14 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._plugin import plugins
 
 
 @pytest.fixture(params=["one", "all"])
 def _eigensolver(request):
     """Sets the eigensolver of the reduced problem; by default one device solves small matrices."""
-    plugin = plugins.load(jax.default_backend())
-    plugin.set_eigensolver(request.param)
+    cases.set_eigensolver(request.param)
     yield
-    plugin.set_eigensolver("auto")
+    cases.set_eigensolver("auto")
 
 
 both = pytest.mark.usefixtures("_eigensolver")

@@ -122,10 +122,9 @@ def test_steps_of_a_call_in_order(name, ranks, request):
         seen = _stages(reports)
         return len(seen) >= min(len(_STAGES[name]), 2) and any(r.ended for r in reports)
 
-    plugin = plugins.load(jax.default_backend())
     if "chase bulges" in _STAGES[name]:
-        plugin.set_eigensolver("all")
-        request.addfinalizer(lambda: plugin.set_eigensolver("auto"))
+        cases.set_eigensolver("all")
+        request.addfinalizer(lambda: cases.set_eigensolver("auto"))
     shares = name in ("gels", "singular values")
     with cases.by_all_ranks() if shares else contextlib.nullcontext():
         by_call = _watch(call, enough)

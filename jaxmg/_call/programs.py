@@ -86,10 +86,30 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
 
 def slot_of(arrays, plan, *options) -> list:
     """Returns the cached list for such arrays and options. It holds the result of ``plan``, or is
-    still empty."""
-    circumstances = _circumstances(arrays)
-    if circumstances is None:
-        return []
+    still empty.
+
+    A new list is returned if the arrays are traced, or if a plan refuses them because they are
+    deleted, masked or no arrays.
+    """
+    keys: list[tuple] = []
+    for array in arrays:
+        kind = _kind(array.__class__)
+        if kind == "placed":
+            if array.is_deleted():
+                return []
+            keys.append((array.shape, array.dtype, array.sharding, array.committed))
+        elif kind == "numpy":
+            keys.append((array.shape, array.dtype))
+        else:
+            return []
+    config: typing.Any = jax.config
+    circumstances = (
+        *keys,
+        config.jax_enable_x64,
+        config.jax_default_device,
+        jax.sharding.get_abstract_mesh(),
+        _compat.concrete_mesh(),
+    )
     try:
         return _slots(plan, circumstances, *options)
     except TypeError:  # not hashable: planned at each call
@@ -100,30 +120,6 @@ def slot_of(arrays, plan, *options) -> list:
 @functools.lru_cache(maxsize=16384, typed=True)
 def _slots(plan, circumstances, *options) -> list:
     return []
-
-
-def _circumstances(arrays):
-    """Returns the key of a plan for ``arrays``, except the options. Returns None if they are
-    traced, or if a plan refuses them because they are deleted, masked or no arrays."""
-    keys: list[tuple] = []
-    for array in arrays:
-        kind = _kind(array.__class__)
-        if kind == "placed":
-            if array.is_deleted():
-                return None
-            keys.append((array.shape, array.dtype, array.sharding, array.committed))
-        elif kind == "numpy":
-            keys.append((array.shape, array.dtype))
-        else:
-            return None
-    config: typing.Any = jax.config
-    return (
-        *keys,
-        config.jax_enable_x64,
-        config.jax_default_device,
-        jax.sharding.get_abstract_mesh(),
-        _compat.concrete_mesh(),
-    )
 
 
 @functools.cache

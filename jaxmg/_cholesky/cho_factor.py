@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, SupportsIndex, overload
 
 from jax import Array
-from jax.core import Tracer
 
 from jaxmg import _compat
 from jaxmg._call import record, results
@@ -121,13 +120,7 @@ def cho_factor(
         >>> x = jaxmg.cho_solve(factor, b)
         >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
     """
-    # Written out here, because ordinary calls execute few functions (second_calls_test.py).
-    on_host = isinstance(a, matrices.KINDS) or (
-        isinstance(a, Array)
-        and not isinstance(a, Tracer)
-        and a.sharding.memory_kind == matrices.PINNED
-    )
-    if memory is not None or on_host:
+    if memory is not None or matrices.is_host(a):
         request = requests.choose(
             "cho_factor", a, mesh=mesh, spec=matrix_spec("cho_factor", matrix_specs, in_specs),
             memory=memory, donate=donate, pad=pad, tile=T_A, backend="auto", precision=precision,

@@ -6,7 +6,6 @@ from typing import Literal, SupportsIndex, overload
 
 import jax
 from jax import Array
-from jax.core import Tracer
 
 from jaxmg import _compat
 from jaxmg._call import record, results
@@ -227,13 +226,7 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
-    # Written out here, because ordinary calls execute few functions (second_calls_test.py).
-    on_host = isinstance(a, matrices.KINDS) or (
-        isinstance(a, Array)
-        and not isinstance(a, Tracer)
-        and a.sharding.memory_kind == matrices.PINNED
-    )
-    if memory is not None or on_host:
+    if memory is not None or matrices.is_host(a):
         request = requests.choose(
             "potrs", a, b, mesh=mesh, spec=matrix_spec("potrs", matrix_specs, in_specs),
             memory=memory, donate=donate, pad=pad, tile=T_A, backend=backend, precision=precision,

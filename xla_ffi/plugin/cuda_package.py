@@ -4,42 +4,17 @@ The same file is `__init__.py` of `jaxmg_plugin_cuda12` and `jaxmg_plugin_cuda13
 """
 
 import glob
-import importlib
 import os
 import re
 import sys
 from importlib import metadata
 
-_native = importlib.import_module("._native", __name__)
+from . import _native
+
+# The functions of the native module are this module's. Those below replace or use them.
+from ._native import *  # noqa: F403
 
 PLATFORM = "CUDA"
-
-rendezvous_timeout = _native.rendezvous_timeout
-set_rendezvous_timeout = _native.set_rendezvous_timeout
-set_eigensolver = _native.set_eigensolver
-set_whole_matrices = _native.set_whole_matrices
-set_brief_wait = _native.set_brief_wait
-is_whole_qr = _native.is_whole_qr
-whole_svd_order = _native.whole_svd_order
-staged_eigen_order = _native.staged_eigen_order
-plan = _native.plan
-peer_timeout = _native.peer_timeout
-set_peer_timeout = _native.set_peer_timeout
-connect_processes = _native.connect_processes
-tcp_between = _native.tcp_between
-listen_over_tcp = _native.listen_over_tcp
-connections = _native.connections
-watch_interrupts = _native.watch_interrupts
-set_progress = _native.set_progress
-progress = _native.progress
-host_open = _native.host_open
-host_close = _native.host_close
-host_plan = _native.host_plan
-host_copy = _native.host_copy
-pin = _native.pin
-unpin = _native.unpin
-is_pinned = _native.is_pinned
-touch = _native.touch
 
 
 def process_address():
@@ -51,11 +26,6 @@ def registrations():
     """Returns the XLA FFI handlers by target name. Opens no library: the first call does."""
     _native.set_library_folders(_library_folders())
     return _native.registrations()
-
-
-def backends(routine):
-    """Returns the backends that serve `routine`, the preferred one first."""
-    return _native.backends(routine)
 
 
 def about():
@@ -71,8 +41,8 @@ def about():
         "libraries": {soname: path or "not opened" for soname, path in _native.libraries()},
         "library folders": _library_folders(),
         "peer access (row reaches column)": access,
-        "rendezvous time limit": f"{rendezvous_timeout():g} s",
-        "peer time limit": f"{peer_timeout():g} s",
+        "rendezvous time limit": f"{_native.rendezvous_timeout():g} s",
+        "peer time limit": f"{_native.peer_timeout():g} s",
     }
 
 

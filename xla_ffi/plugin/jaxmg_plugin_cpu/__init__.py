@@ -4,34 +4,10 @@ from importlib import metadata
 
 from jaxmg_plugin_cpu import _native
 
-PLATFORM = "cpu"
+# The functions of the native module are this module's. Those below replace or use them.
+from jaxmg_plugin_cpu._native import *  # noqa: F403
 
-rendezvous_timeout = _native.rendezvous_timeout
-set_rendezvous_timeout = _native.set_rendezvous_timeout
-set_eigensolver = _native.set_eigensolver
-set_whole_matrices = _native.set_whole_matrices
-set_brief_wait = _native.set_brief_wait
-is_whole_qr = _native.is_whole_qr
-whole_svd_order = _native.whole_svd_order
-staged_eigen_order = _native.staged_eigen_order
-plan = _native.plan
-peer_timeout = _native.peer_timeout
-set_peer_timeout = _native.set_peer_timeout
-connect_processes = _native.connect_processes
-tcp_between = _native.tcp_between
-listen_over_tcp = _native.listen_over_tcp
-connections = _native.connections
-watch_interrupts = _native.watch_interrupts
-set_progress = _native.set_progress
-progress = _native.progress
-host_open = _native.host_open
-host_close = _native.host_close
-host_plan = _native.host_plan
-host_copy = _native.host_copy
-pin = _native.pin
-unpin = _native.unpin
-is_pinned = _native.is_pinned
-touch = _native.touch
+PLATFORM = "cpu"
 
 
 def process_address():
@@ -43,11 +19,6 @@ def registrations():
     """Returns the XLA FFI handlers by target name, ready to run."""
     _native.load_scipy()
     return _native.registrations()
-
-
-def backends(routine):
-    """Returns the backends that serve `routine`, the preferred one first."""
-    return _native.backends(routine)
 
 
 def about():
@@ -62,6 +33,6 @@ def about():
         "BLAS and LAPACK": f"{blas['name']} {blas['version']} of SciPy {scipy.__version__}",
         "BLAS found at": _native.blas_library() or "unknown",
         "BLAS threads": _native.blas_threads() or "unknown",
-        "rendezvous time limit": f"{rendezvous_timeout():g} s",
-        "peer time limit": f"{peer_timeout():g} s",
+        "rendezvous time limit": f"{_native.rendezvous_timeout():g} s",
+        "peer time limit": f"{_native.peer_timeout():g} s",
     }

@@ -36,6 +36,7 @@ from jaxmg._internals import (  # noqa: F401
 )
 
 _F = typing.TypeVar("_F")
+_R = typing.TypeVar("_R")
 
 if hasattr(jax, "set_mesh"):
     _set_mesh = jax.set_mesh
@@ -88,6 +89,17 @@ def interpreted():
 def api_boundary(function: _F) -> _F:
     """Makes ``function`` public: `compiled`, and with its frames hidden in tracebacks."""
     return _internals.api_boundary(compiled(function))
+
+
+def overloaded_boundary(
+    function: typing.Callable[..., _R],
+) -> typing.Callable[..., _R]:
+    """As `api_boundary`, for the implementation of overloads.
+
+    Type checkers don't compare its parameters with those of the overloads, which accept
+    `_types.Else`. annotations_test.py compares them.
+    """
+    return api_boundary(function)
 
 
 def warn_caller(message):

@@ -1,7 +1,7 @@
 """The types in the signatures of public functions; the names are not part of the public API."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Never, Protocol, SupportsIndex, TypeAlias, TypeVar
 
 import jax.lax
 import numpy as np
@@ -88,3 +88,23 @@ Norm: TypeAlias = Literal[1, "1", "O", "inf", "I"] | float
 
 Subset: TypeAlias = Sequence[SupportsIndex]
 """(first, last): indices of eigenvalues in ascending order, first <= i < last."""
+
+
+_Text_co = TypeVar("_Text_co", bound=str, covariant=True)
+
+
+class Nothing(Protocol[_Text_co]):
+    """No object, as ``Nothing[Never]``: the names that an object has are strings."""
+
+    def __dir__(self) -> Iterable[_Text_co]: ...
+
+
+Else: TypeAlias = Nothing[Never]
+"""Makes mypy report one wrong argument of an overloaded function in one message.
+
+If no overload fits, mypy takes the first that fits without type parameters, and says which argument
+doesn't fit; without such an overload it lists all. Every object fits `Nothing` without its
+parameter, and no object fits it with ``Never``. So ``X | Else`` accepts what X accepts. It stands
+in the last overload if that takes all calls, else in each, except at the arguments that tell the
+overloads apart.
+"""

@@ -15,7 +15,7 @@ from jaxmg._host import matrices, requests
 from jaxmg._host.factor import HostCholeskyFactor
 from jaxmg._host.tiles import Tiles
 from jaxmg._kept import making
-from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+from jaxmg._types import Else, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRF = record.Routine(
     name="cho_factor",
@@ -50,32 +50,35 @@ CHO_SOLVE = record.Routine(
 
 @overload
 def cho_factor(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
-    check: bool = False, memory: None = None,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    precision: PrecisionLike | None | Else = None, refine: None = None, check: bool | Else = False,
+    memory: None = None,
 ) -> cholesky_factor.CholeskyFactor: ...  # fmt: skip
 
 
 @overload
 def cho_factor(
-    a: MatrixLike | Tiles, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
-    check: bool = False, memory: float | None = None,
+    a: MatrixLike | Tiles | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    precision: PrecisionLike | None | Else = None, refine: None = None, check: bool | Else = False,
+    memory: float | None | Else = None,
 ) -> cholesky_factor.CholeskyFactor | HostCholeskyFactor: ...  # fmt: skip
 
 
 @overload
 def cho_factor(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
-    check: bool = False, memory: float | None = None,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    precision: Literal["highest"] | None | Else = None, refine: Refine | Else,
+    check: bool | Else = False, memory: float | None | Else = None,
 ) -> refined_factor.RefinedFactor: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def cho_factor(
     a: MatrixLike | Tiles,
     T_A: SupportsIndex | None = None,

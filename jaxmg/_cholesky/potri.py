@@ -18,7 +18,7 @@ from jaxmg._cholesky import cho_factor, stacks
 from jaxmg._layouts import local_layouts, shardings
 from jaxmg._matrices import hermitian
 from jaxmg._transform import derivatives, dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, PrecisionLike, Specs
 
 
 def _upper(rows, layout, shape):
@@ -62,14 +62,16 @@ def potri(
 
 @overload
 def potri(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: bool = False, pad: bool = True, *,
-    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
-    precision: PrecisionLike | None = None, check: bool = False,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    return_status: bool | Else = False, pad: bool | Else = True, *,
+    in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    backend: Backend | Else = "auto", precision: PrecisionLike | None | Else = None,
+    check: bool | Else = False,
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def potri(
     a: MatrixLike,
     T_A: SupportsIndex | None = None,

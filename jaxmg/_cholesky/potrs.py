@@ -16,7 +16,7 @@ from jaxmg._host import matrices, requests
 from jaxmg._host.tiles import Tiles
 from jaxmg._kept import lower_precision, right_hand_sides
 from jaxmg._transform import derivatives, dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRS = record.Routine(
     name="potrs",
@@ -127,17 +127,18 @@ def potrs(
 
 @overload
 def potrs(
-    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
-    return_status: bool = False, pad: bool = True, *, in_specs: Specs | None = None,
-    return_logdet: bool = False, donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None,
-    refine: Refine | None = None, return_iterations: bool = False, check: bool = False,
-    memory: float | None = None,
+    a: MatrixLike | Tiles | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    return_status: bool | Else = False, pad: bool | Else = True, *,
+    in_specs: Specs | None | Else = None, return_logdet: bool | Else = False,
+    donate: bool | Else = False, backend: Backend | Else = "auto",
+    precision: PrecisionLike | None | Else = None, refine: Refine | None | Else = None,
+    return_iterations: bool | Else = False, check: bool | Else = False,
+    memory: float | None | Else = None,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def potrs(
     a: MatrixLike | Tiles,
     b: MatrixLike,
@@ -326,14 +327,15 @@ def potrs_jit_ctx(
 
 @overload
 def potrs_jit_ctx(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_logdet: bool = False, pad: bool = True, backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
+    a: MatrixLike | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None, *,
+    in_specs: Specs | None | Else = None, return_logdet: bool | Else = False,
+    pad: bool | Else = True, backend: Backend | Else = "auto",
+    precision: PrecisionLike | None | Else = None,
 ) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def potrs_jit_ctx(
     a: MatrixLike,
     b: MatrixLike,

@@ -16,7 +16,7 @@ from jaxmg._cholesky import refinement
 from jaxmg._kept import leaves, lower_precision, pickling, refined
 from jaxmg._layouts import exporting, layouts
 from jaxmg._matrices import hermitian
-from jaxmg._types import MatrixLike, MeshLike
+from jaxmg._types import Else, MatrixLike, MeshLike
 
 # Attributes of a `CholeskyFactor` that would have the accuracy of the lower precision here.
 _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
@@ -110,7 +110,13 @@ class RefinedFactor(pickling.Pickled):
         self, b: MatrixLike, return_status: Literal[True], return_iterations: Literal[True],
     ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
-    @_compat.api_boundary
+    @overload
+    def solve(
+        self, b: MatrixLike | Else, return_status: bool | Else = False,
+        return_iterations: bool | Else = False,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
+
+    @_compat.overloaded_boundary
     def solve(
         self,
         b: MatrixLike,

@@ -16,7 +16,7 @@ from jaxmg._call.arguments import collect
 from jaxmg._eigen import rules as eigen_rules
 from jaxmg._eigen import syevd, sygvd
 from jaxmg._transform import dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, Specs, Subset
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, Specs, Subset
 
 
 def _subset_range(call):
@@ -140,15 +140,16 @@ def eigh(
 
 @overload
 def eigh(
-    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
-    subset_by_index: Subset | None = None, return_status: bool = False, pad: bool = True,
-    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
-    check: bool = False,
+    a: MatrixLike | Else, b: MatrixLike | None | Else = None,
+    T_A: SupportsIndex | None | Else = None, mesh: MeshLike | None | Else = None,
+    matrix_specs: Specs | None | Else = None, *, subset_by_index: Subset | None | Else = None,
+    return_status: bool | Else = False, pad: bool | Else = True,
+    in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    backend: Backend | Else = "auto", check: bool | Else = False,
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def eigh(
     a: MatrixLike,
     b: MatrixLike | None = None,
@@ -233,15 +234,16 @@ def eigvalsh(
 
 @overload
 def eigvalsh(
-    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
-    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
-    subset_by_index: Subset | None = None, return_status: bool = False, pad: bool = True,
-    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
-    check: bool = False,
+    a: MatrixLike | Else, b: MatrixLike | None | Else = None,
+    T_A: SupportsIndex | None | Else = None, mesh: MeshLike | None | Else = None,
+    matrix_specs: Specs | None | Else = None, *, subset_by_index: Subset | None | Else = None,
+    return_status: bool | Else = False, pad: bool | Else = True,
+    in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    backend: Backend | Else = "auto", check: bool | Else = False,
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def eigvalsh(
     a: MatrixLike,
     b: MatrixLike | None = None,

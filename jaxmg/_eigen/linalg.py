@@ -15,7 +15,7 @@ from jaxmg._eigen import syevd
 from jaxmg._layouts import exporting
 from jaxmg._linalg import compositions
 from jaxmg._stacks import scaling
-from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
+from jaxmg._types import AnyMatrixLike, Else, MeshLike, Triangle
 
 
 @exporting.named_tuple
@@ -28,27 +28,29 @@ class EighResult(NamedTuple):
 
 @overload
 def eigh(
-    a: AnyMatrixLike, UPLO: Triangle | None = None, symmetrize_input: bool = True, *,
-    b: None = None, lower: bool | None = None, eigvals_only: Literal[False] = False,
-    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
-    eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
-    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    a: AnyMatrixLike | Else, UPLO: Triangle | None | Else = None,
+    symmetrize_input: bool | Else = True, *, b: None | Else = None,
+    lower: bool | None | Else = None, eigvals_only: Literal[False] = False,
+    overwrite_a: bool | Else = False, overwrite_b: bool | Else = False, turbo: bool | Else = True,
+    eigvals: None | Else = None, type: Literal[1] | Else = 1, check_finite: bool | Else = True,
+    mesh: MeshLike | None | Else = None, matrix_specs: PartitionSpec | None | Else = None,
+    in_specs: PartitionSpec | None | Else = None,
 ) -> EighResult: ...  # fmt: skip
 
 
 @overload
 def eigh(
-    a: AnyMatrixLike, UPLO: Triangle | None = None, symmetrize_input: bool = True, *,
-    b: None = None, lower: bool | None = None, eigvals_only: Literal[True],
-    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
-    eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
-    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    a: AnyMatrixLike | Else, UPLO: Triangle | None | Else = None,
+    symmetrize_input: bool | Else = True, *, b: None | Else = None,
+    lower: bool | None | Else = None, eigvals_only: Literal[True] | Else,
+    overwrite_a: bool | Else = False, overwrite_b: bool | Else = False, turbo: bool | Else = True,
+    eigvals: None | Else = None, type: Literal[1] | Else = 1, check_finite: bool | Else = True,
+    mesh: MeshLike | None | Else = None, matrix_specs: PartitionSpec | None | Else = None,
+    in_specs: PartitionSpec | None | Else = None,
 ) -> Array: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def eigh(
     a: AnyMatrixLike,
     UPLO: Triangle | None = None,

@@ -14,7 +14,7 @@ from jaxmg._eigen import rules as eigen_rules
 from jaxmg._eigen import stacks
 from jaxmg._plugin import plugins
 from jaxmg._transform import dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, Specs
 
 
 def columns(rows, layout, shape):
@@ -99,14 +99,15 @@ def syevd(
 
 @overload
 def syevd(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_eigenvectors: bool = True,
-    return_status: bool = False, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, backend: Backend = "auto", check: bool = False,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    return_eigenvectors: bool | Else = True, return_status: bool | Else = False,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    backend: Backend | Else = "auto", check: bool | Else = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def syevd(
     a: MatrixLike,
     T_A: SupportsIndex | None = None,
@@ -230,13 +231,14 @@ def syevd_jit_ctx(
 
 @overload
 def syevd_jit_ctx(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_eigenvectors: bool = True, pad: bool = True, backend: Backend = "auto",
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None, *,
+    in_specs: Specs | None | Else = None, return_eigenvectors: bool | Else = True,
+    pad: bool | Else = True, backend: Backend | Else = "auto",
 ) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def syevd_jit_ctx(
     a: MatrixLike,
     T_A: SupportsIndex | None = None,

@@ -12,7 +12,7 @@ from jaxmg._call.arguments import collect, collect_local
 from jaxmg._eigen import rules as eigen_rules
 from jaxmg._eigen import stacks, syevd
 from jaxmg._transform import dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, Specs
 
 SYGVD = record.Routine(
     name="sygvd",
@@ -69,14 +69,15 @@ def sygvd(
 
 @overload
 def sygvd(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_eigenvectors: bool = True,
-    return_status: bool = False, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, backend: Backend = "auto", check: bool = False,
+    a: MatrixLike | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    return_eigenvectors: bool | Else = True, return_status: bool | Else = False,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    backend: Backend | Else = "auto", check: bool | Else = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def sygvd(
     a: MatrixLike,
     b: MatrixLike,

@@ -17,7 +17,7 @@ from jaxmg._lu import lu_factor, stacks
 from jaxmg._lu import refined_factor as refined_lu_factor
 from jaxmg._lu import refinement as lu_refinement
 from jaxmg._transform import derivatives, dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 GESV = record.Routine(
     name="gesv",
@@ -120,15 +120,17 @@ def gesv(
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: bool = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: bool = False, donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None,
-    refine: Refine | None = None, return_iterations: bool = False,
+    a: MatrixLike | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    return_status: bool | Else = False, pad: bool | Else = True, *,
+    in_specs: Specs | None | Else = None, return_logdet: bool | Else = False,
+    donate: bool | Else = False, backend: Backend | Else = "auto",
+    precision: PrecisionLike | None | Else = None, refine: Refine | None | Else = None,
+    return_iterations: bool | Else = False,
 ) -> Array | tuple[Array, ...]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def gesv(
     a: MatrixLike,
     b: MatrixLike,

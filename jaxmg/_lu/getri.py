@@ -13,7 +13,7 @@ from jaxmg._call.execute import select_results
 from jaxmg._lu import lu_factor, stacks
 from jaxmg._matrices import hermitian
 from jaxmg._transform import derivatives, dispatch
-from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
+from jaxmg._types import Backend, Else, MatrixLike, MeshLike, PrecisionLike, Specs
 
 GETRI = record.Routine(
     name="getri",
@@ -49,14 +49,15 @@ def getri(
 
 @overload
 def getri(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: bool = False, pad: bool = True, *,
-    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
-    precision: PrecisionLike | None = None,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    return_status: bool | Else = False, pad: bool | Else = True, *,
+    in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    backend: Backend | Else = "auto", precision: PrecisionLike | None | Else = None,
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def getri(
     a: MatrixLike,
     T_A: SupportsIndex | None = None,

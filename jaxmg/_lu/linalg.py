@@ -20,7 +20,7 @@ from jaxmg._lu.factor import LUFactor
 from jaxmg._lu.refined_factor import RefinedLUFactor
 from jaxmg._matrices import products
 from jaxmg._stacks import batching, library, scaling
-from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
+from jaxmg._types import AnyArray, AnyMatrixLike, Else, MeshLike, Trans
 
 
 @_compat.api_boundary
@@ -106,21 +106,21 @@ def lu_solve(
 
 @overload
 def lu(
-    a: AnyMatrixLike, permute_l: Literal[False] = False, overwrite_a: bool = False,
-    check_finite: bool = True, *, mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
+    a: AnyMatrixLike | Else, permute_l: Literal[False] = False, overwrite_a: bool | Else = False,
+    check_finite: bool | Else = True, *, mesh: MeshLike | None | Else = None,
+    matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
 @overload
 def lu(
-    a: AnyMatrixLike, permute_l: Literal[True], overwrite_a: bool = False,
-    check_finite: bool = True, *, mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
+    a: AnyMatrixLike | Else, permute_l: Literal[True] | Else, overwrite_a: bool | Else = False,
+    check_finite: bool | Else = True, *, mesh: MeshLike | None | Else = None,
+    matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def lu(
     a: AnyMatrixLike,
     permute_l: bool = False,

@@ -11,7 +11,7 @@ from jaxmg._kept import making
 from jaxmg._lu import factor as kept
 from jaxmg._lu import refined_factor as refined_lu_factor
 from jaxmg._lu import stacks
-from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+from jaxmg._types import Else, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 
 def _factor(call, coordinates, rows):
@@ -44,21 +44,23 @@ GETRF = record.Routine(
 
 @overload
 def lu_factor(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    precision: PrecisionLike | None | Else = None, refine: None = None,
 ) -> kept.LUFactor: ...  # fmt: skip
 
 
 @overload
 def lu_factor(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
-    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    precision: Literal["highest"] | None | Else = None, refine: Refine | Else,
 ) -> refined_lu_factor.RefinedLUFactor: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def lu_factor(
     a: MatrixLike,
     T_A: SupportsIndex | None = None,

@@ -10,7 +10,7 @@ from jaxmg import _compat
 from jaxmg._lu import factor as kept
 from jaxmg._lu import gesv
 from jaxmg._lu import refined_factor as refined_lu_factor
-from jaxmg._types import MatrixLike, MeshLike, Specs, Trans
+from jaxmg._types import Else, MatrixLike, MeshLike, Specs, Trans
 
 
 @overload
@@ -41,14 +41,14 @@ def lu_solve(
 
 @overload
 def lu_solve(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_status: bool = False, pad: bool = True, donate: bool = False,
-    trans: Literal[0, "N"] = 0,
+    a: MatrixLike | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None, *,
+    in_specs: Specs | None | Else = None, return_status: bool | Else = False,
+    pad: bool | Else = True, donate: bool | Else = False, trans: Literal[0, "N"] | Else = 0,
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def lu_solve(
     a: kept.LUFactor | refined_lu_factor.RefinedLUFactor | MatrixLike,
     b: MatrixLike,

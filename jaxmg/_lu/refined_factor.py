@@ -17,7 +17,7 @@ from jaxmg._kept import leaves, lower_precision, pickling, refined, transposed
 from jaxmg._layouts import exporting, layouts
 from jaxmg._lu import refinement as lu_refinement
 from jaxmg._matrices import hermitian
-from jaxmg._types import MatrixLike, MeshLike, Trans
+from jaxmg._types import Else, MatrixLike, MeshLike, Trans
 
 # Attributes of an `LUFactor` that would have the accuracy of the lower precision here.
 _NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "inv")
@@ -118,7 +118,13 @@ class RefinedLUFactor(pickling.Pickled):
         return_iterations: Literal[True] = ...,
     ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
-    @_compat.api_boundary
+    @overload
+    def solve(
+        self, b: MatrixLike | Else, trans: Trans | Else = 0, return_status: bool | Else = False,
+        return_iterations: bool | Else = False,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
+
+    @_compat.overloaded_boundary
     def solve(
         self,
         b: MatrixLike,

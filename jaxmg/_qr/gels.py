@@ -15,7 +15,7 @@ from jaxmg._call.execute import select_results
 from jaxmg._qr import geqrf
 from jaxmg._stacks import scaling
 from jaxmg._transform import derivatives, dispatch
-from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
+from jaxmg._types import Else, MatrixLike, MeshLike, PrecisionLike, Specs
 
 # The native operations: minimize norm(b - M x), or find the x of least norm with M^T x = b.
 _LEAST_SQUARES, _LEAST_NORM = 0, 1
@@ -82,14 +82,15 @@ def least_squares(
 
 @overload
 def least_squares(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_status: bool = False, pad: bool = True, donate: bool = False,
-    precision: PrecisionLike | None = None,
+    a: MatrixLike | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None, *,
+    in_specs: Specs | None | Else = None, return_status: bool | Else = False,
+    pad: bool | Else = True, donate: bool | Else = False,
+    precision: PrecisionLike | None | Else = None,
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def least_squares(
     a: MatrixLike,
     b: MatrixLike,

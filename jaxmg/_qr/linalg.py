@@ -18,7 +18,7 @@ from jaxmg._matrices import products
 from jaxmg._qr import geqrf, stacks, tall, tall_qr
 from jaxmg._stacks import library, scaling
 from jaxmg._transform import derivatives
-from jaxmg._types import AnyMatrixLike, MeshLike
+from jaxmg._types import AnyMatrixLike, Else, MeshLike
 
 # The modes by NumPy's and SciPy's names.
 _MODES = {
@@ -81,7 +81,15 @@ def qr(
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@overload
+def qr(
+    a: AnyMatrixLike | Else, mode: _Reduced | Literal["r", "raw"] | Else = "reduced", *,
+    pivoting: bool | Else = False, mesh: MeshLike | None | Else = None,
+    matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
+) -> QRResult | Array | tuple[Array, ...]: ...  # fmt: skip
+
+
+@_compat.overloaded_boundary
 def qr(
     a: AnyMatrixLike,
     mode: str = "reduced",

@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._qr import geqrf
-from jaxmg._types import MatrixLike, MeshLike, Specs
+from jaxmg._types import Else, MatrixLike, MeshLike, Specs
 
 
 @overload
@@ -29,13 +29,14 @@ def qr(
 
 @overload
 def qr(
-    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
-    return_status: bool = False, pad: bool = True, donate: bool = False,
+    a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None, *,
+    in_specs: Specs | None | Else = None, return_status: bool | Else = False,
+    pad: bool | Else = True, donate: bool | Else = False,
 ) -> tuple[Array, ...]: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def qr(
     a: MatrixLike,
     T_A: SupportsIndex | None = None,

@@ -21,7 +21,7 @@ from jaxmg._layouts import layouts
 from jaxmg._lu import refinement as lu_refinement
 from jaxmg._plugin import plugins
 from jaxmg._routines import counts, table
-from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
+from jaxmg._types import Backend, Devices, Else, PrecisionLike, Refine, RoutineName
 
 # Memory of an iteration with ``refine``: arrays like b (solution, residual, correction, directions)
 # and additional vectors of n numbers. Both counts were read from compiled programs of XLA.
@@ -83,26 +83,27 @@ class Plan:
 
 @overload
 def plan(
-    routine: RoutineName, n: SupportsIndex, dtype: DTypeLike,
-    devices: Devices | SupportsIndex | None = None, *, nrhs: SupportsIndex = 1,
-    T_A: SupportsIndex | None = None, backend: Backend = "auto", donate: bool = False,
-    return_eigenvectors: bool = True, refine: Refine | None = None,
-    precision: PrecisionLike | None = None, memory: float | None = None,
+    routine: RoutineName | Else, n: SupportsIndex | Else, dtype: DTypeLike | Else,
+    devices: Devices | SupportsIndex | None | Else = None, *, nrhs: SupportsIndex | Else = 1,
+    T_A: SupportsIndex | None | Else = None, backend: Backend | Else = "auto",
+    donate: bool | Else = False, return_eigenvectors: bool = True, refine: Refine | None = None,
+    precision: PrecisionLike | None | Else = None, memory: float | None | Else = None,
     host: Literal[False] = False,
 ) -> Plan: ...  # fmt: skip
 
 
 @overload
 def plan(
-    routine: RoutineName, n: SupportsIndex, dtype: DTypeLike,
-    devices: Devices | SupportsIndex | None = None, *, nrhs: SupportsIndex = 1,
-    T_A: SupportsIndex | None = None, backend: Backend = "auto", donate: bool = False,
-    return_eigenvectors: bool = True, refine: Refine | None = None,
-    precision: PrecisionLike | None = None, memory: float | None = None, host: Literal[True],
+    routine: RoutineName | Else, n: SupportsIndex | Else, dtype: DTypeLike | Else,
+    devices: Devices | SupportsIndex | None | Else = None, *, nrhs: SupportsIndex | Else = 1,
+    T_A: SupportsIndex | None | Else = None, backend: Backend | Else = "auto",
+    donate: bool | Else = False, return_eigenvectors: bool | Else = True,
+    refine: Refine | None | Else = None, precision: PrecisionLike | None | Else = None,
+    memory: float | None | Else = None, host: Literal[True] | Else,
 ) -> HostPlan: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def plan(
     routine: RoutineName,
     n: SupportsIndex,

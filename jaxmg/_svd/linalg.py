@@ -20,7 +20,7 @@ from jaxmg._linalg import compositions
 from jaxmg._matrices import norms
 from jaxmg._svd import spaces
 from jaxmg._svd import svd as svd_programs
-from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
+from jaxmg._types import AnyArray, AnyMatrixLike, Backend, Else, MeshLike
 
 
 @exporting.named_tuple
@@ -34,23 +34,24 @@ class SVDResult(NamedTuple):
 
 @overload
 def svd(
-    a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
-    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
-    backend: Backend = "auto", mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
+    a: AnyMatrixLike | Else, full_matrices: bool | Else = True, compute_uv: Literal[True] = True,
+    hermitian: bool | Else = False, subset_by_index: tuple[int, int] | None | Else = None, *,
+    backend: Backend | Else = "auto", mesh: MeshLike | None | Else = None,
+    matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
 ) -> SVDResult: ...  # fmt: skip
 
 
 @overload
 def svd(
-    a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[False] = ...,
-    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
-    backend: Backend = "auto", mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None, in_specs: PartitionSpec | None = None,
+    a: AnyMatrixLike | Else, full_matrices: bool | Else = True,
+    compute_uv: Literal[False] | Else = ..., hermitian: bool | Else = False,
+    subset_by_index: tuple[int, int] | None | Else = None, *, backend: Backend | Else = "auto",
+    mesh: MeshLike | None | Else = None, matrix_specs: PartitionSpec | None | Else = None,
+    in_specs: PartitionSpec | None | Else = None,
 ) -> Array: ...  # fmt: skip
 
 
-@_compat.api_boundary
+@_compat.overloaded_boundary
 def svd(
     a: AnyMatrixLike,
     full_matrices: bool = True,

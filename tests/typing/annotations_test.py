@@ -6,6 +6,7 @@ What type checkers infer from them is in user.py; that what is inferred comes ou
 
 import inspect
 import re
+import types
 import typing
 
 import pytest
@@ -72,6 +73,31 @@ def test_overloads_have_the_parameters_of_the_function(name):
         for mine, its in zip(parameters(overload), parameters(function), strict=True):
             assert (mine.name, mine.kind) == (its.name, its.kind)
             assert mine.default in (its.default, ..., mine.empty)
+
+
+def members(annotation):
+    """The members of a union, by name; unions and literals within it are taken apart."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return {name for each in typing.get_args(annotation) for name in members(each)}
+    if typing.get_origin(annotation) is typing.Literal:
+        return {repr(value) for value in typing.get_args(annotation)}
+    return {"True", "False"} if annotation is bool else {str(annotation)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_overloads_accept_what_the_function_accepts(name):
+    """Type checkers don't compare them: see `_types.Else`."""
+    function = FUNCTIONS[name]
+    overloads = [typing.get_type_hints(each) for each in typing.get_overloads(function)]
+    if not overloads or name == "jaxmg.pad_rows":
+        return
+    for parameter, annotation in typing.get_type_hints(function).items():
+        mine = {member for each in overloads for member in members(each[parameter])}
+        its, no = members(annotation), members(_types.Else)
+        if annotation is str:  # the overloads name what it may be
+            assert all(member.startswith(("'", '"')) for member in mine - no)
+        elif parameter != "return":
+            assert mine - no == its
 
 
 @pytest.mark.parametrize("name", OVERLOADED)

@@ -18,6 +18,8 @@ def is_a(value, kind):
     if kind is typing.Any or kind is None:
         return kind is not None or value is None
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if hasattr(origin, "__value__"):  # an alias, as NDArray of NumPy 2.5
+        return is_a(value, origin.__value__)
     if origin in (typing.Union, types.UnionType):
         return any(is_a(value, part) for part in parts)
     if origin is tuple and parts[-1] is not Ellipsis:

@@ -141,7 +141,8 @@ def _no_gpu(installed):
         f"{', '.join(there)}. Check that `nvidia-smi` lists the GPUs (else the driver is missing, "
         f"or the container has no access to them), that jax[{cuda}] is installed, and that "
         "JAX_PLATFORMS and CUDA_VISIBLE_DEVICES don't hide the GPUs; `python -m jaxmg` reports "
-        f"what is found. To run on CPU devices, install {_install(['cpu'], _package_version())}"
+        "what is found. To run on CPU devices, install the plugin for them with "
+        f"{_install(['cpu'], _package_version())}"
     )
 
 
@@ -188,10 +189,14 @@ def _reinstall(point, version):
 
 
 def _install(extras, version):
-    """Returns the command that installs. PyPI's jaxmg before 2 is another package."""
+    """Returns the commands that install. PyPI's jaxmg before 2 is another package."""
     which = f"=={version}" if version else ">=2"
     commands = (f"`pip install --find-links WHEELS 'jaxmg[{e}]{which}'`" for e in extras)
-    return f"{' or '.join(commands)}, where WHEELS is the folder of jaxmg's wheels"
+    builds = " or ".join(f"`tools/install.sh {e}`" for e in extras)
+    return (
+        f"{' or '.join(commands)}, where WHEELS is the folder of jaxmg's wheels; in a checkout of "
+        f"jaxmg, which has no wheels, with {builds}"
+    )
 
 
 def _for_backend(names):

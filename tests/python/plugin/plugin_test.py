@@ -57,9 +57,10 @@ def test_plugin_of_another_cuda_does_not_serve(monkeypatch):
 
 
 def _how(what):
+    extra = re.search(r"\[(.*)\]", what)[1]
     return (
         f"`pip install --find-links WHEELS 'jaxmg{what}'`, where WHEELS is the folder of jaxmg's "
-        "wheels"
+        f"wheels; in a checkout of jaxmg, which has no wheels, with `tools/install.sh {extra}`"
     )
 
 
@@ -134,7 +135,7 @@ def test_only_a_plugin_for_gpus_where_jax_finds_none(monkeypatch):
     )
     for word in ("jax[cuda13]", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "python -m jaxmg"):
         assert word in message
-    assert message.endswith("To run on CPU devices, install " + _how("[cpu]==2.0.0"))
+    assert message.endswith("install the plugin for them with " + _how("[cpu]==2.0.0"))
     # CPU devices next to a GPU: the error says that their plugin is missing.
     monkeypatch.setattr(plugins, "_has_gpu", lambda: True)
     with pytest.raises(RuntimeError, match="^no jaxmg plugin is installed for platform 'cpu'"):

@@ -98,7 +98,10 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
         nonlocal compiled
         if not _compat.trace_state_clean():
             return run_in_trace(*arrays)
-        with jax.transfer_guard("allow") if _compat.guards_transfers() else _NOTHING:
+        guarded = _compat.guards_transfers()
+        if guarded:
+            arrays = _put_explicitly(arrays, _device(call))
+        with jax.transfer_guard("allow") if guarded else _NOTHING:
             parts = []
             for take, array in zip(takes, arrays, strict=True):
                 parts.extend(take(array))
@@ -115,6 +118,12 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
             return results
 
     return run
+
+
+def _put_explicitly(arrays, device):
+    """Returns ``arrays`` with those of NumPy on ``device``. To put them there is a transfer for a
+    ``jax.transfer_guard``; to pass parts between devices that share their memory is none."""
+    return [x if isinstance(x, jax.Array) else jax.device_put(x, device) for x in arrays]
 
 
 def _device(call):

@@ -18,6 +18,11 @@ def test_replicas_across_processes(processes, devices):
         job.wait()
 
 
+def test_small_matrices_on_replicas():
+    with Job("small_replicas") as job:
+        job.wait()
+
+
 @pytest.mark.parametrize("transport", ["auto", "unix", "tcp"])
 def test_beside_collectives(transport):
     with Job("beside", 50, JAXMG_TRANSPORT=transport) as job:

@@ -5,6 +5,7 @@ worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat
+from jaxmg import _compat, linalg
 from jaxmg._plugin import plugins
 from jaxmg._processes import rendezvous
 
@@ -335,6 +336,28 @@ def replicas():
                 np.testing.assert_allclose(a @ np.asarray(x), b, rtol=0, atol=1e-10)
                 inverse = jaxmg.potri(place(a, mesh, axis, None))
                 check(a, inverse, np.eye(n))
+    say("all right")
+
+
+def small_replicas():
+    """Calls with small matrices, eagerly, on meshes of replicas: no device works for the others if
+    these are in several processes, even if each group of replicas is in one."""
+    devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
+    mesh = Mesh(devices, ("S", "T"))
+    a, b = matrix(12), np.arange(1.0, 13)
+    calls = (
+        (lambda a, b, **options: jaxmg.potrs(a, b, **options), np.linalg.solve(a, b)),
+        (lambda a, b, **options: linalg.cholesky(a, **options), np.linalg.cholesky(a)),
+    )
+    for axis, (call, expected) in itertools.product(("S", "T"), calls):
+        options = {"mesh": mesh, "matrix_specs": P(axis, None)}
+        placed = place(a, mesh, axis, None), place(b, mesh)
+        for _ in range(2):
+            for x in (call(*placed), call(a, b, **options)):
+                assert x.sharding.device_set == set(jax.devices())
+                for part in x.addressable_shards:
+                    mine = expected[part.index]
+                    np.testing.assert_allclose(part.data, mine, rtol=1e-9, atol=1e-12)
     say("all right")
 
 

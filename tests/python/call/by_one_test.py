@@ -166,6 +166,21 @@ def test_guarded_transfers():
     np.testing.assert_allclose(x, np.linalg.solve(*_arrays()), rtol=1e-10)
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_a_guard_sees_operands_that_are_not_on_devices(small, monkeypatch):
+    """As it does where all devices work."""
+    if not small:
+        monkeypatch.setattr(by_one, "MOST", 0)
+    arrays, on_devices = _arrays(), _on(cases.line(4))
+    for function in (linalg.solve, jaxmg.potrs):
+        for _ in range(2):
+            with jax.transfer_guard("disallow_explicit"):
+                with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+                    function(*arrays)
+                function(*on_devices)
+            function(*arrays)
+
+
 def test_results_are_arrays_of_their_own():
     """Devices share the memory of a result, so a program may not write into it."""
     a, b = _on(cases.line(4))

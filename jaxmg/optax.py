@@ -212,8 +212,8 @@ def scale_by_shampoo(
     There is no grafting, no momentum and no division of large matrices into blocks. `optax.trace`
     adds momentum.
 
-    Cost: two products for the averages and two for the update, which XLA distributes as the
-    operands are sharded, and the roots of L and R. Memory: twice L and R.
+    Cost: two products for the averages, two for the update, and the roots of L and R. XLA
+    distributes the products as their operands are sharded. Memory: twice L and R.
 
     Raises:
         TypeError, ValueError, NotImplementedError: As in `scale_by_muon`.

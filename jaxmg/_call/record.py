@@ -91,10 +91,11 @@ class Routine:
         name: the name in errors.
         native: the plugin's name for the routine; the FFI target is "jaxmg_" and this name.
         results: all results of the native code (`results.Result`), the matrix first.
-        outputs, traced_outputs: the names of the results that the public function returns, as its
-            ``_shardmap_ctx`` does inside a shard_map, and those that this returns outside, in
-            order; empty if the routine has no such function. A result whose argument is False is
-            left out, and a single one is returned without a tuple.
+        outputs: the names of the results that the public function returns, in order, and its
+            ``_shardmap_ctx`` inside a shard_map. A result whose argument is False is left out; a
+            single result is returned without a tuple.
+        traced_outputs: the names of the results that ``_shardmap_ctx`` returns outside of a
+            shard_map; empty if the routine has no such function.
         operands: the `Operand` of each array, matrices first. The first results are in the memory
             of the matrices.
         options: arguments that become attributes.
@@ -111,8 +112,8 @@ class Routine:
             all results; None: one native call, `execute.call_native`.
         whole: whether the last rank of several CPU devices does the call for all, up to order
             `by_one.MOST`.
-        at_once: the `choice.Operation` that computes many small matrices at once, if there is one;
-            the last one does so if eigenvectors are not wanted.
+        at_once: the `choice.Operation` for many small matrices, alone in a tuple; empty if there is
+            none. A routine of eigenvectors has two, the second without eigenvectors.
     """
 
     name: str

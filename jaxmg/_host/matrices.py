@@ -217,8 +217,8 @@ def require_values(caller, operands):
         return
     raise ValueError(
         f"{caller}: a matrix in host memory (a NumPy or pinned_host array with memory=, or "
-        "jaxmg.Tiles) and its factor are computed with eagerly only; call it outside of jit, grad, "
-        "vmap, shard_map and jax.export"
+        "jaxmg.Tiles) and its factor work in eager calls only; call it outside of jit, grad, vmap, "
+        "shard_map and jax.export"
     )
 
 

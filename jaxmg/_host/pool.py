@@ -257,8 +257,8 @@ def check_available(caller, count, what):
     there, source = available()
     if there is not None and count > there:
         raise MemoryError(
-            f"{caller}: {what} needs {readable(count)} of host memory, and {readable(there)} are "
-            f"there ({source}). If that number is wrong, set {VARIABLE}"
+            f"{caller}: {what} needs {readable(count)} of host memory, but only "
+            f"{readable(there)} are there ({source}). If that number is wrong, set {VARIABLE}"
         )
 
 

@@ -145,8 +145,8 @@ def _refuse_options(caller, tile, backend, refine):
     for name, value, default in (("T_A", tile, None), ("refine", refine, None)):
         if value is not default:
             raise ValueError(
-                f"{caller}: {name}={value!r} isn't supported for a matrix in host memory, of which "
-                "block columns are on the devices; leave it out"
+                f"{caller}: {name}={value!r} isn't supported for a matrix in host memory that "
+                "doesn't fit the devices; leave it out"
             )
     checks.backend(caller, backend, ["native"], "host memory")
 

@@ -79,7 +79,8 @@ def factor_for(kind, a, arguments):
 
 
 def _differentiable(kind, arguments, a):
-    """Returns the factor, whose tangent has the tangent of A in place of A's rows."""
+    """Returns the factor of ``a``, with a derivative rule: the tangent of the factor has the
+    tangent of A as its ``rows``."""
 
     def derivative(primals, tangents):
         factor = _differentiable(kind, arguments, *primals)

@@ -167,9 +167,9 @@ class LUFactor(pickling.Pickled):
     def det(self) -> Array:
         """Returns det(A), a scalar of A's dtype. It can overflow; `slogdet` can't.
 
-        The derivative computes the inverse and a copy of the factor. If A is singular with up to
-        three pivots that are exactly 0 (in JAX: only the last one), the derivative consists of A's
-        cofactors; with more zero pivots it is 0. Second derivatives of a singular A are NaN.
+        The derivative computes the inverse and a copy of the factor. If one to three pivots are
+        exactly 0, it consists of A's cofactors, as in JAX if only the last pivot is 0; if more
+        pivots are 0, it is 0. Second derivatives of a singular A are NaN.
         """
         return self._det_times(jnp.int32(0))
 

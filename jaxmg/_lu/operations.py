@@ -239,7 +239,7 @@ def product_tangent(layout, lu, lu_dot):
 
 
 def _reduced(layout, lu, pivots, a_dot):
-    """Returns F^-1 dA P^T G^-1. Its lower triangle is F^-1 dF, and the triangle above that is
+    """Returns F^-1 dA P^T G^-1. Its lower triangle is F^-1 dF, its strictly upper triangle is
     dG G^-1 (the rule for LU in S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear
     algebra functions", arXiv:1001.1654)."""
     n = lu.shape[1]

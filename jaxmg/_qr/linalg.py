@@ -162,7 +162,7 @@ def qr(
 
 
 def fits(m, n, ranks):
-    """Returns whether every device may hold R, or another matrix of order min(m, n)."""
+    """Returns whether every device may hold a matrix of order min(m, n), such as R."""
     return min(m, n) <= SMALL or tall.fits(m, n, ranks)
 
 

@@ -30,8 +30,10 @@ def multiply(x, y, left=NONE, right=NONE, spread=None):
     ``left`` and ``right`` select their transposes or adjoints. The plugin must be loaded.
 
     Args:
-        spread: None, or a hashable function of the size of a batch, whether x and y have it, x, y,
-            ``left`` and ``right``, which computes the batch's products. Then x and y are matrices.
+        spread: A hashable function that computes the products of a batch of calls with matrices x
+            and y. Its arguments are the size of the batch, a pair that says whether x and whether y
+            has this leading dimension, x, y, ``left`` and ``right``. XLA computes the product of a
+            call outside of a batch. None: the plugin computes all products.
     """
     axes = _compat.varying_axes(x) | _compat.varying_axes(y)
     x, y = (_compat.vary(one, axes) for one in (x, y))

@@ -198,7 +198,7 @@ Status CheckTiles(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer over
   const int64_t block = tiles.dimensions()[0];
   if (attributes.tile != Tiles::EvenWidth(block, attributes.tile)) {
     return Error(Code::kInvalidArgument, routine, ": tile = ", attributes.tile,
-                 " is not a tile width of blocks of ", block, " rows");
+                 " is not a tile width that blocks of ", block, " rows can have");
   }
   const bool overflows =
       Tiles(m, block, static_cast<int>(attributes.ranks), attributes.tile).has_overflow();

@@ -23,7 +23,7 @@ small_devices = host_cases.small_devices
 
 _N = 20
 _A, _B = host_cases.problem(_N, "float64")
-_EAGERLY = "a matrix in host memory .* are computed with eagerly only"
+_EAGERLY = "a matrix in host memory .* work in eager calls only"
 
 
 def _tiles():

@@ -195,7 +195,7 @@ Status CudaBlas<T>::DoGemmOfParts(Stream stream, int64_t m, int64_t n, int64_t d
                            c_rows);
     }
     if (scales.left != nullptr) {
-      return Error(Code::kInternal, "this GPU has no products of scaled factors");
+      return Error(Code::kInternal, "this GPU can't multiply factors that have scales");
     }
     return MultiplyPartsInPieces(stream, rows, n, depth, scaled, a, lda, b, ldb, beta, target,
                                  c_rows);

@@ -244,8 +244,8 @@ class BandReduction {
     }
   }
 
-  // As Multiply, from the lower triangle only: a block's columns from its diagonal on are also the
-  // rows of M right of the block.
+  // As Multiply, but reads only the lower triangle of M. The part of a block of columns below its
+  // diagonal block is used twice: its adjoint is the part of M to the right of the diagonal block.
   void MultiplyTriangle(const Panel& panel) {
     const int64_t r = panel.reflectors, rows = panel.trailing;
     Step<T> on(flow_, Stream::kMain, "multiply", panel.k);

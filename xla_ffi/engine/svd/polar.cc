@@ -112,7 +112,7 @@ Status Polar<T>::Iterate(bool* finite) const {
 template <typename T>
 Status Polar<T>::IterateInDouble(bool* finite) const {
   if constexpr (std::is_same_v<T, InDouble<T>>) {
-    return Error(Code::kInternal, "polar: already in double precision");
+    return Error(Code::kInternal, "polar: there is no higher precision than double");
   } else {
     using W = InDouble<T>;
     const int64_t n = sizes_.n;

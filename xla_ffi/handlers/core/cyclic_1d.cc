@@ -24,8 +24,9 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
                       CyclicAttributes attributes) {
   const auto shape = a.dimensions();
   if (shape.size() != 2 || attributes.ranks < 1) {
-    return Refuse(Error(Code::kInvalidArgument, kName, ": a must have 2 dimensions, on ",
-                        attributes.ranks, " ranks"));
+    return Refuse(Error(Code::kInvalidArgument, kName,
+                        ": a must have 2 dimensions and ranks must be at least 1; got ",
+                        shape.size(), " dimensions and ", attributes.ranks, " ranks"));
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);

@@ -64,10 +64,11 @@ CallOutcome Scale(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffe
   const Stack stack(a, *scaled);
   if (!stack.fits || attributes.step < 1 || attributes.step > kMost ||
       (stack.count > 0 && static_cast<int64_t>(exponents->element_count()) != stack.count)) {
-    return {Error(Code::kInvalidArgument, kScale,
-                  ": a must be (..., m, n), the result of a's shape and dtype, and the exponents "
-                  "(...), for a step of 1 to ",
-                  kMost)};
+    return {
+        Error(Code::kInvalidArgument, kScale,
+              ": a must be (..., m, n), the result must have a's shape and dtype, the exponents "
+              "must be (...), and step must be from 1 to ",
+              kMost)};
   }
   if (stack.count == 0) return {Status::Ok()};
   return ForDtype(kScale, a.element_type(), [&](auto zero) {
@@ -85,7 +86,7 @@ CallOutcome Normalize(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyB
   const Stack stack(a, *x);
   if (!stack.fits) {
     return {Error(Code::kInvalidArgument, kUnit,
-                  ": a must be (..., m, n), and the result of its shape and dtype")};
+                  ": a must be (..., m, n), and the result must have a's shape and dtype")};
   }
   if (stack.count == 0) return {Status::Ok()};
   return ForDtype(kUnit, a.element_type(), [&](auto zero) {
@@ -102,8 +103,8 @@ CallOutcome FindRoots(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyB
   const Stack stack(a, *roots);
   if (!stack.fits || stack.m != stack.n || attributes.p < 1 || attributes.epsilon.count != 1) {
     return {Error(Code::kInvalidArgument, kInverseRoot,
-                  ": a must be (..., n, n), the result of its shape and dtype, p at least 1, and "
-                  "epsilon one number")};
+                  ": a must be (..., n, n), the result must have a's shape and dtype, p must be at "
+                  "least 1, and epsilon must be one number")};
   }
   if (stack.count == 0) return {Status::Ok()};
   return ForDtype(kInverseRoot, a.element_type(), [&](auto zero) {
@@ -125,8 +126,8 @@ CallOutcome Decompose(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyB
       h->element_count() != size_of_h ||
       (stack.count > 0 && static_cast<int64_t>(exponents->element_count()) != stack.count)) {
     return {Error(Code::kInvalidArgument, kPolar,
-                  ": a must be (..., n, n), U of its shape and dtype, H too or of no elements, and "
-                  "the exponents (...)")};
+                  ": a must be (..., n, n), U must have a's shape and dtype, H must be like U or "
+                  "empty, and the exponents must be (...)")};
   }
   if (stack.count == 0) return {Status::Ok()};
   return ForDtype(kPolar, a.element_type(), [&](auto zero) {

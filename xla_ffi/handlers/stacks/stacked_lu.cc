@@ -19,8 +19,8 @@ CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
       static_cast<int64_t>(lu->element_count()) != all ||
       (n > 0 && static_cast<int64_t>(pivots->element_count()) != all / n)) {
     return {Error(Code::kInvalidArgument, kName,
-                  ": a must be (..., n, n), the factors of a's dtype and size, and the pivots n "
-                  "elements for each matrix")};
+                  ": a must be (..., n, n), the factors must have a's size and dtype, and there "
+                  "must be n pivots for each matrix")};
   }
   if (all == 0) return {Status::Ok()};
   return ForDtype(kName, a.element_type(), [&](auto zero) {

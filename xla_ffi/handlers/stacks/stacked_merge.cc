@@ -30,7 +30,7 @@ CallOutcome Merge(Platform platform, ffi::AnyBuffer high, ffi::AnyBuffer low, ff
       static_cast<int64_t>(rho.element_count()) != count || root_high->element_count() != all ||
       root_low->element_count() != all || vectors->element_count() != all * k) {
     return {Error(Code::kInvalidArgument, kName,
-                  ": poles and z must be (..., k), with even k, and rho (...)")};
+                  ": poles and z must be (..., k) with even k, and rho must be (...)")};
   }
   return ForRealDtype(kName, high.element_type(), [&](auto zero) {
     using T = decltype(zero);

@@ -38,8 +38,8 @@ CallOutcome Multiply(Platform platform, ffi::AnyBuffer x, ffi::AnyBuffer y,
   if (!fits || x.element_type() != y.element_type() ||
       x.element_type() != product->element_type()) {
     return {Error(Code::kInvalidArgument, kName,
-                  ": op(x) must be (..., m, k), op(y) (..., k, n), and the product (..., m, n) of "
-                  "their dtype")};
+                  ": op(x) must be (..., m, k), op(y) must be (..., k, n), and the product must be "
+                  "(..., m, n), all of one dtype")};
   }
   return ForDtype(kName, x.element_type(), [&](auto zero) {
     using T = decltype(zero);

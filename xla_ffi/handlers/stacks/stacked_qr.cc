@@ -40,9 +40,10 @@ CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
   if (rank < 2 || r->element_type() != a.element_type() || q->element_type() != a.element_type() ||
       static_cast<int64_t>(r->element_count()) != all ||
       static_cast<int64_t>(q->element_count()) != size_of_q) {
-    return {Error(Code::kInvalidArgument, kQr,
-                  ": a must be (..., m, n), R of its shape and dtype, Q (..., m, min(m, n)) or of "
-                  "no elements")};
+    return {
+        Error(Code::kInvalidArgument, kQr,
+              ": a must be (..., m, n), R must have a's shape and dtype, and Q must be (..., m, "
+              "min(m, n)) or empty")};
   }
   if (all == 0) return {Status::Ok()};
   return ForDtype(kQr, a.element_type(), [&](auto zero) {
@@ -64,7 +65,7 @@ CallOutcome Map(Platform platform, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer>
   if (rank < 2 || y->element_type() != x.element_type() ||
       static_cast<int64_t>(y->element_count()) != all) {
     return {Error(Code::kInvalidArgument, kPolynomials,
-                  ": x must be (..., m, n), and the result of its shape and dtype")};
+                  ": x must be (..., m, n), and the result must have x's shape and dtype")};
   }
   if (attributes.coefficients.count % 3 != 0) {
     return {Error(Code::kInvalidArgument, kPolynomials,

@@ -22,8 +22,8 @@ CallOutcome Invert(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
   const int64_t n = OrderOf(a);
   if (n < 0 || inverse->element_type() != a.element_type() ||
       inverse->element_count() != a.element_count()) {
-    return {Error(Code::kInvalidArgument, kInverse, ": a must be (..., n, n), n <= ", kMostSmall,
-                  ", the inverse of its dtype")};
+    return {Error(Code::kInvalidArgument, kInverse, ": a must be (..., n, n) with n <= ",
+                  kMostSmall, ", and the inverse must have a's shape and dtype")};
   }
   if (a.element_count() == 0) return {Status::Ok()};
   const int64_t count = static_cast<int64_t>(a.element_count()) / (n * n);
@@ -45,8 +45,9 @@ CallOutcome Solve(Platform platform, ffi::AnyBuffer a, ffi::AnyBuffer b,
   for (size_t i = 0; fits && i + 1 < rank; ++i) fits &= columns[i] == shape[i];
   if (!fits || b.element_type() != a.element_type() || x->element_type() != a.element_type() ||
       x->element_count() != b.element_count()) {
-    return {Error(Code::kInvalidArgument, kSolve, ": a must be (..., n, n), n <= ", kMostSmall,
-                  ", b and the result (..., n, nrhs) of its dtype, nrhs <= ", kMostSmallColumns)};
+    return {Error(Code::kInvalidArgument, kSolve, ": a must be (..., n, n) with n <= ", kMostSmall,
+                  ", and b and the result must be (..., n, nrhs) of a's dtype with nrhs <= ",
+                  kMostSmallColumns)};
   }
   if (b.element_count() == 0) return {Status::Ok()};
   const int64_t nrhs = columns[rank - 1];

@@ -16,7 +16,7 @@ CallOutcome Split(Platform platform, ffi::AnyBuffer whole, ffi::RemainingRets re
   for (size_t i = 0; i < results.size(); ++i) {
     auto part = results.get<ffi::AnyBuffer>(i);
     if (!part.has_value() || (**part).element_type() != whole.element_type()) {
-      return {Error(Code::kInvalidArgument, kName, ": part ", i, " must be of the dtype of x")};
+      return {Error(Code::kInvalidArgument, kName, ": part ", i, " must have x's dtype")};
     }
     parts.push_back({DataOf<char>(**part), (**part).size_bytes()});
     bytes += parts.back().size;

@@ -35,8 +35,8 @@ CallOutcome Decompose(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyB
       u->element_type() != a.element_type() || vh->element_type() != a.element_type() ||
       ElementsOf(*u) != of_u || ElementsOf(*vh) != of_vh || ElementsOf(*s) != count * k) {
     return {Error(Code::kInvalidArgument, kName,
-                  ": a must be (..., m, n), U (..., m, k) and V^H (..., k, n) of its dtype, or of "
-                  "no elements, and s (..., k), k = min(m, n)")};
+                  ": a must be (..., m, n), U must be (..., m, k) and V^H (..., k, n), both of a's "
+                  "dtype or empty, and s must be (..., k), where k = min(m, n)")};
   }
   if (all == 0) return {Status::Ok()};
   return ForDtype(kName, a.element_type(), [&](auto zero) {

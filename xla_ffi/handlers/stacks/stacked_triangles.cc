@@ -54,7 +54,7 @@ CallOutcome OnMatrices(const char* name, ffi::AnyBuffer a, ffi::AnyBuffer result
   if (rank < 2 || shape[rank - 2] != n || result.element_type() != a.element_type() ||
       static_cast<int64_t>(result.element_count()) != all) {
     return {Error(Code::kInvalidArgument, name,
-                  ": a must be (..., n, n), the result of its shape and dtype")};
+                  ": a must be (..., n, n), and the result must have a's shape and dtype")};
   }
   if (all == 0) return {Status::Ok()};
   return ForDtype(name, a.element_type(),
@@ -101,7 +101,8 @@ CallOutcome Solve(Platform platform, ffi::AnyBuffer a, ffi::AnyBuffer b,
   if (!fits || b.element_type() != a.element_type() || x->element_type() != a.element_type() ||
       static_cast<int64_t>(x->element_count()) != all) {
     return {Error(Code::kInvalidArgument, kSolve,
-                  ": a must be (..., n, n), b and the result (..., n, nrhs) of its dtype")};
+                  ": a must be (..., n, n), and b and the result must be (..., n, nrhs) of a's "
+                  "dtype")};
   }
   if (all == 0) return {Status::Ok()};
   const int64_t n = shape[rank - 1], nrhs = columns[rank - 1];

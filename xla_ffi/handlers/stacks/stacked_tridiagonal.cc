@@ -20,8 +20,8 @@ CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
   if (n < 1 || n > kMostQl || static_cast<int64_t>(e.element_count()) != count * (n - 1) ||
       static_cast<int64_t>(w->element_count()) != all ||
       static_cast<int64_t>(v->element_count()) != all * n) {
-    return {Error(Code::kInvalidArgument, kName, ": d must be (..., n), 1 <= n <= ", kMostQl,
-                  ", and e (..., n - 1)")};
+    return {Error(Code::kInvalidArgument, kName, ": d must be (..., n) with 1 <= n <= ", kMostQl,
+                  ", and e must be (..., n - 1)")};
   }
   return ForRealDtype(kName, d.element_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -45,8 +45,8 @@ CallOutcome Reduce(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
       static_cast<int64_t>(e->element_count()) != count * (n - 1) ||
       static_cast<int64_t>(tau->element_count()) != count * n) {
     return {Error(Code::kInvalidArgument, kReduction,
-                  ": a must be (..., n, n), n > 1, the reflectors of its shape, d and tau (..., n) "
-                  "and e (..., n - 1)")};
+                  ": a must be (..., n, n) with n > 1, the reflectors must have a's shape, d and "
+                  "tau must be (..., n), and e must be (..., n - 1)")};
   }
   return ForRealDtype(kReduction, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -72,9 +72,10 @@ CallOutcome Apply(Platform platform, ffi::AnyBuffer reflectors, ffi::AnyBuffer t
       x.element_type() != reflectors.element_type() ||
       product->element_type() != reflectors.element_type() ||
       static_cast<int64_t>(product->element_count()) != all) {
-    return {Error(Code::kInvalidArgument, kReflectors,
-                  ": the reflectors must be (..., n, n), n > 1, tau (..., n), x and the result "
-                  "(..., n, k) of their dtype")};
+    return {
+        Error(Code::kInvalidArgument, kReflectors,
+              ": the reflectors must be (..., n, n) with n > 1, tau must be (..., n), and x and "
+              "the result must be (..., n, k) of the reflectors' dtype")};
   }
   if (all == 0) return {Status::Ok()};
   const int64_t n = shape[rank - 1], columns = of_x[rank - 1];

@@ -76,8 +76,8 @@ Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const s
   auto lock = monitor_.Lock();
   if (!started_) return Error(Code::kInternal, "Connect was called before Listen");
   if (me < 0 || key.empty()) {
-    return Error(Code::kInvalidArgument, "process index ", me,
-                 " must be at least 0, with a key of the job");
+    return Error(Code::kInvalidArgument,
+                 "the process index must be at least 0, and the key not empty; got index ", me);
   }
   if (me_ >= 0 && (me != me_ || key != key_)) {
     return Error(Code::kInvalidArgument, "this is process ", me_,

@@ -181,8 +181,8 @@ struct CusolverMg {
 };
 }  // namespace jaxmg
 
-// Included here because it overloads the runtime's functions, whose types above would then be
-// ambiguous.
+// Included after the declarations above: these headers overload functions of the runtime, so that
+// the types of these functions would be ambiguous there.
 #include <cusolverMp.h>
 #include <nccl.h>
 

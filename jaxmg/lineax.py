@@ -99,7 +99,7 @@ class Cholesky(_OnMesh, lineax.Cholesky):
         return restore(-x if state.negative else x), _result(state.factor.status == 0), {}
 
     def transpose(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
-        """Returns the state of the transpose, which is a Hermitian operator's conjugate."""
+        """Returns the state of the transpose: that of `conj`, because A is Hermitian."""
         return self.conj(state, options)
 
     def conj(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:

@@ -103,7 +103,7 @@ def _lines(path, text):
 
 
 def calls(path: str | os.PathLike[str]) -> list[list[dict[str, Any]]]:
-    """Returns the calls in a file as lists of steps, in the order of their begin."""
+    """Returns the calls in a file as lists of steps, in the order in which they start."""
     return calls_of(read(path))
 
 

@@ -167,9 +167,9 @@ def eigh(
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]:
     """Computes all or some eigenvalues and eigenvectors of ``a``, or of ``a @ x = w * b @ x``.
 
-    Solves as `syevd`, and with ``b`` as `sygvd`. If several devices share the work, computing k of
-    n eigenvectors reduces the operations of divide and conquer's last merge and of the
-    back-transformation, and the result's memory, to k / n.
+    Solves as `syevd`, and with ``b`` as `sygvd`. If several devices share the work, k of n
+    eigenvectors take k / n of the memory of all, and k / n of the operations in the last merge of
+    divide and conquer and in the back-transformation.
 
     Args:
         a: (n, n), Hermitian, as in `syevd`. Only the upper triangle is read.

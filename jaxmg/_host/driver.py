@@ -129,7 +129,7 @@ def substitute(geometry, factor, cache, x, direction):
 
 @contextlib.contextmanager
 def _registered(geometry, factor, source):
-    """Registers the matrix with the plugin; yields the handle of native block_columns."""
+    """Registers the matrix with the plugin; yields the handle that native calls take."""
     plugin = plugins.load(geometry.layout.platform)
     handle = plugin.host_open({
         "dtype": geometry.dtype, "n": geometry.n, "nrhs": geometry.nrhs, "width": geometry.width,

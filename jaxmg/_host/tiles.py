@@ -31,7 +31,7 @@ class Tiles:
     """Describes a matrix by a function of its indices; only tiles of it exist at a time.
 
     `potrs` and `cho_factor` take it in place of an array. The function is traced and compiled once
-    for each shape, and runs on the devices. It is a pytree whose leaves are the parameters' leaves.
+    for each shape, and runs on the devices. `Tiles` is a pytree with the leaves of its parameters.
 
     Attributes:
         function: As passed.

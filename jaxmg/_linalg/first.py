@@ -93,8 +93,11 @@ class First:
         ))  # fmt: skip
 
     def linearized(self, moving):
-        """Returns the `First` of the results and of what the derivative needs, the `First` of the
-        derivative in these operands, and which results have one."""
+        """Returns two `First` objects and the indices of the results that have a derivative.
+
+        The first object computes the results and the arrays that the derivative needs, the second
+        computes the derivative from these arrays and the tangents of the operands ``moving``.
+        """
         found: dict = {}
 
         def values(*arrays):
@@ -130,8 +133,9 @@ class First:
         )  # fmt: skip
 
     def transposed(self, moving):
-        """Returns the `First` of the other operands and of the results' cotangents, whose results
-        are the cotangents of the operands ``moving``, in which this is linear."""
+        """Returns the transpose of this `First`, which is linear in its operands ``moving``. The
+        transpose takes the other operands and the cotangents of the results, and returns the
+        cotangents of ``moving``."""
         still = [i for i in range(len(self.operands)) if i not in moving]
 
         def function(*arrays):

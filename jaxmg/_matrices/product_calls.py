@@ -42,10 +42,10 @@ class Product:
     """A product C (m, n) of X and Y, or of X alone, by rows on the ranks.
 
     Attributes:
-        kind: X Y of x (m, k) and y (k, n); X Y^H of x (m, k) and y (n, k); X^H Y of x (k, m) and
-            y (k, n); X^H of x (k, m), k = n.
-        block: a rank's rows of C.
-        conjugates: whether the product has X^H and Y^H; else it has X^T and Y^T.
+        kind: TIMES: X Y, x (m, k) and y (k, n). TIMES_ADJOINT: X Y^H, x (m, k) and y (n, k).
+            ADJOINT_TIMES: X^H Y, x (k, m) and y (k, n). ADJOINT: X^H, x (k, m) with k = n.
+        block: number of rows of C on a rank.
+        conjugates: False: X^T and Y^T in place of X^H and Y^H.
     """
 
     kind: int

@@ -63,9 +63,11 @@ def _is_rounding(flaw, a, largest):
 
 
 def _largest_flaw(a, layout, compares, needs_positive):
-    """Returns the largest difference between the products of ``a`` and of its adjoint with one
-    vector, or 0 unless ``compares``. Returns infinity if ``needs_positive`` and the diagonal isn't
-    positive."""
+    """Returns how far ``a`` is from Hermitian (``compares``) and positive (``needs_positive``).
+
+    ``compares``: the largest difference between the products of ``a`` and of its adjoint with one
+    vector; otherwise 0. ``needs_positive``: infinity if a diagonal entry isn't positive.
+    """
     layout = layout.by_rows
 
     def local(coordinates, rows):

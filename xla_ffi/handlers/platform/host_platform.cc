@@ -216,7 +216,8 @@ bool RunSoon(PendingRank* pending, Status* status) noexcept {
 Status EndWithoutThread(const PendingRank& pending, const Status& why) noexcept {
   const DefaultFloatingPoint mode;
   FailCall(pending.site, why);
-  // If all ranks have arrived, they count on this one, or one of them works with its part.
+  // Once all ranks have arrived, this rank must take part: the others wait for its messages, or one
+  // of them works for all and reads its part.
   const bool arrived = pending.rank != nullptr || pending.meeting != nullptr;
   return arrived ? FinishRank(pending) : why;
 }

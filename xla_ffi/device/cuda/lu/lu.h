@@ -62,10 +62,11 @@ class CudaLu : public LuKernels<T> {
                          int32_t* pivots, int32_t* info);
   Status ReserveSlots(Stream stream);
   Status ReserveMoves(Stream stream, int64_t columns);
-  // Factor leaves `first` to `last` of a panel, by halves; one of these leaves; and apply the step
-  // to the leaves' own columns and to later ones.
+  // Factors leaves `first` to `last` of a panel, by halves.
   Status FactorHalves(const Panel& panel, int64_t first, int64_t last);
+  // Factors the leaf of n columns that begins in column `begin` of the panel.
   Status FactorLeaf(const Panel& panel, int64_t begin, int64_t n);
+  // Applies the factorization of leaves `first` to `last` to their own columns and to later ones.
   Status Step(const Panel& panel, int64_t first, int64_t last, int64_t right);
   // Sets *columns to the number of columns that a kernel can factor on the device's
   // multiprocessors.

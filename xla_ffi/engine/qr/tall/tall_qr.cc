@@ -209,9 +209,9 @@ class TallQr {
     return blas().Trtri(kMain, n_, gram(), n_, inverse(), n_);
   }
 
-  // Factors A's Gram matrix + shift I after scaling its rows and columns to a diagonal of ones, so
-  // that its condition is that of A with columns of length 1. Unscale multiplies the factor by the
-  // lengths, which gives the factor of the Gram matrix itself.
+  // Scales the rows and columns of A's Gram matrix so that its diagonal is one, adds shift I, and
+  // factors the sum. The scaled matrix is the Gram matrix of A with columns of length 1. Unscale
+  // multiplies the factor by the lengths, which gives the factor of the Gram matrix itself.
   Status FactorScaled(const T* x, const T* below, Real<T> shift) {
     JAXMG_RETURN_IF_ERROR(MakeGram(x, below));
     if (!products_.works()) return Status::Ok();

@@ -78,7 +78,16 @@ Triangle: TypeAlias = Literal["L", "U"]
 """The lower or the upper triangle of a matrix."""
 
 AssumeA: TypeAlias = Literal[
-    "pos", "positive definite", "her", "hermitian", "sym", "symmetric", "gen", "general"
+    "pos",
+    "positive definite",
+    "her",
+    "hermitian",
+    "sym",
+    "symmetric",
+    "gen",
+    "general",
+    "upper triangular",
+    "lower triangular",
 ]
 """What is known of a matrix, as in ``scipy.linalg``."""
 

@@ -221,10 +221,10 @@ class CholeskyFactor(pickling.Pickled):
         factor, arrays = _parts("CholeskyFactor.upper", self)
         return factor.upper(*arrays)
 
-    def _divide_rows(self, b):
-        """Returns B U^-1 for a matrix B sharded by rows, as in `hermitian`."""
+    def _divide_rows(self, b, adjoint=False):
+        """Returns B U^-1, or B U^-H, for a matrix B sharded by rows, as in `hermitian`."""
         factor, arrays = _parts("CholeskyFactor", self)
-        return factor.divide_rows(*arrays, b)
+        return factor.divide_rows(*arrays, b, adjoint=adjoint)
 
     def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)

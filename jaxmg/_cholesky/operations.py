@@ -108,9 +108,10 @@ class Cholesky(operations.Factor):
             lambda *arrays: arrays[-1], self._logdet_rule, (*arrays, log_det)
         )
 
-    def divide_rows(self, *arrays):
-        """Multiplies the last array, a matrix by rows, by the inverse of U = L^H from the right."""
-        return _SolveRows(self, inverse=False)(*arrays)
+    def divide_rows(self, *arrays, adjoint=False):
+        """Multiplies the last array, a matrix by rows, by the inverse of U = L^H from the right, or
+        by that of L."""
+        return _SolveRows(self, inverse=adjoint)(*arrays)
 
     def reduced(self, factor, a_dot):
         """Returns S = L^-1 dA L^-H by rows."""

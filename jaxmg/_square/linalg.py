@@ -21,12 +21,20 @@ from jaxmg._layouts import exporting, shardings
 from jaxmg._linalg import compositions
 from jaxmg._lu import gesv, getri, lu_factor
 from jaxmg._lu import stacks as lu_stacks
+from jaxmg._lu.linalg import solve_one_triangle
 from jaxmg._matrices import norms, products
 from jaxmg._square import determinants, structure
 from jaxmg._stacks import scaling
 from jaxmg._svd.linalg import condition_of_values
 from jaxmg._transform import derivatives
 from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
+
+# SciPy's names of structures with few entries.
+_SPARSE = {
+    "diagonal": "divide b by jax.numpy.diagonal(a)",
+    "tridiagonal": "call jax.lax.linalg.tridiagonal_solve with the three diagonals",
+    "banded": "call scipy.linalg.solve_banded with the diagonals",
+}
 
 # For these norms `cond` estimates the norm of the inverse; for the others it computes the inverse.
 _ESTIMATED = (1, np.inf)
@@ -69,6 +77,8 @@ def solve(
               one triangle.
             - "her" or "hermitian", "sym" or "symmetric": Hermitian, or symmetric even if complex;
               Cholesky of one triangle, then LU if that fails.
+            - "upper triangular" or "lower triangular": `solve_triangular`. The other triangle isn't
+              read.
             - None: as "her" if one pass over ``a`` finds it Hermitian with a positive diagonal,
               else as "gen". Batches and derivatives use "gen".
         mesh, matrix_specs, in_specs: As in `jaxmg.gesv`.
@@ -92,10 +102,20 @@ def solve(
     """
     if in_specs is not None:
         matrix_specs = matrix_spec("linalg.solve", matrix_specs, in_specs)
+    if assume_a == "upper triangular" or assume_a == "lower triangular":
+        options = assume_a == "lower triangular", "N", False
+        return compositions.run(
+            (a, b), "solve", solve_one_triangle, ("like b",), mesh, matrix_specs, *options
+        )
     if not isinstance(assume_a, str | None) or assume_a not in compositions.ASSUMED:
+        if isinstance(assume_a, str) and assume_a in _SPARSE:
+            raise ValueError(
+                f"linalg.solve: assume_a={assume_a!r} is not supported, because few entries of a "
+                f"aren't 0 then: {_SPARSE[assume_a]}"
+            )
+        names = *compositions.ASSUMED, "upper triangular", "lower triangular"
         raise ValueError(
-            f"linalg.solve: assume_a must be one of "
-            f"{', '.join(map(repr, compositions.ASSUMED))}; got {assume_a!r}"
+            f"linalg.solve: assume_a must be one of {', '.join(map(repr, names))}; got {assume_a!r}"
         )
     assumed = compositions.ASSUMED[assume_a]
     read = compositions.triangle(lower) if assumed in ("pos", "her", "sym") else compositions.ANY

@@ -42,6 +42,14 @@ def _eigh(a):
     return w, v**2
 
 
+def _eigh_of_two(type):
+    def call(a):
+        w, v = linalg.eigh(a, a, type=type)
+        return w, v**2
+
+    return call
+
+
 def _svd(a, **options):
     u, s, vh = linalg.svd(a, False, **options)
     return u**2, s, vh**2
@@ -97,6 +105,7 @@ def _table():
         "funm": _with(linalg.funm, jnp.tanh),
     }.items():
         yield of, Case(of, call, "definite")
+    yield from ((f"eigh-{i}", Case("eigh", _eigh_of_two(i), "definite")) for i in (1, 2, 3))
     yield "solve-pos", Case("solve", lambda a: linalg.solve(a, a, assume_a="pos"), "definite")
     yield "expm-her", Case("expm", _with(linalg.expm, assume_a="her"), "definite")
     yield "svd-hermitian", Case("svd", _with(_svd, hermitian=True), "definite")

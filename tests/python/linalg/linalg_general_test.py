@@ -76,6 +76,21 @@ def test_what_is_assumed(assumed, lower, dtype):
     np.testing.assert_allclose(matrix @ np.asarray(x), b, atol=1e-10)
 
 
+@pytest.mark.parametrize("assumed", ["upper triangular", "lower triangular"])
+def test_one_triangle_is_assumed(assumed):
+    mesh, lower = cases.line(3), assumed.startswith("lower")
+    general, b = (
+        cases.general("well", _N, "complex64"),
+        cases.normal(cases.rng(3), (_N,), "float32"),
+    )
+    general += 9 * np.eye(_N, dtype="complex64")
+    triangle = (np.tril if lower else np.triu)(general)
+    read = np.where(triangle == general, general, np.nan)
+    x = linalg.solve(read, b, assume_a=assumed, mesh=mesh)
+    assert x.dtype == "complex64"
+    np.testing.assert_allclose(triangle @ np.asarray(x), b, atol=1e-5)
+
+
 @pytest.mark.extended
 def test_singular_as_in_jax():
     matrix, mesh = cases.general("well", _N, "float64"), cases.line(2)

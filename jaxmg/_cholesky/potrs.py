@@ -14,7 +14,7 @@ from jaxmg._call.execute import select_results
 from jaxmg._cholesky import cho_factor, refined_factor, refinement, stacks
 from jaxmg._host import matrices, requests
 from jaxmg._host.tiles import Tiles
-from jaxmg._kept import lower_precision, right_hand_sides
+from jaxmg._kept import lower_precision, refined, right_hand_sides
 from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import Backend, Else, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
@@ -383,13 +383,5 @@ def _rule(arguments):
     return derivatives.as_composed(solve)
 
 
-def _refined_rule(arguments):
-    """JVP rule with ``refine``: the same composition, with a factor in lower precision."""
-
-    def solve(a, b):
-        factor = refined_factor.factor_for(a, arguments)
-        x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
-        makers = {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
-        return select_results(REFINED, arguments, makers)
-
-    return derivatives.as_composed(solve)
+# JVP rule with ``refine``: the same composition, with a factor in lower precision.
+_refined_rule = refined.rule_of_solve(REFINED, refined_factor.factor_for)

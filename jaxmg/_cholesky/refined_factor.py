@@ -149,11 +149,7 @@ class RefinedFactor(pickling.Pickled):
         return tuple(values) if len(values) > 1 else values[0]
 
     def __repr__(self) -> str:
-        return (
-            f"RefinedFactor(n={self.n}, dtype={getattr(self.rows, 'dtype', None)}, "
-            f"tile={self.tile}, mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
-            f"refine={self.refine!r})"
-        )
+        return leaves.describe(self, f"n={self.n}", self.rows, "refine")
 
 
 def cho_factor(

@@ -80,3 +80,18 @@ def _make(arrays, layout, shape):
 
 def _zeros(call):
     return (jnp.zeros(call.shape, jnp.int8),)
+
+
+def describe(factor, size, array, option):
+    """Returns the text of a factor.
+
+    Args:
+        size: the factor's order or shape, with its name.
+        array: a leaf of the dtype of A. JAX may have put an object without a dtype in its place.
+        option: the name of the attribute with the precision.
+    """
+    return (
+        f"{type(factor).__name__}({size}, dtype={getattr(array, 'dtype', None)}, "
+        f"tile={factor.tile}, mesh={dict(factor.mesh.shape)}, rows over {factor.layout.rows}, "
+        f"{option}={getattr(factor, option)!r})"
+    )

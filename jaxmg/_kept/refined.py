@@ -78,6 +78,22 @@ def factor_for(kind, a, arguments):
     )  # fmt: skip
 
 
+def rule_of_solve(routine, factor_for):
+    """Returns the rule of a routine that solves with ``refine``: it differentiates the equivalent
+    composition of ``factor_for`` and the factor's `solve`."""
+
+    def rule(arguments):
+        def solve(a, b):
+            factor = factor_for(a, arguments)
+            x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
+            makers = {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
+            return execute.select_results(routine, arguments, makers)
+
+        return derivatives.as_composed(solve)
+
+    return rule
+
+
 def _differentiable(kind, arguments, a):
     """Returns the factor of ``a``, with a derivative rule: the tangent of the factor has the
     tangent of A as its ``rows``."""

@@ -274,12 +274,7 @@ class LUFactor(pickling.Pickled):
         return factor.divide_rows(*arrays, b)
 
     def __repr__(self) -> str:
-        dtype = getattr(self.tiles, "dtype", None)
-        return (
-            f"LUFactor(n={self.n}, dtype={dtype}, tile={self.tile}, "
-            f"mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
-            f"precision={self.precision!r})"
-        )
+        return leaves.describe(self, f"n={self.n}", self.tiles, "precision")
 
 
 def pack(call, values):

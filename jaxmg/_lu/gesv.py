@@ -12,7 +12,7 @@ from jaxmg import _compat
 from jaxmg._call import record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._call.execute import select_results
-from jaxmg._kept import lower_precision, right_hand_sides
+from jaxmg._kept import lower_precision, refined, right_hand_sides
 from jaxmg._lu import lu_factor, stacks
 from jaxmg._lu import refined_factor as refined_lu_factor
 from jaxmg._lu import refinement as lu_refinement
@@ -281,13 +281,5 @@ def _rule(arguments):
     return derivatives.as_composed(solve)
 
 
-def _refined_rule(arguments):
-    """JVP rule with ``refine``: the same composition, with a factor in lower precision."""
-
-    def solve(a, b):
-        factor = refined_lu_factor.factor_for(a, arguments)
-        x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
-        makers = {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
-        return select_results(REFINED, arguments, makers)
-
-    return derivatives.as_composed(solve)
+# JVP rule with ``refine``: the same composition, with a factor in lower precision.
+_refined_rule = refined.rule_of_solve(REFINED, refined_lu_factor.factor_for)

@@ -169,11 +169,7 @@ class RefinedLUFactor(pickling.Pickled):
         return tuple(values) if len(values) > 1 else x
 
     def __repr__(self) -> str:
-        return (
-            f"RefinedLUFactor(n={self.n}, dtype={getattr(self.rows, 'dtype', None)}, "
-            f"tile={self.tile}, mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
-            f"refine={self.refine!r})"
-        )
+        return leaves.describe(self, f"n={self.n}", self.rows, "refine")
 
 
 def lu_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):

@@ -267,12 +267,7 @@ class QRFactor(pickling.Pickled):
         return x if len(x) == rows else jax.lax.slice_in_dim(x, 0, rows)
 
     def __repr__(self) -> str:
-        dtype = getattr(self.tiles, "dtype", None)
-        return (
-            f"QRFactor(shape={self.shape}, dtype={dtype}, tile={self.tile}, "
-            f"mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
-            f"precision={self.precision!r})"
-        )
+        return leaves.describe(self, f"shape={self.shape}", self.tiles, "precision")
 
 
 @programs.cache_plans

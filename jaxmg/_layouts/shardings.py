@@ -129,7 +129,8 @@ def named_sharding(array):
             return None
         return sharding if AxisType.Explicit in sharding.mesh.axis_types else None
     sharding = getattr(array, "sharding", None)
-    return sharding if isinstance(sharding, NamedSharding) else None
+    known = isinstance(sharding, NamedSharding) and not sharding.mesh.empty  # a type may have none
+    return sharding if known else None
 
 
 def sharding_below(array):

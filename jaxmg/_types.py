@@ -115,5 +115,5 @@ If no overload fits, mypy takes the first that fits without type parameters, and
 doesn't fit; without such an overload it lists all. Every object fits `Nothing` without its
 parameter, and no object fits it with ``Never``. So ``X | Else`` accepts what X accepts. It stands
 in the last overload if that takes all calls, else in each, except at the arguments that tell the
-overloads apart.
+overloads apart. For an unknown keyword or a missing argument mypy still lists all overloads.
 """

@@ -113,7 +113,8 @@ Else: TypeAlias = Nothing[Never]
 
 If no overload fits, mypy takes the first that fits without type parameters, and says which argument
 doesn't fit; without such an overload it lists all. Every object fits `Nothing` without its
-parameter, and no object fits it with ``Never``. So ``X | Else`` accepts what X accepts. It stands
-in the last overload if that takes all calls, else in each, except at the arguments that tell the
-overloads apart. For an unknown keyword or a missing argument mypy still lists all overloads.
+parameter, and no object fits it with ``Never``. So ``X | Else`` accepts what X accepts. All
+parameters of the last overload have it. If that overload doesn't take all calls, the others have it
+too, except in the parameters that tell the overloads apart. For an unknown keyword or a missing
+argument mypy still lists all overloads.
 """

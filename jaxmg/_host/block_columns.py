@@ -15,7 +15,7 @@ from jaxmg._call import ffi
 from jaxmg._layouts import layouts
 
 FACTOR, SOLVE = "host_potrf", "host_solve"
-HANDLERS = (FACTOR, SOLVE)
+HANDLERS = (FACTOR, SOLVE, "host_rows")
 FORWARD, BACKWARD = 0, 1
 
 

@@ -15,6 +15,9 @@ from jaxmg._host import block_columns, pool, tiles
 from jaxmg._layouts import places
 from jaxmg._plugin import plugins
 
+# The bytes of pinned memory on the way from and to pageable memory, for each device.
+_RING, _LEAST_RING = 2**29, 2**14
+
 
 @dataclasses.dataclass
 class Storage:
@@ -97,7 +100,7 @@ def factorize(geometry, source, factor, x):
     with contextlib.ExitStack() as stack:
         feed = _Tiles(geometry, source) if made else _Rows(geometry, source, stack)
         handle = stack.enter_context(_registered(geometry, factor.blocks, feed.blocks))
-        stack.callback(_wait, live)
+        stack.callback(wait_for, live)
         buffer, rest = block_columns.host_buffer(geometry), block_columns.host_cache(geometry)
         live[:] = [buffer(), buffer(), x, *([rest()] if geometry.cache else [])]
         shares, status = [], 0
@@ -120,7 +123,7 @@ def substitute(geometry, factor, cache, x, direction):
     order = range(geometry.blocks)
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_registered(geometry, factor.blocks, []))
-        stack.callback(_wait, live)
+        stack.callback(wait_for, live)
         for j in order if direction == block_columns.FORWARD else reversed(order):
             live[0] = run(block_columns.operand(handle, j, direction), live[0], *cache)
             live[0].block_until_ready()
@@ -131,17 +134,33 @@ def substitute(geometry, factor, cache, x, direction):
 def _registered(geometry, factor, source):
     """Registers the matrix with the plugin; yields the handle that native calls take."""
     plugin = plugins.load(geometry.layout.platform)
-    handle = plugin.host_open({
+    spec = {
         "dtype": geometry.dtype, "n": geometry.n, "nrhs": geometry.nrhs, "width": geometry.width,
         "tile": geometry.tile, "ranks": geometry.layout.ranks, "source": source, "factor": factor,
-    })  # fmt: skip
-    try:
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        pageable = [
+            name
+            for name in ("source", "factor")
+            if pool.is_pageable(plugin, [address for address, _ in spec[name]])
+        ]
+        if pageable:
+            ring = _ring(plugin, geometry)
+            stack.callback(ring.release)
+            spec |= {"pageable": pageable, "ring": (ring.address, ring.bytes, pool.threads())}
+        handle = plugin.host_open(spec)
+        stack.callback(plugin.host_close, handle)
         yield handle
-    finally:
-        plugin.host_close(handle)
 
 
-def _wait(arrays):
+def _ring(plugin, geometry):
+    """Returns pinned memory through which native calls copy pageable memory."""
+    count = min(_RING * geometry.layout.ranks, packed_bytes(geometry))
+    count = max(count, _LEAST_RING * geometry.layout.ranks)
+    return pool.take(count) or pool.allocate("a in pageable memory", plugin, count, "its copies")
+
+
+def wait_for(arrays):
     """Waits for native calls on these arrays, which use host memory that the caller will free."""
     for array in arrays:
         with contextlib.suppress(Exception):  # an error was raised already, or is NaN in the result

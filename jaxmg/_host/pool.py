@@ -65,7 +65,7 @@ class Span:
     def __init__(self, region, address, shape, dtype, give_back):
         self._region = region  # keeps the memory mapped
         self._give_back = give_back
-        self.address = address
+        self.address, self.bytes = address, math.prod(shape) * dtype.itemsize
         self.__array_interface__ = {
             "version": 3, "data": (address, False), "shape": shape, "typestr": dtype.str,
         }  # fmt: skip
@@ -96,6 +96,7 @@ class PinnedMemory:
         # What spans gave back. The garbage collector may end a span while the lock is held.
         self._returned: collections.deque[tuple[int, int]] = collections.deque()
         self._lock = threading.Lock()
+        self._warned = False  # whether a call was said to need more
         with _lock:
             _pools.append(self)
 
@@ -239,8 +240,28 @@ def allocate(caller, plugin, count, what):
         what: what the memory is for, for errors.
     """
     check_available(caller, count, what)
+    _warn_of_small_pools(caller, count, what)
     region = _Region(plugin, _pages(count))
     return Span(region, region.address, (count,), np.dtype(np.uint8), region.release)
+
+
+def _warn_of_small_pools(caller, count, what):
+    """Warns once of each pool that is too small for a call, which then takes memory of its own."""
+    with _lock:
+        pools = [pool for pool in _pools if not pool._warned]
+        for pool in pools:
+            pool._warned = True
+    for pool in pools:
+        _compat.warn_caller(
+            f"{caller}: {what} needs {readable(count)} in one piece, and {readable(pool.free)} of "
+            f"the {readable(pool.bytes)} of jaxmg.pinned are free: the call pins memory of its own,"
+            " which takes longer"
+        )
+
+
+def is_pageable(plugin, addresses):
+    """Whether devices can't copy from or to all of these places at the speed of their links."""
+    return not all(map(plugin.is_pinned, addresses))
 
 
 def threads():

@@ -67,7 +67,7 @@ def choose(
         return None
     if memory is not None:
         memory = pool.positive(caller, "memory", memory)
-        _require_host(caller, a)
+        require_host(caller, a)
     if made or memory is not None:
         meshes.refuse_manual_axes(caller)
         matrices.require_values(caller, (a, b))
@@ -88,13 +88,13 @@ def choose(
     if plans.fits_in_core(layout, native, n, a.dtype, nrhs, there, 1 if made else 2):
         if not made:
             return None
-        _require_one_process(caller, layout)
+        require_one_process(caller, layout)
         devices = plans.over(np.asarray(layout.mesh.devices))
         tiles.check_hermitian(caller, a, np.asarray(devices.mesh.devices).flat[0])
         with _compat.entered(devices.mesh):
             matrix = tiles.make(a, devices)
         return Request(caller, matrix, b, devices.mesh, None, True)
-    _require_one_process(caller, layout)
+    require_one_process(caller, layout)
     _refuse_options(caller, tile, backend, refine)
     products = checks.precision(caller, precision, a.dtype, "native")
     devices = plans.over(np.asarray(layout.mesh.devices))
@@ -114,7 +114,7 @@ def choose(
     return Request(caller, a, b, layout.mesh, geometry, donate, room)
 
 
-def _require_host(caller, a):
+def require_host(caller, a, shape="(n, n)"):
     """Raises if memory= is passed for a matrix that isn't in host memory, or for a batch."""
     if isinstance(a, Tracer):
         matrices.require_values(caller, a)
@@ -127,12 +127,12 @@ def _require_host(caller, a):
         checks.is_an_array(caller, "a", a)
     if a.ndim != 2:
         raise ValueError(
-            f"{caller}: with memory= a must be one matrix of shape (n, n); it has shape "
+            f"{caller}: with memory= a must be one matrix of shape {shape}; it has shape "
             f"{tuple(a.shape)}"
         )
 
 
-def _require_one_process(caller, layout):
+def require_one_process(caller, layout):
     if len({device.process_index for device in np.asarray(layout.mesh.devices).flat}) > 1:
         raise ValueError(
             f"{caller}: a matrix in host memory is for the devices of one process, and the mesh "

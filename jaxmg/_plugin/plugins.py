@@ -7,7 +7,8 @@ several processes it offers ``process_address()``, ``tcp_between(lower, higher)`
 ``listen_over_tcp(scope)``, ``connect_processes(me, addresses, key)`` and ``rendezvous_timeout()``,
 for Ctrl-C ``watch_interrupts(wanted)``, for those who watch long calls ``set_progress(wanted)`` and
 ``progress()``, and for matrices in host memory ``host_open(spec)``, ``host_close(id)``,
-``host_plan(...)``, ``host_copy(...)``, ``pin(address, bytes)``, ``unpin(address)``,
+``host_plan(...)``, ``host_open_chunks(bytes, chunks)``, ``host_close_chunks(id)``,
+``host_rows_bytes(...)``, ``host_copy(...)``, ``pin(address, bytes)``, ``unpin(address)``,
 ``is_pinned(address)`` and ``touch(address, bytes, threads)``. Nothing here runs when jaxmg is
 imported.
 """

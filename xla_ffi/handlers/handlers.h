@@ -44,6 +44,7 @@
   ROUTINE(hemm, JaxmgHemm)                              \
   ROUTINE(host_potrf, JaxmgHostPotrf)                   \
   ROUTINE(host_solve, JaxmgHostSolve)                   \
+  ROUTINE(host_rows, JaxmgHostRows)                     \
   ROUTINE(all_gather, JaxmgAllGather)                   \
   ROUTINE(product, JaxmgProduct)                        \
   ROUTINE(root_exchange, JaxmgRootExchange)             \

@@ -5,9 +5,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "xla_ffi/device/progress.h"
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/handlers/handlers.h"
+#include "xla_ffi/handlers/offload/chunks.h"
 #include "xla_ffi/handlers/offload/registry.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/plan.h"
@@ -212,13 +215,18 @@ inline void DefineProgress(pybind11::module_& module) {
 }
 
 // Reads (address, ld) of each block row.
-inline std::vector<HostBlock> HostBlocks(const pybind11::handle& blocks) {
+inline std::vector<HostBlock> HostBlocks(const pybind11::handle& blocks, bool pageable) {
   std::vector<HostBlock> all;
   for (const pybind11::handle& each : blocks) {
     const auto block = each.cast<std::pair<uint64_t, int64_t>>();
-    all.push_back({reinterpret_cast<void*>(block.first), block.second});
+    all.push_back({reinterpret_cast<void*>(block.first), block.second, pageable});
   }
   return all;
+}
+
+// Whether the spec names the key among its pageable memory.
+inline bool IsPageable(const pybind11::dict& spec, const char* key) {
+  return spec.contains("pageable") && spec["pageable"].contains(key);
 }
 
 inline int32_t OpenHost(const pybind11::dict& spec) {
@@ -227,8 +235,12 @@ inline int32_t OpenHost(const pybind11::dict& spec) {
   matrix.shape = {spec["n"].cast<int64_t>(), spec["nrhs"].cast<int64_t>(),
                   spec["width"].cast<int64_t>(), spec["tile"].cast<int64_t>(),
                   spec["ranks"].cast<int>()};
-  matrix.source = HostBlocks(spec["source"]);
-  matrix.factor = HostBlocks(spec["factor"]);
+  matrix.source = HostBlocks(spec["source"], IsPageable(spec, "source"));
+  matrix.factor = HostBlocks(spec["factor"], IsPageable(spec, "factor"));
+  if (spec.contains("ring")) {
+    const auto [address, bytes, threads] = spec["ring"].cast<std::tuple<uint64_t, size_t, int>>();
+    matrix.ring = {reinterpret_cast<void*>(address), bytes, threads};
+  }
   int32_t id = 0;
   Raise(OpenHostMatrix(std::move(matrix), &id));
   return id;
@@ -248,13 +260,53 @@ inline pybind11::dict HostPlanOf(const std::string& dtype, int64_t n, int64_t nr
   return plan;
 }
 
+// Reads the pieces of each chunk: (buffer, offset and pitch in it, address, pitch, height,
+// columns).
+inline int32_t OpenChunks(const std::array<size_t, kHostRowBuffers>& bytes,
+                          const pybind11::list& chunks) {
+  using Numbers = std::tuple<int, size_t, size_t, uint64_t, size_t, size_t, size_t>;
+  HostChunks found = {bytes, {}};
+  for (const pybind11::handle& chunk : chunks) {
+    std::vector<HostPiece>& pieces = found.chunks.emplace_back();
+    for (const pybind11::handle& each : chunk) {
+      const auto [buffer, offset, pitch, address, from_pitch, height, columns] =
+          each.cast<Numbers>();
+      pieces.push_back(
+          {buffer, offset, pitch, {reinterpret_cast<void*>(address), from_pitch, height, columns}});
+    }
+  }
+  int32_t id = 0;
+  Raise(OpenHostChunks(std::move(found), &id));
+  return id;
+}
+
 // Defines the functions for matrices in host memory (engine/offload).
 inline void DefineHostMemory(pybind11::module_& module) {
   using Released = pybind11::call_guard<pybind11::gil_scoped_release>;
   module.def("host_open", &OpenHost, pybind11::arg("spec"),
              "Makes a matrix in host memory known to calls, and returns its id. The memory must "
              "stay until host_close.");
-  module.def("host_close", [](int32_t id) { Raise(CloseHostMatrix(id)); }, pybind11::arg("id"));
+  module.def(
+      "host_close", [](int32_t id) { Raise(CloseHostMatrix(id)); }, pybind11::arg("id"), Released(),
+      "Waits for calls that use the matrix.");
+  module.def("host_open_chunks", &OpenChunks, pybind11::arg("bytes"), pybind11::arg("chunks"),
+             "As host_open, of a tall matrix in chunks of rows: the bytes of the two buffers, and "
+             "for each chunk its pieces, (buffer, offset, pitch, address, pitch, height, columns) "
+             "in bytes.");
+  module.def(
+      "host_close_chunks", [](int32_t id) { Raise(CloseHostChunks(id)); }, pybind11::arg("id"),
+      Released());
+  module.def(
+      "host_rows_bytes",
+      [](const std::string& dtype, int64_t n, int64_t rows, int64_t nrhs, bool with_b,
+         const std::string& platform) {
+        int64_t bytes = 0;
+        Raise(HostRowsBytes(dtype, {n, rows, 0, nrhs, with_b, false}, platform, &bytes));
+        return bytes;
+      },
+      pybind11::arg("dtype"), pybind11::arg("n"), pybind11::arg("rows"), pybind11::arg("nrhs"),
+      pybind11::arg("with_b"), pybind11::arg("platform"),
+      "The bytes of workspace of a call of host_rows on a device.");
   module.def("host_plan", &HostPlanOf, pybind11::arg("dtype"), pybind11::arg("n"),
              pybind11::arg("nrhs"), pybind11::arg("ranks"), pybind11::arg("platform"),
              pybind11::arg("budget_bytes"), pybind11::arg("width") = 0,

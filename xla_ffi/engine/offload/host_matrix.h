@@ -12,6 +12,7 @@
 
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/device/tuning.h"
+#include "xla_ffi/engine/offload/host_ring.h"
 #include "xla_ffi/layout/tiles.h"
 
 namespace jaxmg {
@@ -42,10 +43,11 @@ struct HostShape {
 };
 
 // A block column in host memory: `data` is the diagonal element of its first column, and columns
-// are `ld` elements apart.
+// are `ld` elements apart. Pageable memory is copied through the ring (host_ring.h).
 struct HostBlock {
   void* data;
   int64_t ld;
+  bool pageable = false;
 };
 
 struct HostMatrix {
@@ -53,6 +55,7 @@ struct HostMatrix {
   HostShape shape;
   std::vector<HostBlock> source;  // the matrix; empty: the caller fills the ranks' buffers
   std::vector<HostBlock> factor;  // may be the same memory
+  HostRingMemory ring;
 };
 
 // Which matrix, and which of its block columns, a call works on: the elements of its operand

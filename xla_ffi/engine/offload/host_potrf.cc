@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <complex>
+#include <optional>
 #include <vector>
 
 #include "xla_ffi/engine/cholesky/potrf.h"
@@ -30,7 +31,7 @@ class BlockColumn {
  public:
   BlockColumn(const RankContext& context, const HostPotrfOperand<T>& operand,
               const HostMatrix& host, int64_t j, const HostPotrfSpace<T>& space,
-              const Workspace& workspace)
+              const Workspace& workspace, HostRing& ring)
       : context_(context),
         operand_(operand),
         host_(host),
@@ -45,6 +46,7 @@ class BlockColumn {
         panels_(workspace.Get(space.panels)),
         factor_(workspace.Get(space.factor)),
         cache_(shape_, matrix_.rank, operand.cache, operand.cached),
+        ring_(ring),
         stored_(context.device.blas<T>(space.precision).StoredFactor()),
         splits_(context.device.blas<T>(space.precision).parts().depth > 0),
         end_(tiles_.slots_before(matrix_.rank, tiles_.nonempty())) {
@@ -74,7 +76,8 @@ class BlockColumn {
                                 /*spoils=*/false, part));
     JAXMG_RETURN_IF_ERROR(GatherLocal(context_, matrix_, x_));
     flow_.Join();
-    return flow_.status();
+    JAXMG_RETURN_IF_ERROR(flow_.status());
+    return ring_.Drain();
   }
 
  private:
@@ -95,10 +98,10 @@ class BlockColumn {
   void LoadTile(int64_t j, int64_t slot, T* buffer, Data& block) {
     const Tiles tiles = shape_.tiles(j);
     const int64_t p = tiles.tile_in(matrix_.rank, slot), begin = tiles.offset(p);
-    Step<T> on(flow_, Stream::kLoad, "load tile", p);
+    RingStep<T> on(ring_, flow_, Stream::kLoad, "load tile", p);
     on.Writes(block);
-    Load(on, host_.source[j], {begin, shape_.rows(j) - begin, begin, tiles.width(p)},
-         buffer + slot * tiles.width() * ld_ + begin, ld_);
+    on.Load(host_.source[j], {begin, shape_.rows(j) - begin, begin, tiles.width(p)},
+            buffer + slot * tiles.width() * ld_ + begin, ld_);
   }
 
   // Loads the next tile of the next block column, in the place of the last one. Returns whether
@@ -115,19 +118,19 @@ class BlockColumn {
   void LoadChunk(const std::vector<Chunk>& chunks, size_t i) {
     if (i >= chunks.size()) return;
     const Chunk& chunk = chunks[i];
-    Step<T> on(flow_, Stream::kLoad, "load panel", chunk.k);
+    RingStep<T> on(ring_, flow_, Stream::kLoad, "load panel", chunk.k);
     on.Gives(loaded_[i % kBuffers]);
     const int64_t row = shape_.first(j_) - shape_.first(chunk.k);
-    Load(on, host_.factor[chunk.k], {row, shape_.rows(j_), chunk.column, chunk.columns}, Buffer(i),
-         ld_);
+    on.Load(host_.factor[chunk.k], {row, shape_.rows(j_), chunk.column, chunk.columns}, Buffer(i),
+            ld_);
   }
 
   void Store(Flow& flow, int64_t k, Data& diagonal, Data& below) {
     const int64_t begin = tiles_.offset(k);
-    Step<T> on(flow, Stream::kStore, "store tile", k);
+    RingStep<T> on(ring_, flow, Stream::kStore, "store tile", k);
     on.Reads(diagonal, below);
-    StoreToHost(on, host_.factor[j_], {begin, shape_.rows(j_) - begin, begin, tiles_.width(k)},
-                matrix_.tile(k, begin), ld_);
+    on.Store(host_.factor[j_], {begin, shape_.rows(j_) - begin, begin, tiles_.width(k)},
+             matrix_.tile(k, begin), ld_);
     T* const kept = cache_.at(j_, tiles_.slot(k));
     if (kept == nullptr) return;
     const int64_t rows = shape_.rows(j_);
@@ -258,6 +261,7 @@ class BlockColumn {
   T* const panels_;
   T* const factor_;
   const HostCache<T> cache_;
+  HostRing& ring_;
   const Op stored_;
   const bool splits_;
   const int64_t end_;                   // the end of this rank's slots that have columns
@@ -304,9 +308,12 @@ Status HostPotrfRoutine(const RankContext& context, const HostPotrfOperand<T>& o
   std::shared_ptr<const HostMatrix> host;
   const int64_t buffer = shape.rank_columns() * shape.ld(), count = shape.n * shape.nrhs;
   std::optional<Outcome<T>> outcome;
+  std::optional<HostRing> ring;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
     JAXMG_RETURN_IF_ERROR(Matches(*host, shape, DtypeName<T>()));
+    ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
+    JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
     outcome.emplace(context, false, workspace.Get(space.records), operand.status);
     for (int i = 0; i < 2; ++i) {
@@ -325,7 +332,7 @@ Status HostPotrfRoutine(const RankContext& context, const HostPotrfOperand<T>& o
                  ProductWork(shape.rows(j), shape.columns(j), shape.first(j)) +
                      FactorWork(shape.columns(j)) +
                      SolveWork(shape.columns(j), shape.nrhs + shape.rows(j) - shape.columns(j)));
-    BlockColumn<T> block(context, operand, *host, j, space, workspace);
+    BlockColumn<T> block(context, operand, *host, j, space, workspace, *ring);
     JAXMG_RETURN_IF_ERROR(block.Run(outcome->info(), outcome->log_det()));
     JAXMG_RETURN_IF_ERROR(outcome->ConcludeOrFail(operand.log_det, operand.x, count));
     return WaitAllSent(context.comm, Stream::kMain);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <complex>
+#include <optional>
 #include <vector>
 
 #include "xla_ffi/engine/cholesky/diagonal.h"
@@ -21,7 +22,7 @@ template <typename T>
 class BlockSweep {
  public:
   BlockSweep(const RankContext& context, const HostSolveOperand<T>& operand, const HostMatrix& host,
-             const HostCall& call, T* panels)
+             const HostCall& call, T* panels, HostRing& ring)
       : flow_(context),
         shape_(operand.shape),
         factor_(host.factor[call.block]),
@@ -34,7 +35,8 @@ class BlockSweep {
         x_(operand.x),
         panels_(panels),
         block_(call.block),
-        cache_(shape_, rank_, operand.cache, operand.cached) {
+        cache_(shape_, rank_, operand.cache, operand.cached),
+        ring_(ring) {
     for (int64_t s = 0; s < tiles_.nonempty(); ++s) {
       const int64_t p = Tile(s);
       if (tiles_.owner(p) == rank_ && Kept(p) == nullptr) streamed_.push_back(p);
@@ -85,9 +87,9 @@ class BlockSweep {
   void LoadTile(size_t i) {
     if (i >= streamed_.size()) return;
     const int64_t p = streamed_[i], begin = tiles_.offset(p);
-    Step<T> on(flow_, Stream::kLoad, "load tile", p);
+    RingStep<T> on(ring_, flow_, Stream::kLoad, "load tile", p);
     on.Gives(loaded_[i % kBuffers]);
-    Load(on, factor_, {begin, height_ - begin, begin, tiles_.width(p)}, Buffer(i), height_ - begin);
+    on.Load(factor_, {begin, height_ - begin, begin, tiles_.width(p)}, Buffer(i), height_ - begin);
   }
 
   // The right-hand sides pass from owner to owner, and at last to all ranks.
@@ -132,6 +134,7 @@ class BlockSweep {
   T* const panels_;
   const int64_t block_;
   const HostCache<const T> cache_;
+  HostRing& ring_;
   std::vector<int64_t> streamed_;  // this rank's tiles that aren't cached, in the sweep's order
   size_t next_ = 0;                // of these
   std::array<Data, kBuffers> loaded_;
@@ -162,9 +165,12 @@ Status HostSolveRoutine(const RankContext& context, const HostSolveOperand<T>& o
   Workspace workspace(space.pieces);
   HostCall call = {};
   std::shared_ptr<const HostMatrix> host;
+  std::optional<HostRing> ring;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
     JAXMG_RETURN_IF_ERROR(Matches(*host, shape, DtypeName<T>()));
+    ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
+    JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
     JAXMG_RETURN_IF_ERROR(device.ReserveHandles());
     return CopyIfApart(device, operand.x_source, operand.x, shape.n * shape.nrhs);
@@ -173,7 +179,7 @@ Status HostSolveRoutine(const RankContext& context, const HostSolveOperand<T>& o
     if (shape.nrhs == 0) return Status::Ok();
     AnnounceWork(device,
                  ProductWork(shape.rows(call.block), shape.columns(call.block), shape.nrhs));
-    BlockSweep<T> sweep(context, operand, *host, call, workspace.Get(space.panels));
+    BlockSweep<T> sweep(context, operand, *host, call, workspace.Get(space.panels), *ring);
     return sweep.Run();
   };
   return RunOnAllRanks(context.comm, prepare, work);

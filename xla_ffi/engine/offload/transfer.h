@@ -8,6 +8,7 @@
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/host_copy.h"
 #include "xla_ffi/engine/offload/host_matrix.h"
+#include "xla_ffi/engine/offload/host_ring.h"
 
 namespace jaxmg {
 
@@ -34,15 +35,50 @@ void StoreToHost(Step<T>& on, const HostBlock& to, const HostPart& part, const T
   on.Copy(InHostMemory<T>(to, part), Block(source, ld, part.rows, part.columns));
 }
 
+// A step that copies pageable memory through a ring, if there is one. A store is then complete
+// after HostRing::Drain.
+template <typename T>
+class RingStep : public Step<T> {
+ public:
+  RingStep(HostRing& ring, Flow& flow, Stream stream, const char* name, int64_t index)
+      : Step<T>(flow, stream, name, index), ring_(ring) {}
+
+  void Load(const HostBlock& from, const HostPart& part, T* target, int64_t ld) {
+    if (!ring_.works() || !from.pageable) return jaxmg::Load(*this, from, part, target, ld);
+    this->Do([&] {
+      return ring_.Load(this->stream(), Block(target, ld, part.rows, part.columns),
+                        InHostMemory<T>(from, part));
+    });
+  }
+
+  void Store(const HostBlock& to, const HostPart& part, const T* source, int64_t ld) {
+    if (!ring_.works() || !to.pageable) return StoreToHost(*this, to, part, source, ld);
+    this->Do([&] {
+      return ring_.Store(this->stream(), InHostMemory<T>(to, part),
+                         Block(source, ld, part.rows, part.columns));
+    });
+  }
+
+ private:
+  HostRing& ring_;
+};
+
+// Reads an operand `call` from device memory, and waits for it.
+template <typename Call>
+Status ReadOperand(Device& device, const int32_t* source, Call* call) {
+  std::unique_ptr<Buffer> memory;
+  JAXMG_RETURN_IF_ERROR(device.AllocateOnHost(sizeof(Call), &memory));
+  constexpr int64_t kWords = sizeof(Call) / sizeof(int32_t);
+  JAXMG_RETURN_IF_ERROR(CopyToHost(device, Block(memory->as<int32_t>(), kWords, kWords, 1),
+                                   Block(source, kWords, kWords, 1)));
+  *call = *memory->as<Call>();
+  return Status::Ok();
+}
+
 // Prepares a call: reads the operand `call`, waits for it, and finds its matrix.
 inline Status ReadHostCall(Device& device, const int32_t* source, const FindHostMatrix& find,
                            HostCall* call, std::shared_ptr<const HostMatrix>* matrix) {
-  std::unique_ptr<Buffer> memory;
-  JAXMG_RETURN_IF_ERROR(device.AllocateOnHost(sizeof(HostCall), &memory));
-  constexpr int64_t kWords = sizeof(HostCall) / sizeof(int32_t);
-  JAXMG_RETURN_IF_ERROR(CopyToHost(device, Block(memory->as<int32_t>(), kWords, kWords, 1),
-                                   Block(source, kWords, kWords, 1)));
-  *call = *memory->as<HostCall>();
+  JAXMG_RETURN_IF_ERROR(ReadOperand(device, source, call));
   JAXMG_RETURN_IF_ERROR(device.ReserveTransfers());
   JAXMG_RETURN_IF_ERROR(find(call->id, matrix));
   if (call->block < 0 || call->block >= (*matrix)->shape.blocks()) {

@@ -3,32 +3,21 @@
 #include <algorithm>
 #include <complex>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/engine/offload/host_cache.h"
 #include "xla_ffi/engine/offload/host_plan.h"
+#include "xla_ffi/engine/offload/open_objects.h"
 #include "xla_ffi/handlers/platform/platform.h"
 
 namespace jaxmg {
 namespace {
 
-struct Registry {
-  std::mutex mutex;
-  std::map<int32_t, std::shared_ptr<const HostMatrix>> matrices;
-  int32_t next = 1;
-};
-
 // Never destroyed: calls may run while the process exits.
-Registry& Matrices() {
-  static Registry* registry = new Registry;
-  return *registry;
-}
-
-Status NotOpen(int32_t id) {
-  return Error(Code::kInvalidArgument, "there is no matrix ", id, " in host memory");
+OpenObjects<HostMatrix>& Matrices() {
+  static auto* matrices = new OpenObjects<HostMatrix>("matrix");
+  return *matrices;
 }
 
 Status CheckBlocks(const char* what, const std::vector<HostBlock>& blocks, const HostShape& shape) {
@@ -91,27 +80,14 @@ Status OpenHostMatrix(HostMatrix matrix, int32_t* id) {
     JAXMG_RETURN_IF_ERROR(CheckBlocks("source", matrix.source, matrix.shape));
   }
   JAXMG_RETURN_IF_ERROR(CheckBlocks("factor", matrix.factor, matrix.shape));
-  auto kept = std::make_shared<const HostMatrix>(std::move(matrix));
-  Registry& registry = Matrices();
-  std::lock_guard<std::mutex> lock(registry.mutex);
-  registry.matrices.emplace(registry.next, std::move(kept));
-  *id = registry.next++;
+  *id = Matrices().Open(std::move(matrix));
   return Status::Ok();
 }
 
-Status CloseHostMatrix(int32_t id) {
-  Registry& registry = Matrices();
-  std::lock_guard<std::mutex> lock(registry.mutex);
-  return registry.matrices.erase(id) == 1 ? Status::Ok() : NotOpen(id);
-}
+Status CloseHostMatrix(int32_t id) { return Matrices().Close(id); }
 
 Status FindOpenHostMatrix(int32_t id, std::shared_ptr<const HostMatrix>* matrix) {
-  Registry& registry = Matrices();
-  std::lock_guard<std::mutex> lock(registry.mutex);
-  const auto found = registry.matrices.find(id);
-  if (found == registry.matrices.end()) return NotOpen(id);
-  *matrix = found->second;
-  return Status::Ok();
+  return Matrices().Find(id, matrix);
 }
 
 Status AnswerHostPlan(const HostPlanQuery& query, HostPlanAnswer* answer) {

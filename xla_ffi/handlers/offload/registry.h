@@ -15,8 +15,8 @@ namespace jaxmg {
 // Returns an error if the sizes don't fit each other.
 Status CheckHostShape(const char* name, const HostShape& shape);
 
-// Open checks the matrix and sets *id to a number that is never used again. Calls that are under
-// way keep a matrix that Close removes. An id that isn't open is an error of both. Thread-safe.
+// Open checks the matrix and sets *id to a number that is never used again. Close waits for calls
+// that have found the matrix (open_objects.h).
 Status OpenHostMatrix(HostMatrix matrix, int32_t* id);
 Status CloseHostMatrix(int32_t id);
 Status FindOpenHostMatrix(int32_t id, std::shared_ptr<const HostMatrix>* matrix);

@@ -8,10 +8,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call.arguments import matrix_spec
+from jaxmg._host import passes
+from jaxmg._host.tiles import Tiles
 from jaxmg._layouts import exporting, shardings
 from jaxmg._linalg import compositions
 from jaxmg._matrices import products
@@ -51,9 +54,9 @@ def qr(
 
 @overload
 def qr(
-    a: AnyMatrixLike, mode: Literal["r"], *, pivoting: Literal[False] = False,
+    a: AnyMatrixLike | Tiles, mode: Literal["r"], *, pivoting: Literal[False] = False,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None, memory: float | None = None,
 ) -> Array: ...  # fmt: skip
 
 
@@ -75,9 +78,9 @@ def qr(
 
 @overload
 def qr(
-    a: AnyMatrixLike, mode: Literal["r"], *, pivoting: Literal[True],
+    a: AnyMatrixLike | Tiles, mode: Literal["r"], *, pivoting: Literal[True],
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None, memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
@@ -91,13 +94,14 @@ def qr(
 
 @_compat.overloaded_boundary
 def qr(
-    a: AnyMatrixLike,
+    a: AnyMatrixLike | Tiles,
     mode: str = "reduced",
     *,
     pivoting: bool = False,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None,
+    memory: float | None = None,
 ) -> QRResult | Array | tuple[Array, ...]:
     """Computes the QR decomposition of any matrix, as `jax.numpy.linalg.qr`.
 
@@ -108,6 +112,8 @@ def qr(
         pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the remaining
             column of largest norm. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
+        memory: As in `lstsq`, which also says which ``a`` passes through the devices. Only R of it
+            can be computed (mode "r").
 
     Returns:
         A `QRResult` (Q, R), R for "r", or (h, taus) for "raw"; with ``pivoting`` (Q, R, p) or (R,
@@ -148,6 +154,15 @@ def qr(
             f"linalg.qr: mode must be one of {', '.join(map(repr, _MODES))}; got {mode!r}"
         )
     how, pivoting = _MODES[mode], bool(pivoting)
+    if how == "r":
+        request = passes.choose("linalg.qr", a, None, mesh, matrix_specs, memory)
+        if request is not None:
+            return _of_pass(request, pivoting)
+    elif memory is not None or isinstance(a, Tiles):
+        raise ValueError(
+            f"linalg.qr: memory= and jaxmg.Tiles are for mode='r'; got mode={mode!r}. Q is as "
+            "large as a; pass an array without memory="
+        )
     if pivoting and how not in ("reduced", "r"):
         raise NotImplementedError(
             f"linalg.qr: pivoting=True works only with mode 'reduced' or 'r', not with {mode!r}"
@@ -159,6 +174,22 @@ def qr(
     if how == "r" and not pivoting:
         return results
     return tuple(results) if pivoting or how == "raw" else QRResult(*results)
+
+
+def _of_pass(request, pivoting):
+    """Returns R, or (R, p), of a matrix that passes through the devices."""
+    small = passes.compress(request)
+    with _compat.default_promotion():
+        layout = small.layout
+        found = qr(small.r, "r", pivoting=pivoting, mesh=layout.mesh, matrix_specs=layout.row_spec)
+        r, *order = found if pivoting else (found,)
+        found = [_times_power(r, small.e), *order]
+    replicated = NamedSharding(request.mesh, P())
+    found = tuple(jax.device_put(each, replicated) for each in found)
+    return found if pivoting else found[0]
+
+
+_times_power = jax.jit(scaling.times_power)
 
 
 def fits(m, n, ranks):

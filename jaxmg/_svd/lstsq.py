@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks
 from jaxmg._call.arguments import matrix_spec
+from jaxmg._host import passes
+from jaxmg._host.tiles import Tiles
 from jaxmg._layouts import shardings
 from jaxmg._linalg import compositions
 from jaxmg._qr import gels, tall
@@ -33,7 +35,7 @@ from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
 @_compat.api_boundary
 def lstsq(
-    a: AnyMatrixLike,
+    a: AnyMatrixLike | Tiles,
     b: AnyMatrixLike,
     rcond: AnyArray | SupportsFloat | None = None,
     *,
@@ -42,11 +44,14 @@ def lstsq(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None,
+    memory: float | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Minimizes norm(b - a x) for a matrix of any rank, as `jax.numpy.linalg.lstsq`.
 
     Args:
-        a: (m, n), sharded by rows. A wide ``a`` is transposed.
+        a: (m, n), sharded by rows. A wide ``a`` is transposed. A matrix in host memory (a NumPy
+            array, or one of memory kind "pinned_host") that doesn't fit the devices passes through
+            them once by chunks of rows, and so do `jaxmg.Tiles`: see docs/howto/host_memory.md.
         b: (m,) or (m, nrhs), sharded by rows or replicated.
         rcond: Cutoff, a number or scalar array; singular values of at most rcond times the largest
             count as 0. None: eps max(m, n). Negative: eps.
@@ -55,6 +60,7 @@ def lstsq(
         damp: Real scalar; x minimizes norm(b - a x)^2 + damp^2 norm(x)^2 (ridge or Tikhonov
             regression). s and the rank are then those of ``a`` with damp times I appended.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
+        memory: As in `jaxmg.potrs`.
 
     Returns:
         (x, resid, rank, s), all replicated.
@@ -89,7 +95,7 @@ def lstsq(
     """
     if in_specs is not None:
         matrix_specs = matrix_spec("linalg.lstsq", matrix_specs, in_specs)
-    results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, rcond)
+    results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, rcond, memory)
     x, resid, rank, s = results
     if numpy_resid and (a.shape[0] <= a.shape[1] or operator.index(rank) < a.shape[1]):
         resid = resid[:0]
@@ -98,18 +104,19 @@ def lstsq(
 
 @_compat.api_boundary
 def least_squares(
-    a: AnyMatrixLike,
+    a: AnyMatrixLike | Tiles,
     b: AnyMatrixLike,
     damp: AnyArray | SupportsFloat | None = None,
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None,
+    memory: float | None = None,
 ) -> Array:
     """Minimizes norm(b - a x) for an ``a`` of full rank, as LAPACK's gels.
 
     Args:
-        a, b, damp, mesh, matrix_specs, in_specs: As in `lstsq`.
+        a, b, damp, mesh, matrix_specs, in_specs, memory: As in `lstsq`.
 
     Returns:
         x, (n,) or (n, nrhs), replicated; of least norm if ``a`` is wide. If ``a`` doesn't have full
@@ -124,14 +131,18 @@ def least_squares(
     """
     if in_specs is not None:
         matrix_specs = matrix_spec("linalg.least_squares", matrix_specs, in_specs)
-    return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
+    return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None, memory)
 
 
 # An attribute of a call with this value: the cutoff is the last of the program's arrays.
 _IN_ARRAY = "array"
 
 
-def _run(a, b, damp, name, results, mesh, spec, rcond):
+def _run(a, b, damp, name, results, mesh, spec, rcond, memory=None):
+    residuals = len(results) > 1
+    request = passes.choose(f"linalg.{name}", a, b, mesh, spec, memory, residuals)
+    if request is not None:
+        return _run_pass(request, b.shape, damp, name, results, rcond)
     cutoff = _IN_ARRAY if isinstance(rcond, jax.Array) else rcond
     scalars = {"damp": damp, "rcond": rcond if cutoff is _IN_ARRAY else None}
     scalars = {key: value for key, value in scalars.items() if value is not None}
@@ -143,6 +154,33 @@ def _run(a, b, damp, name, results, mesh, spec, rcond):
     arrays = a, b, *(_real_scalar(name, a, *scalar) for scalar in scalars.items())
     cutoff = cutoff if cutoff is None or cutoff is _IN_ARRAY else float(cutoff)
     return compositions.run(arrays, name, solved, results, mesh, spec, cutoff)
+
+
+def _run_pass(request, shape, damp, name, results, rcond):
+    """Returns the results of a matrix that passes through the devices, with a b of this shape."""
+    small, dtype = passes.compress(request), np.dtype(request.cut.dtype)
+    if damp is not None:
+        value = _real_scalar(name, small.r, "damp", damp)
+        damp = _times_power(jnp.asarray(value), -small.e)
+    if rcond is None:
+        rcond = float(jnp.finfo(dtype).eps) * max(request.cut.m, request.cut.n)
+    layout = small.layout
+    with _compat.default_promotion():
+        found = _run(small.r, small.c, damp, name, results, layout.mesh, layout.row_spec, rcond)
+        x, *others = found if len(results) > 1 else (found,)
+        x = _times_power(x, small.f - small.e)
+        found = [x.reshape(-1, *shape[1:]) if len(shape) == 1 or shape[1] else x[:, :0]]
+        if others:
+            resid, rank, s = others
+            resid = _times_power(resid + small.squares, 2 * small.f)
+            resid = resid[:0] if shape[1:] == (0,) else resid
+            found += [resid, rank, _times_power(s, small.e)]
+    replicated = NamedSharding(request.mesh, P())
+    found = tuple(jax.device_put(each, replicated) for each in found)
+    return found if others else found[0]
+
+
+_times_power = jax.jit(scaling.times_power)
 
 
 def _real_scalar(name, a, argument, value):

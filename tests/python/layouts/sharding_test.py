@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._layouts import meshes
+from jaxmg._layouts import meshes, shardings
 
 _N = 16
 _MOVED = cases.one_process("JAX moves nothing to a mesh of other devices")
@@ -459,3 +459,12 @@ def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
     assert re.match(
         "potri: a is a JAX array on one device, .* devices works. To use all", str(warning.message)
     )
+
+
+@cases.needs_transformations
+def test_a_type_without_a_mesh_names_no_sharding():
+    """The transpose of a rule knows operands by their types alone; a constant's has no mesh."""
+    kind = jax.typeof(np.ones((2, 2)))
+    assert kind.sharding.mesh.empty and shardings.named_sharding(kind) is None
+    array = jnp.ones((2, 2))
+    assert shardings.constrain_like(array, kind) is array

@@ -87,6 +87,12 @@ class Offloaded {
     }
     status.assign(shape.ranks, -1);
     log_det.resize(shape.ranks);
+    // A ring whose slots are smaller than most columns, or hold some of them.
+    if ((shape.n + shape.tile) % 2 == 0) return;
+    ring_.resize(shape.ranks * 8 * 64 * (1 + shape.n % 7));
+    host_.ring = {ring_.data(), ring_.size(), 2};
+    for (HostBlock& block : host_.source) block.pageable = true;
+    for (HostBlock& block : host_.factor) block.pageable = true;
   }
 
   // Fills the buffers with a block column, as a caller of a matrix without a source does.
@@ -196,6 +202,7 @@ class Offloaded {
 
  private:
   std::vector<T> source_, factor_;
+  std::vector<char> ring_;
   HostMatrix host_;
   const Place place_;
 };

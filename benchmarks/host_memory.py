@@ -1,7 +1,9 @@
-"""Times Cholesky solves of matrices in host memory, which pass through the devices.
+"""Times Cholesky solves and tall least squares of matrices in host memory, which pass through the
+devices.
 
     host_memory.py [--platform gpu] [--ranks 1] [--row KIND:N[:DTYPE[:MEMORY]] ...] [--pool BYTES]
-                   [--nrhs 1] [--runs 2] [--rate FLOPS] [--link BYTES] [--out FILE]
+                   [--nrhs 1] [--columns 2048] [--runs 2] [--rate FLOPS] [--link BYTES]
+                   [--out FILE]
 
 Kinds of rows:
 
@@ -11,6 +13,8 @@ Kinds of rows:
     tiles     potrs of jaxmg.Tiles
     factor    cho_factor of jaxmg.Tiles, whose factor is kept, and a solve with it
     core      potrs of an array that is on the devices, donated, in core
+    tall      lstsq, least_squares and qr of an array of N rows and --columns in pinned memory
+    loose     the same of an array in ordinary memory
 
 MEMORY is the memory= of the call, such as 72e9. One pinned region of --pool bytes serves all rows
 one after the other; it is made once, and its time is printed. A square of order n takes 8 n^2
@@ -25,16 +29,23 @@ On one H200 with 128 GB of host memory. Two calls, because pinned memory for bot
     XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
       --pool 98e9 --row tiles:150000:float64:72e9 factor:150000:float64:72e9 \\
       tiles:200000:float32:72e9 --out OUT/host_memory.jsonl
+    XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
+      --pool 99e9 --row tall:6000000:float64:72e9 --out OUT/host_memory.jsonl
+    XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
+      --pool 36e9 --row tall:2000000:float64:30e9 loose:2000000:float64:30e9 \\
+      --out OUT/host_memory.jsonl
 
 On CPU devices, in some seconds:
 
     python benchmarks/host_memory.py --platform cpu --ranks 2 --pool 5e7 \\
-      --row square:1536:float64:8e6 tiles:1536:float32:4e6 factor:1024 core:1024
+      --row square:1536:float64:8e6 tiles:1536:float32:4e6 factor:1024 core:1024 \\
+      tall:20000:float64:2e6 --columns 64
 
 The matrix is symmetric: hashes of (i, j) between -1 and 1, and 2 sqrt(n) more on the diagonal,
 which makes it positive definite with a condition below 10. A device makes it by blocks of rows,
 fills host memory through JAX's own pinned memory, and makes it again for the backward error,
-|A x - b| / (|A| |x| + |b|) in the maximum norm. "model" is `jaxmg.plan`: bytes over the link, and
+|A x - b| / (|A| |x| + |b|) in the maximum norm. A tall matrix is as random; its error is
+|A^H (b - A x)| / (|A| |b|) in the Frobenius norm. "model" is `jaxmg.plan`: bytes over the link, and
 the seconds for --rate and --link. Peaks are those of the process: JAX's on the first device, and
 VmHWM of the host.
 """
@@ -70,6 +81,7 @@ def arguments(argv):
     parser.add_argument("--row", nargs="+", type=_row, required=True, help=_row.__doc__)
     parser.add_argument("--pool", type=float, help="bytes of pinned memory; default: none is kept")
     parser.add_argument("--nrhs", type=int, default=1)
+    parser.add_argument("--columns", type=int, default=2048, help="of tall matrices")
     parser.add_argument("--runs", type=int, default=2, help="of each row")
     parser.add_argument("--rate", type=float, default=52e12, help="of products on a device, flop/s")
     parser.add_argument("--link", type=float, default=53e9, help="bytes/s")
@@ -252,7 +264,77 @@ def core(case, args):
     return x, {"seconds": seconds}
 
 
-KINDS = {f.__name__: f for f in (square, pageable, file, tiles, factor, core)}
+def tall(case, args):
+    if args.memory is None:
+        raise ValueError("rows of kind tall need --pool")
+    return _tall(case, args.memory.array((case.n, args.columns), case.dtype))
+
+
+def loose(case, args):
+    return _tall(case, np.empty((case.n, args.columns), case.dtype))
+
+
+def _tall(case, a):
+    named = {"mesh": case.mesh, "memory": case.memory}
+    _, filling = timed(lambda: fill_tall(a, case.device))
+    found, seconds = timed(lambda: jaxmg.linalg.lstsq(a, case.b, **named))
+    _, of_x = timed(lambda: jaxmg.linalg.least_squares(a, case.b, **named))
+    _, of_r = timed(lambda: jaxmg.linalg.qr(a, "r", **named))
+    times = {"seconds": seconds, "least_squares": of_x, "qr": of_r, "filling": filling}
+    return found[0], times | {"columns": a.shape[1]}
+
+
+@functools.cache
+def tall_maker(shape, dtype, rows):
+    """Returns the compiled function of the first row that makes a block of rows of a tall matrix;
+    those beyond it are zeros."""
+    m, n = shape
+
+    def make(first):
+        index = first + jnp.arange(rows, dtype=jnp.int32)
+        made = entries(index, jnp.arange(n, dtype=jnp.int32), 1, dtype)
+        return jnp.where((index < m)[:, None], made, 0)
+
+    return jax.jit(make)
+
+
+def fill_tall(a, device):
+    rows = min(max(BLOCK // (a.shape[1] * a.itemsize), 1), len(a))
+    make, plugin = tall_maker(a.shape, a.dtype, rows), plugins.load(device.platform)
+    for first in range(0, len(a), rows):
+        with jax.default_device(device):
+            block = np.asarray(make(first))
+        count = a[first : first + rows].nbytes
+        plugin.host_copy(
+            a[first:].ctypes.data, block.ctypes.data, 1, count, count, count, pool.threads()
+        )
+
+
+def gradient(case, shape, x):
+    """Returns |A^H (b - A x)| / (|A| |b|)."""
+    m, n = shape
+    rows = min(max(BLOCK // (n * case.dtype.itemsize), 1), m)
+    make = tall_maker(shape, case.dtype, rows)
+
+    @jax.jit
+    def compute(first, x, b):
+        block = make(first)
+        rest = b - jnp.matmul(block, x, precision="highest")
+        return jnp.matmul(block.T, rest, precision="highest"), jnp.sum(block**2)
+
+    x = jax.device_put(np.asarray(x), case.device)
+    total, squares = 0, 0.0
+    for first in range(0, m, rows):
+        b = np.zeros((rows, case.b.shape[1]), case.dtype)
+        part = case.b[first : first + rows]
+        b[: len(part)] = part
+        found, square = compute(first, x, jax.device_put(b, case.device))
+        total, squares = total + found, squares + float(square)
+    return float(jnp.linalg.norm(total)) / (squares**0.5 * float(np.linalg.norm(case.b)))
+
+
+KINDS = {f.__name__: f for f in (square, pageable, file, tiles, factor, core, tall, loose)}
+TALL = ("tall", "loose")
 
 
 class Case:
@@ -268,6 +350,9 @@ def model(case, args):
     """Returns the numbers of `jaxmg.plan`; none for what runs in core."""
     if case.kind == "core" or case.memory is None and args.platform == "cpu":
         return {}
+    if case.kind in TALL:
+        traffic = case.n * (args.columns + args.nrhs) * case.dtype.itemsize // args.ranks
+        return {"traffic": traffic, "model seconds": traffic / args.link}
     routine = "cho_factor" if case.kind == "factor" else "potrs"
     plan = jaxmg.plan(
         routine, case.n, case.dtype, case.mesh, nrhs=args.nrhs, host=True, memory=case.memory,
@@ -297,8 +382,13 @@ def peaks(case):
 
 def run(case, args, attempt):
     x, numbers = KINDS[case.kind](case, args)
-    operations = case.n**3 / 3 * (4 if case.dtype.kind == "c" else 1)
-    error = backward_error(case.n, case.dtype, x, case.b, case.device)
+    high = case.kind in TALL
+    operations = case.n * args.columns**2 if high else case.n**3 / 3
+    operations *= 4 if case.dtype.kind == "c" else 1
+    if high:
+        error = gradient(case, (case.n, args.columns), x)
+    else:
+        error = backward_error(case.n, case.dtype, x, case.b, case.device)
     found = {
         "kind": case.kind, "n": case.n, "dtype": str(case.dtype), "ranks": args.ranks,
         "nrhs": args.nrhs, "memory": case.memory, "run": attempt, **numbers,
@@ -315,7 +405,7 @@ def run(case, args, attempt):
 def _line(found):
     parts = [f"{found['kind']:8} n={found['n']} {found['dtype']} {found['seconds']:.2f} s"]
     parts.append(f"{found['tflops']:.2f} TFLOP/s, error {found['backward error']:.1e}")
-    for name in ("filling", "first solve", "solve", "model seconds"):
+    for name in ("filling", "first solve", "solve", "least_squares", "qr", "model seconds"):
         if name in found:
             parts.append(f"{name} {found[name]:.2f} s")
     if "width" in found:

@@ -1,7 +1,6 @@
 // Messages arrive, agreements are equal on all ranks, and nothing waits forever.
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -11,26 +10,12 @@
 #include <vector>
 
 #include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/living_objects.h"
 #include "tests/cc/support/problem.h"
 #include "tests/cc/support/ranks.h"
 #include "tests/cc/support/testing.h"
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/rendezvous.h"
-
-// Counts living objects.
-static std::atomic<int64_t> alive{0};
-
-void* operator new(size_t size) {
-  void* memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  ++alive;
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  if (memory != nullptr) --alive;
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace jaxmg {
 namespace {

@@ -28,12 +28,6 @@ using std::chrono::seconds;
 const std::vector<std::vector<int>> kDeals = {
     {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
 
-bool Has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
-
 // Returns AsyncDevices whose memory other processes don't map.
 Devices Apart(bool many = false) {
   return {[] { return NewAsyncDevice(NewHostDevice(), HostTuning()); }, false, many};

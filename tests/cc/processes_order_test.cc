@@ -14,12 +14,6 @@ constexpr milliseconds kLate(4500);
 // The limit of calls that must fail long before they reach it.
 constexpr seconds kLimit(6);
 
-bool Has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
-
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
 // Devices of a call with two ranks in each process, on two devices.

@@ -15,19 +15,6 @@ using std::chrono::seconds;
 
 const Transport kTransports[] = {Transport::kUnix, Transport::kTcp};
 
-bool Has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
-
-JobOptions Over(Transport transport, Seconds peer_timeout) {
-  JobOptions options;
-  options.transport = transport;
-  options.peer_timeout = peer_timeout;
-  return options;
-}
-
 TEST(ARankThatNeverJoinsIsNamed) {
   for (const int absent : {0, 1, 2}) {
     RunProcesses(3, [&](int process) -> std::string {

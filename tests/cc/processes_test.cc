@@ -2,30 +2,13 @@
 #include "tests/cc/support/processes.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <new>
 #include <stdexcept>
 
+#include "tests/cc/support/living_objects.h"
 #include "xla_ffi/comm/communicator.h"
-
-// Counts living objects.
-static std::atomic<int64_t> alive{0};
-
-void* operator new(size_t size) {
-  void* memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  ++alive;
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  if (memory != nullptr) --alive;
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace jaxmg {
 namespace {
@@ -43,10 +26,6 @@ const std::vector<std::vector<int>> kDeals = {
 
 int Processes(const std::vector<int>& deal) {
   return *std::max_element(deal.begin(), deal.end()) + 1;
-}
-
-bool Has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // AddressSanitizer keeps 256 MB of freed memory, to detect later accesses.

@@ -22,15 +22,7 @@ using std::chrono::seconds;
 
 constexpr uid_t kNobody = 65534;
 
-double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
-
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
-
-JobOptions Over(Transport transport) {
-  JobOptions options;
-  options.transport = transport;
-  return options;
-}
 
 ProcessAddress AddressOf(const std::map<int, std::string>& addresses, int process) {
   ProcessAddress address;

@@ -40,6 +40,22 @@ struct JobOptions {
   std::function<void(int process, std::map<int, std::string>*)> before = nullptr;
 };
 
+// The options of a job over this transport.
+inline JobOptions Over(Transport transport, Seconds peer_timeout = JobOptions().peer_timeout) {
+  JobOptions options;
+  options.transport = transport;
+  options.peer_timeout = peer_timeout;
+  return options;
+}
+
+inline bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline double SecondsSince(Clock::time_point begin) {
+  return Seconds(Clock::now() - begin).count();
+}
+
 // Writes all bytes or fails. SIGPIPE ends a process whose parent has ended.
 inline void WriteText(int fd, const std::string& text) {
   const uint32_t size = static_cast<uint32_t>(text.size());

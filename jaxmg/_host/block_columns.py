@@ -14,8 +14,8 @@ from jaxmg import _compat
 from jaxmg._call import ffi
 from jaxmg._layouts import layouts
 
-FACTOR, SOLVE = "host_potrf", "host_solve"
-HANDLERS = (FACTOR, SOLVE, "host_rows")
+FACTOR, SOLVE, INVERT = "host_potrf", "host_solve", "host_potri"
+HANDLERS = (FACTOR, SOLVE, INVERT, "host_rows")
 FORWARD, BACKWARD = 0, 1
 
 
@@ -165,6 +165,24 @@ def host_sweep(geometry):
 
     mapped = ffi.over_ranks(layout, local, (P(), P(), *cache), P())
     return (lambda *arrays: mapped(*arrays)), (1,)
+
+
+@_compiled
+def host_inverse(geometry):
+    """Returns the function of (call, a, z) that replaces a block column of the factor by that of
+    the inverse. It overwrites a and z, and returns both; z has the block column."""
+    layout = geometry.layout
+    results = (jax.ShapeDtypeStruct(geometry.buffer_shape, np.dtype(geometry.dtype)),) * 2
+
+    def local(coordinates, call, *buffers):
+        return ffi.call(
+            f"jaxmg_{INVERT}", layout, geometry.tile, "native", (coordinates, call, *buffers),
+            results, aliases={2: 0, 3: 1}, differing=2, **geometry._sizes,
+        )  # fmt: skip
+
+    by_rank = (layout.row_spec,) * 2
+    mapped = ffi.over_ranks(layout, local, (P(), *by_rank), by_rank)
+    return (lambda *arrays: mapped(*arrays)), (1, 2)
 
 
 def operand(handle, j, direction=0):

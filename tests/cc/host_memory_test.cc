@@ -22,6 +22,7 @@
 #include "xla_ffi/engine/cholesky/potrf.h"
 #include "xla_ffi/engine/offload/host_cache.h"
 #include "xla_ffi/engine/offload/host_plan.h"
+#include "xla_ffi/engine/offload/host_potri.h"
 
 namespace jaxmg {
 namespace {
@@ -135,6 +136,18 @@ class Offloaded {
             static_cast<int64_t>(cache[rank].size())};
   }
 
+  HostPotriOperand<T> potri(int rank) {
+    return {shape, reinterpret_cast<const int32_t*>(&calls[rank]), even[rank].data(),
+            odd[rank].data(), Knows(host_)};
+  }
+  // The routines by number.
+  Status Routine(int routine, const RankContext& context) {
+    const int rank = context.comm.rank();
+    if (routine == 0) return HostPotrfRoutine<T>(context, potrf(rank));
+    if (routine == 1) return HostSolveRoutine<T>(context, solve(rank));
+    return HostPotriRoutine<T>(context, potri(rank));
+  }
+
   void Call(int64_t block, int direction = 0) {
     for (HostCall& call : calls) call = {kId, static_cast<int32_t>(block), direction, 0};
   }
@@ -166,6 +179,23 @@ class Offloaded {
       return HostSolveRoutine<T>(context, solve(context.comm.rank()));
     });
     for (int rank = 1; rank < shape.ranks; ++rank) EXPECT(x[rank] == x[0]) << text();
+  }
+
+  // Replaces the factor by the inverse.
+  void Invert(const Tuning* tuning) {
+    for (int64_t j = shape.blocks(); j-- > 0;) {
+      Call(j);
+      RunAll(tuning, [&](const RankContext& context) { return Routine(2, context); });
+      const Tiles tiles = shape.tiles(j);
+      for (int64_t c = 0; c < shape.columns(j); ++c) {
+        const int64_t p = c / shape.tile;
+        const T* column =
+            odd[tiles.owner(p)].data() + (tiles.slot(p) * shape.tile + c % shape.tile) * shape.ld();
+        for (int64_t r = c; r < shape.rows(j); ++r) {
+          EXPECT(column[r] == l(shape.first(j) + r, shape.first(j) + c)) << text() << "not stored";
+        }
+      }
+    }
   }
 
   template <typename Program>
@@ -239,6 +269,25 @@ double FactorError(const Problem<T>& problem, const Offloaded<T>& offloaded, dou
   return std::sqrt(distance) / problem.norm();
 }
 
+// Returns the relative distance of M Z from the identity, Z = M^-1 where the factor was.
+template <typename T>
+double InverseError(const Problem<T>& problem, const Offloaded<T>& offloaded) {
+  double distance = 0, size = 0;
+  const int64_t n = problem.n;
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < n; ++i) {
+      T sum = i == j ? -1 : 0;
+      for (int64_t k = 0; k < n; ++k) {
+        const T z = k >= j ? offloaded.l(k, j) : Conj(offloaded.l(j, k));
+        sum += Conj(problem.a[i * n + k]) * z;
+      }
+      distance += std::norm(sum);
+      size += std::norm(i >= j ? offloaded.l(i, j) : offloaded.l(j, i));
+    }
+  }
+  return std::sqrt(distance) / (problem.norm() * std::sqrt(size));
+}
+
 template <typename T>
 using Place = typename Offloaded<T>::Place;
 
@@ -261,6 +310,9 @@ void CheckShape(const HostShape& shape, int place, const Tuning* tuning, bool fi
   for (int64_t j = shape.blocks(); j-- > 0;) offloaded.Sweep(tuning, j, 1);
   const double again = BackwardError(problem, offloaded.b, offloaded.x[0], shape.nrhs);
   EXPECT(again <= limit) << offloaded.text() << "backward error with the kept factor " << again;
+  offloaded.Invert(tuning);
+  const double inverse = InverseError(problem, offloaded);
+  EXPECT(inverse <= limit) << offloaded.text() << "residual of the inverse " << inverse;
 }
 
 // The widths of block columns of a given number of tiles on each rank.
@@ -335,13 +387,11 @@ TEST(EveryAccessToHostMemoryIsOrdered) {
             ranks,
             [&](const RankContext& context) -> Status {
               const int rank = context.comm.rank();
-              for (int64_t step = 0; step < 3 * shape.blocks(); ++step) {
+              for (int64_t step = 0; step < 4 * shape.blocks(); ++step) {
                 const int64_t sweep = step / shape.blocks(), j = step % shape.blocks();
-                const int64_t block = sweep == 2 ? shape.blocks() - 1 - j : j;
+                const int64_t block = sweep >= 2 ? shape.blocks() - 1 - j : j;
                 offloaded.calls[rank] = {kId, static_cast<int32_t>(block), sweep == 2, 0};
-                JAXMG_RETURN_IF_ERROR(
-                    sweep == 0 ? HostPotrfRoutine<double>(context, offloaded.potrf(rank))
-                               : HostSolveRoutine<double>(context, offloaded.solve(rank)));
+                JAXMG_RETURN_IF_ERROR(offloaded.Routine(std::vector{0, 1, 1, 2}[sweep], context));
               }
               return Status::Ok();
             },
@@ -480,13 +530,10 @@ TEST(InvalidCallsFailOnAllRanks) {
   Problem<double> problem({20, 2, 0});
   Offloaded<double> offloaded(problem, shape, Place<double>::kSame);
   const auto expect = [&](const std::string& text, bool also_solves = true) {
-    for (bool solves : {false, true}) {
-      if (solves && !also_solves) continue;
-      const auto outcomes = RunRanks(2, [&](const RankContext& context) {
-        const int rank = context.comm.rank();
-        return solves ? HostSolveRoutine<double>(context, offloaded.solve(rank))
-                      : HostPotrfRoutine<double>(context, offloaded.potrf(rank));
-      });
+    for (int routine : {0, 1, 2}) {
+      if (routine == 1 && !also_solves) continue;
+      const auto outcomes = RunRanks(
+          2, [&](const RankContext& context) { return offloaded.Routine(routine, context); });
       for (const Status& outcome : outcomes) {
         EXPECT(outcome.code() == Code::kInvalidArgument) << outcome.message();
         EXPECT(outcome.message().find(text) != std::string::npos) << outcome.message();
@@ -513,14 +560,12 @@ TEST(AFailedAllocationFailsOnAllRanks) {
   const HostShape shape = ShapeOf(20, 1, 2, 2, 3);
   Problem<double> problem({20, 3, 0});
   Offloaded<double> offloaded(problem, shape, Place<double>::kSame);
-  for (bool solves : {false, true}) {
+  for (int routine : {0, 1, 2}) {
     const auto outcomes = RunRanks(3, [&](const RankContext& context) {
-      const int rank = context.comm.rank();
       NoMemory none(context.device);
-      const RankContext mine = {rank == 1 ? static_cast<Device&>(none) : context.device,
-                                context.comm};
-      return solves ? HostSolveRoutine<double>(mine, offloaded.solve(rank))
-                    : HostPotrfRoutine<double>(mine, offloaded.potrf(rank));
+      const bool fails = context.comm.rank() == 1;
+      const RankContext mine = {fails ? static_cast<Device&>(none) : context.device, context.comm};
+      return offloaded.Routine(routine, mine);
     });
     for (const Status& outcome : outcomes) EXPECT(!outcome.ok());
     EXPECT(outcomes[1].code() == Code::kResourceExhausted) << outcomes[1].message();

@@ -25,6 +25,7 @@
 #include "xla_ffi/engine/lu/getri.h"
 #include "xla_ffi/engine/lu/lu_factor.h"
 #include "xla_ffi/engine/offload/host_potrf.h"
+#include "xla_ffi/engine/offload/host_potri.h"
 #include "xla_ffi/engine/offload/host_rows.h"
 #include "xla_ffi/engine/offload/host_solve.h"
 #include "xla_ffi/engine/products/product.h"

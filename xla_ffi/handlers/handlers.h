@@ -43,6 +43,7 @@
   ROUTINE(polar, JaxmgPolar)                            \
   ROUTINE(hemm, JaxmgHemm)                              \
   ROUTINE(host_potrf, JaxmgHostPotrf)                   \
+  ROUTINE(host_potri, JaxmgHostPotri)                   \
   ROUTINE(host_solve, JaxmgHostSolve)                   \
   ROUTINE(host_rows, JaxmgHostRows)                     \
   ROUTINE(all_gather, JaxmgAllGather)                   \

@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/engine/offload/host_potrf.h"
+#include "xla_ffi/engine/offload/host_potri.h"
 #include "xla_ffi/engine/offload/host_solve.h"
 
 namespace jaxmg {
@@ -23,13 +24,15 @@ HostShape WithSlots(HostShape shape, int64_t slots) {
 
 template <typename T>
 int64_t HostBytes(const HostShape& shape, Precision products, const Tuning& tuning) {
-  const HostPotrfSpace<T> potrf(shape, products, Ranks{shape.ranks, 0, tuning});
+  const Ranks ranks{shape.ranks, 0, tuning};
+  const HostPotrfSpace<T> potrf(shape, products, ranks);
+  const HostPotriSpace<T> potri(shape, ranks);
   const HostSolveSpace<T> solve(shape);
+  const int64_t workspace = std::max(static_cast<int64_t>(potrf.pieces.bytes()) + potrf.split_bytes,
+                                     static_cast<int64_t>(potri.pieces.bytes()));
   const int64_t buffers = 2 * shape.rank_columns() * shape.ld() * static_cast<int64_t>(sizeof(T));
   const int64_t x = shape.n * shape.nrhs * static_cast<int64_t>(sizeof(T));
-  return std::max(buffers + static_cast<int64_t>(potrf.pieces.bytes()) + potrf.split_bytes,
-                  static_cast<int64_t>(solve.pieces.bytes())) +
-         x;
+  return std::max(buffers + workspace, static_cast<int64_t>(solve.pieces.bytes())) + x;
 }
 
 template <typename T>

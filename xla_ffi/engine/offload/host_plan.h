@@ -11,8 +11,8 @@
 
 namespace jaxmg {
 
-// Returns the bytes of device memory that a factorization and a solution need on a rank: two
-// buffers, workspace and x.
+// Returns the bytes of device memory that a factorization, a solution and an inverse need on a
+// rank: two buffers, workspace and x.
 template <typename T>
 int64_t HostBytes(const HostShape& shape, Precision products, const Tuning& tuning);
 

@@ -140,17 +140,6 @@ class BlockSweep {
   std::array<Data, kBuffers> loaded_;
 };
 
-// The right-hand sides need not be those of the factorization.
-Status Matches(const HostMatrix& host, const HostShape& shape, const char* dtype) {
-  const HostShape& own = host.shape;
-  if (host.dtype == dtype && own.n == shape.n && own.width == shape.width &&
-      own.tile == shape.tile && own.ranks == shape.ranks) {
-    return Status::Ok();
-  }
-  return Error(Code::kInvalidArgument, "host_solve: the factor in host memory has other sizes, ",
-               host.dtype, " of order ", own.n, " in block columns of ", own.width);
-}
-
 }  // namespace
 
 template <typename T>
@@ -168,7 +157,8 @@ Status HostSolveRoutine(const RankContext& context, const HostSolveOperand<T>& o
   std::optional<HostRing> ring;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
-    JAXMG_RETURN_IF_ERROR(Matches(*host, shape, DtypeName<T>()));
+    JAXMG_RETURN_IF_ERROR(CheckHostMatrix("host_solve", *host, shape, DtypeName<T>(),
+                                          /*with_right_hand_sides=*/false));
     ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));

@@ -88,6 +88,19 @@ inline Status ReadHostCall(Device& device, const int32_t* source, const FindHost
   return Status::Ok();
 }
 
+// Returns an error unless a matrix has the sizes and the dtype of a call.
+inline Status CheckHostMatrix(const char* name, const HostMatrix& host, const HostShape& shape,
+                              const char* dtype, bool with_right_hand_sides) {
+  const HostShape& own = host.shape;
+  if (host.dtype == dtype && own.n == shape.n && own.width == shape.width &&
+      own.tile == shape.tile && own.ranks == shape.ranks &&
+      (own.nrhs == shape.nrhs || !with_right_hand_sides)) {
+    return Status::Ok();
+  }
+  return Error(Code::kInvalidArgument, name, ": the matrix in host memory has other sizes, ",
+               host.dtype, " of order ", own.n, " in block columns of ", own.width);
+}
+
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_ENGINE_OFFLOAD_TRANSFER_H_

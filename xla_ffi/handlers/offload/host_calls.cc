@@ -3,9 +3,11 @@
 // operand may be left out: memory for the part of the factor that stays on the device
 // (host_cache.h), in one dimension. host_potrf then has it as its last result, too.
 #include <complex>
+#include <initializer_list>
 #include <utility>
 
 #include "xla_ffi/engine/offload/host_potrf.h"
+#include "xla_ffi/engine/offload/host_potri.h"
 #include "xla_ffi/engine/offload/host_solve.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/offload/registry.h"
@@ -27,6 +29,7 @@ struct HostAttributes : PrecisionAttributes {
 namespace {
 
 constexpr char kPotrf[] = "host_potrf";
+constexpr char kPotri[] = "host_potri";
 constexpr char kSolve[] = "host_solve";
 
 HostShape ShapeOf(const HostAttributes& attributes) {
@@ -39,7 +42,8 @@ bool Is(ffi::AnyBuffer buffer, int64_t rows, int64_t columns) {
   return shape.size() == 2 && shape[0] == rows && shape[1] == columns;
 }
 
-Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& call, ffi::AnyBuffer x,
+// `data` is the operand with the matrix's dtype.
+Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& call, ffi::AnyBuffer data,
                      const HostAttributes& attributes) {
   if (attributes.ranks < 1 || attributes.ranks > 1 << 20) {
     return Error(Code::kInvalidArgument, name, ": ranks must be from 1 to 2^20; got ",
@@ -53,13 +57,28 @@ Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& call, ff
   if (call.element_count() * sizeof(int32_t) != sizeof(HostCall)) {
     return Error(Code::kInvalidArgument, name, ": call must have 4 elements");
   }
-  if (!Is(x, attributes.n, attributes.nrhs)) {
-    return Error(Code::kInvalidArgument, name, ": x must be (", attributes.n, ", ", attributes.nrhs,
-                 ")");
-  }
-  JAXMG_RETURN_IF_ERROR(CheckPrecision(name, x, attributes));
+  JAXMG_RETURN_IF_ERROR(CheckPrecision(name, data, attributes));
   size_t backend = 0;
   return FindBackend(name, kNativeAlone, attributes.backend, &backend);
+}
+
+Status CheckRightHandSides(const char* name, ffi::AnyBuffer x, const HostAttributes& attributes) {
+  if (Is(x, attributes.n, attributes.nrhs)) return Status::Ok();
+  return Error(Code::kInvalidArgument, name, ": x must be (", attributes.n, ", ", attributes.nrhs,
+               ")");
+}
+
+// Checks the buffers of a block column, of which `data` has the dtype.
+Status CheckBuffers(const char* name, std::initializer_list<ffi::AnyBuffer> buffers,
+                    ffi::AnyBuffer data, const HostShape& shape) {
+  for (const ffi::AnyBuffer& buffer : buffers) {
+    if (!Is(buffer, shape.rank_columns(), shape.ld()) ||
+        buffer.element_type() != data.element_type()) {
+      return Error(Code::kInvalidArgument, name, ": buffers must be (", shape.rank_columns(), ", ",
+                   shape.ld(), "), of one dtype");
+    }
+  }
+  return Status::Ok();
 }
 
 // The last operand, or the last result.
@@ -107,16 +126,11 @@ PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
                          ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_det,
                          ffi::ResultBuffer<ffi::DataType::S32> status,
                          ffi::RemainingRets more_results, HostAttributes attributes) {
-  const Status checked = CheckHostCall(kPotrf, call, b, attributes);
-  if (!checked.ok()) return Refuse(checked);
   const HostShape shape = ShapeOf(attributes);
-  for (const ffi::AnyBuffer& buffer : {even, odd}) {
-    if (!Is(buffer, shape.rank_columns(), shape.ld()) ||
-        buffer.element_type() != b.element_type()) {
-      return Refuse(Error(Code::kInvalidArgument, kPotrf, ": buffers must be (",
-                          shape.rank_columns(), ", ", shape.ld(), "), of x's dtype"));
-    }
-  }
+  Status checked = CheckHostCall(kPotrf, call, b, attributes);
+  if (checked.ok()) checked = CheckRightHandSides(kPotrf, b, attributes);
+  if (checked.ok()) checked = CheckBuffers(kPotrf, {even, odd}, b, shape);
+  if (!checked.ok()) return Refuse(checked);
   return ForDtype(kPotrf, b.element_type(), [&](auto zero) {
     using T = decltype(zero);
     CacheMemory<T> source, cache;
@@ -147,11 +161,31 @@ PlatformResult HostPotrf(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
   });
 }
 
+PlatformResult HostPotri(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                         ffi::Buffer<ffi::DataType::S32> call, ffi::AnyBuffer workspace,
+                         ffi::AnyBuffer column, ffi::Result<ffi::AnyBuffer> a,
+                         ffi::Result<ffi::AnyBuffer> z, HostAttributes attributes) {
+  const HostShape shape = ShapeOf(attributes);
+  Status checked = CheckHostCall(kPotri, call, workspace, attributes);
+  if (checked.ok()) checked = CheckBuffers(kPotri, {workspace, column}, workspace, shape);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(kPotri, workspace.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    // The operands are memory for the results; their elements aren't read.
+    const HostPotriOperand<T> operand = {shape, call.typed_data(), DataOf<T>(*a), DataOf<T>(*z),
+                                         &FindOpenHostMatrix};
+    return Launch(
+        platform, SiteOf(kPotri, platform, coordinates, workspace, attributes, attributes.n),
+        [operand](const RankContext& context) { return HostPotriRoutine<T>(context, operand); });
+  });
+}
+
 PlatformResult HostSolve(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                          ffi::Buffer<ffi::DataType::S32> call, ffi::AnyBuffer b,
                          ffi::RemainingArgs more, ffi::Result<ffi::AnyBuffer> x,
                          HostAttributes attributes) {
-  const Status checked = CheckHostCall(kSolve, call, b, attributes);
+  Status checked = CheckHostCall(kSolve, call, b, attributes);
+  if (checked.ok()) checked = CheckRightHandSides(kSolve, b, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSolve, b.element_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -184,6 +218,15 @@ JAXMG_DEFINE_ROUTINE(JaxmgHostPotrf, jaxmg::kPotrf, jaxmg::HostPotrf, jaxmg::Hos
                          .Ret<xla::ffi::AnyBuffer>()                        // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
                          .RemainingRets(),                                  // the cache
+                     jaxmg::kNativeAlone);
+
+JAXMG_DEFINE_ROUTINE(JaxmgHostPotri, jaxmg::kPotri, jaxmg::HostPotri, jaxmg::HostAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // call
+                         .Arg<xla::ffi::AnyBuffer>()                        // a
+                         .Arg<xla::ffi::AnyBuffer>()                        // z
+                         .Ret<xla::ffi::AnyBuffer>()                        // a
+                         .Ret<xla::ffi::AnyBuffer>(),                       // z
                      jaxmg::kNativeAlone);
 
 JAXMG_DEFINE_ROUTINE(JaxmgHostSolve, jaxmg::kSolve, jaxmg::HostSolve, jaxmg::HostAttributes,

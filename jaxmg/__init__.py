@@ -22,6 +22,7 @@ from jaxmg import linalg as linalg
 from jaxmg import tree as tree
 from jaxmg._cholesky.cho_factor import cho_factor, cho_solve
 from jaxmg._cholesky.factor import CholeskyFactor
+from jaxmg._cholesky.gaussian import gaussian_log_likelihood
 from jaxmg._cholesky.potri import potri, potri_shardmap_ctx, potri_symmetrize
 from jaxmg._cholesky.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
 from jaxmg._cholesky.refined_factor import RefinedFactor
@@ -76,6 +77,7 @@ __all__ = [
     "eigvalsh",
     "export_checks",
     "from_portable",
+    "gaussian_log_likelihood",
     "geqrf",
     "gesv",
     "gesv_shardmap_ctx",

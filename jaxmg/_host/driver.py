@@ -130,6 +130,25 @@ def substitute(geometry, factor, cache, x, direction):
     return live[0]
 
 
+def invert(geometry, factor, use):
+    """Replaces the factor by the inverse of the matrix, from the last block column to the first.
+    Calls ``use(j, block)`` with each; the block is overwritten afterwards.
+
+    In the block, on each rank (columns, rows from the block column's first on), only the elements
+    on and below the diagonal of the conjugate of the matrix's inverse are defined.
+    """
+    run, live = block_columns.host_inverse(geometry), []
+    with contextlib.ExitStack() as stack:
+        handle = stack.enter_context(_registered(geometry, factor.blocks, []))
+        stack.callback(wait_for, live)
+        buffer = block_columns.host_buffer(geometry)
+        live[:] = [buffer(), buffer()]
+        for j in reversed(range(geometry.blocks)):
+            live[:] = run(block_columns.operand(handle, j), *live)
+            live[1].block_until_ready()
+            use(j, live[1])
+
+
 @contextlib.contextmanager
 def _registered(geometry, factor, source):
     """Registers the matrix with the plugin; yields the handle that native calls take."""

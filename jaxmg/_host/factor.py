@@ -121,13 +121,25 @@ class HostCholeskyFactor:
     def _substitute(self, geometry, x, direction):
         return driver.substitute(geometry, self._storage, self._cache, x, direction)
 
+    def _backward(self, x):
+        """Returns L^-H x, which overwrites x of the factorization, (n, nrhs)."""
+        return self._substitute(self._geometry, x, block_columns.BACKWARD)
+
+    def _invert(self, use):
+        """Replaces the factor by the inverse of A (`driver.invert`); only `release` may follow."""
+        self._drop_cache()
+        driver.invert(dataclasses.replace(self._geometry, cache=0), self._storage, use)
+
+    def _drop_cache(self):
+        while self._cache:
+            self._cache.pop().delete()
+
     def release(self) -> None:
         """Gives the factor's memory back. `logdet` and ``status`` stay; other methods raise a
         RuntimeError."""
         with self._lock:
             self._storage.release()
-            while self._cache:
-                self._cache.pop().delete()
+            self._drop_cache()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(

@@ -6,6 +6,7 @@ on, or one that `solve` and `factor` take.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import typing
 
@@ -52,13 +53,14 @@ class Request:
 
 def choose(
     caller, a, b=None, *, mesh, spec, memory, donate, pad, tile, backend, precision, refine,
-    check,
+    check, inverts=False,
 ):  # fmt: skip
     """Returns the `Request` of a call whose matrix is in host memory; None if the ordinary call is
     to go on with it.
 
     Args:
-        caller: "potrs" or "cho_factor".
+        caller: "potrs", "cho_factor" or "gaussian_log_likelihood".
+        inverts: whether the call needs the inverse of the matrix.
         b: None for a factorization.
         tile, backend, precision, refine, check, pad, donate: the arguments of these names.
     """
@@ -84,8 +86,9 @@ def choose(
         return Request(caller, np.zeros((0, 0), a.dtype), b, mesh, None, donate) if made else None
     layout = meshes.infer(caller, located, mesh, spec)
     there = memory if memory is not None else plans.limit(layout.platform)
-    native = "potrs" if caller == "potrs" else "potrf"
-    if plans.fits_in_core(layout, native, n, a.dtype, nrhs, there, 1 if made else 2):
+    native = "potri" if inverts else "potrs" if caller == "potrs" else "potrf"
+    copies = (1 if made else 2) + inverts
+    if plans.fits_in_core(layout, native, n, a.dtype, nrhs, there, copies):
         if not made:
             return None
         require_one_process(caller, layout)
@@ -157,7 +160,7 @@ def solve(request, return_logdet, return_status) -> typing.Any:
         factor, x, conjugated = _factorize(request, request.b)
         try:
             if int(factor.status) == 0:
-                x = factor._substitute(factor._geometry, x, block_columns.BACKWARD)
+                x = factor._backward(x)
         finally:
             factor.release()
             if request.donate and isinstance(request.a, jax.Array):
@@ -166,6 +169,18 @@ def solve(request, return_logdet, return_status) -> typing.Any:
         found = (x, *((factor.log_det,) if return_logdet else ()))
         found += (factor.status,) if return_status else ()
     return found if len(found) > 1 else x
+
+
+@contextlib.contextmanager
+def factored(request):
+    """Yields (`host_factor.HostCholeskyFactor`, L^-1 b) of a request out of core, b of shape (n,
+    nrhs). The factor is released at the end."""
+    with _context(request):
+        factor, x, _ = _factorize(request, request.b)
+        try:
+            yield factor, x
+        finally:
+            factor.release()
 
 
 def factorize(request):

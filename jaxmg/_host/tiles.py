@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import collections.abc
 import functools
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import DTypeLike
 
@@ -194,37 +194,72 @@ def filler(function, n, dtype, layout, width, tile):
     return jax.jit(run, donate_argnums=0)
 
 
-def _fill(function, parameters, block, coordinates, j, n, width, tile, ranks, length):
-    """Returns ``block`` with a rank's rows of the upper triangle of a matrix of order n.
+class Place(NamedTuple):
+    """A tile in a rank's rows of block row j.
+
+    Attributes:
+        rows, columns: the index vectors; indices beyond the matrix are the last one.
+        at: the tile's first row and first column in the rank's block.
+        new_rows, new_columns: which of the indices are within the matrix and in no tile before.
+    """
+
+    rows: jax.Array
+    columns: jax.Array
+    at: tuple[jax.Array, jax.Array]
+    new_rows: jax.Array
+    new_columns: jax.Array
+
+
+def each_tile(step, carry, shape, coordinates, j, n, width, tile, ranks, length):
+    """Returns ``carry`` after ``carry = step(carry, place)`` for the tiles of a rank's rows of
+    block row j, each from its diagonal on.
 
     Args:
-        block: (slots * tile, columns); tile row s has the rows from j * width + (s * ranks + rank)
-            * tile on, and its first column is column j * width of the matrix.
+        shape: (slots * tile, columns) of the rank's block; tile row s has the rows from j * width +
+            (s * ranks + rank) * tile on, and its first column is column j * width of the matrix.
         length: the length of the index vectors, at most the tile and the columns.
     """
     rank = coordinates.reshape(2)[0]
-    (height, columns), parts = block.shape, -(-tile // length)
+    (height, columns), parts = shape, -(-tile // length)
     steps, first = jnp.arange(length, dtype=jnp.int32), jnp.int32(j) * jnp.int32(width)
     last = jnp.int32(n - 1)
 
-    def fill_rows(i, block):
+    def each_row(i, carry):
         slot, part = i // parts, i % parts
         inside = jnp.minimum(part * length, tile - length)
         start = first + (slot * ranks + rank) * tile + inside
         rows = jnp.minimum(start + steps, last)
+        new_rows = (steps >= part * length - inside) & (start + steps <= last)
 
-        def fill_tile(k, block):
+        def each_column(k, carry):
             at = jnp.minimum(k * length, columns - length)
-            made = function(rows, jnp.minimum(first + at + steps, last), *parameters)
+            reached = first + at + steps
+            new_columns = (steps >= k * length - at) & (reached <= last)
             place = (slot * tile + inside, at)
-            return jax.lax.dynamic_update_slice(block, made.astype(block.dtype), place)
+            return step(
+                carry, Place(rows, jnp.minimum(reached, last), place, new_rows, new_columns)
+            )
 
         return jax.lax.fori_loop(
-            (start - first) // length, -(-(n - first) // length), fill_tile, block
+            (start - first) // length, -(-(n - first) // length), each_column, carry
         )
 
     with _compat.default_promotion():
-        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(height // tile * parts), fill_rows, block)
+        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(height // tile * parts), each_row, carry)
+
+
+def _fill(function, parameters, block, *sizes):
+    """Returns ``block`` with a rank's rows of the upper triangle of a matrix.
+
+    Args:
+        *sizes: those of `each_tile`, from ``coordinates`` on.
+    """
+
+    def fill(block, place):
+        made = function(place.rows, place.columns, *parameters)
+        return jax.lax.dynamic_update_slice(block, made.astype(block.dtype), place.at)
+
+    return each_tile(fill, block, block.shape, *sizes)
 
 
 def check_hermitian(caller, tiles, device):
@@ -237,7 +272,9 @@ def check_hermitian(caller, tiles, device):
     starts[0, 1] = starts[0, 0]
     parameters = jax.device_put(tiles.parameters, device)
     evaluate = _evaluator(tiles.function, length)
-    with _compat.default_promotion():
+    # The context mesh may have other devices.
+    alone = _compat.entered(Mesh(np.array([device]), ("device",)))
+    with alone, _compat.default_promotion():
         pairs = [tuple(map(np.asarray, evaluate(*place, parameters))) for place in starts.tolist()]
     finite = [np.abs(tile[np.isfinite(tile)]).max(initial=0) for tile, _ in pairs]
     rounding = 20 * min(n, 1000) * np.finfo(tiles.dtype).eps * max(finite)

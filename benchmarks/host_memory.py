@@ -1,5 +1,4 @@
-"""Times Cholesky solves and tall least squares of matrices in host memory, which pass through the
-devices.
+"""Times matrices in host memory, which pass through the devices.
 
     host_memory.py [--platform gpu] [--ranks 1] [--row KIND:N[:DTYPE[:MEMORY]] ...] [--pool BYTES]
                    [--nrhs 1] [--columns 2048] [--runs 2] [--rate FLOPS] [--link BYTES]
@@ -15,6 +14,7 @@ Kinds of rows:
     core      potrs of an array that is on the devices, donated, in core
     tall      lstsq, least_squares and qr of an array of N rows and --columns in pinned memory
     loose     the same of an array in ordinary memory
+    likelihood gaussian_log_likelihood of jaxmg.Tiles, and its gradient by three parameters and y
 
 MEMORY is the memory= of the call, such as 72e9. One pinned region of --pool bytes serves all rows
 one after the other; it is made once, and its time is printed. A square of order n takes 8 n^2
@@ -34,20 +34,25 @@ On one H200 with 128 GB of host memory. Two calls, because pinned memory for bot
     XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
       --pool 36e9 --row tall:2000000:float64:30e9 loose:2000000:float64:30e9 \\
       --out OUT/host_memory.jsonl
+    XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
+      --pool 46e9 --row likelihood:100000:float64:72e9 --out OUT/host_memory.jsonl
 
-On CPU devices, in some seconds:
+host_memory_peers.py runs SciPy, JAX, CuPy and torch beside the last one. On CPU devices, in some
+seconds:
 
     python benchmarks/host_memory.py --platform cpu --ranks 2 --pool 5e7 \\
       --row square:1536:float64:8e6 tiles:1536:float32:4e6 factor:1024 core:1024 \\
-      tall:20000:float64:2e6 --columns 64
+      tall:20000:float64:2e6 likelihood:1024:float64:3e6 --columns 64
 
 The matrix is symmetric: hashes of (i, j) between -1 and 1, and 2 sqrt(n) more on the diagonal,
 which makes it positive definite with a condition below 10. A device makes it by blocks of rows,
 fills host memory through JAX's own pinned memory, and makes it again for the backward error,
 |A x - b| / (|A| |x| + |b|) in the maximum norm. A tall matrix is as random; its error is
-|A^H (b - A x)| / (|A| |b|) in the Frobenius norm. "model" is `jaxmg.plan`: bytes over the link, and
-the seconds for --rate and --link. Peaks are those of the process: JAX's on the first device, and
-VmHWM of the host.
+|A^H (b - A x)| / (|A| |b|) in the Frobenius norm. Rows of kind likelihood have the kernel of
+host_memory_peers.py. Their error is relative to n, of an identity: scaled by 1 + t, the matrix has
+the log-likelihood's derivative (y^H K^-1 y - n) / 2 at t = 0, and the gradient by y has the first
+term. "model" is `jaxmg.plan`: bytes over the link, and the seconds for --rate and --link. Peaks are
+those of the process: JAX's on the first device, and VmHWM of the host.
 """
 
 import functools
@@ -58,6 +63,7 @@ import tempfile
 import time
 
 import devices
+import host_memory_peers
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -333,7 +339,24 @@ def gradient(case, shape, x):
     return float(jnp.linalg.norm(total)) / (squares**0.5 * float(np.linalg.norm(case.b)))
 
 
-KINDS = {f.__name__: f for f in (square, pageable, file, tiles, factor, core, tall, loose)}
+def likelihood(case, args):
+    points, p, y = host_memory_peers.problem(case.n, case.dtype)
+    points, y = (jax.device_put(one, case.device) for one in (points, y))
+
+    def value(p, y):
+        made = jaxmg.Tiles(host_memory_peers.tile, (case.n, case.n), case.dtype, points, p)
+        return jaxmg.gaussian_log_likelihood(made, y, case.mesh, memory=case.memory)
+
+    (found, (of_p, of_y)), seconds = timed(lambda: jax.value_and_grad(value, (0, 1))(tuple(p), y))
+    size, noise = p[0] * of_p[0], p[2] * of_p[2]
+    error = abs(size + noise - (-jnp.vdot(of_y, y) - case.n) / 2) / case.n
+    more = {"log-likelihood": float(found), "gradient": [float(one) for one in of_p]}
+    return None, {"seconds": seconds, "identity": float(error), **more}
+
+
+KINDS = {
+    f.__name__: f for f in (square, pageable, file, tiles, factor, core, tall, loose, likelihood)
+}
 TALL = ("tall", "loose")
 
 
@@ -356,15 +379,24 @@ def model(case, args):
     routine = "cho_factor" if case.kind == "factor" else "potrs"
     plan = jaxmg.plan(
         routine, case.n, case.dtype, case.mesh, nrhs=args.nrhs, host=True, memory=case.memory,
-        donate=case.kind not in ("tiles", "factor"),
+        donate=plan_donates(case),
     )  # fmt: skip
-    made = case.kind in ("tiles", "factor")
-    triangle = case.dtype.itemsize * case.n**2 // 2 // args.ranks
+    triangle = case.dtype.itemsize * case.n**2 // 2
+    traffic = plan.traffic - (0 if plan_donates(case) else triangle // args.ranks)
+    seconds = plan.seconds(args.rate, args.link)
+    if case.kind == "likelihood":  # the inverse: the factor in, all later block columns, and out
+        left = (max(case.n - (j + 1) * plan.width, 0) for j in range(plan.blocks))
+        more = 2 * triangle // args.ranks + case.dtype.itemsize * sum(m * m // 2 for m in left)
+        traffic += more
+        seconds += max(2 * plan.operations / (args.rate * args.ranks), more / args.link)
     return {
         "width": plan.width, "blocks": plan.blocks, "device bytes": plan.bytes,
-        "host bytes": plan.host_bytes, "traffic": plan.traffic - made * triangle,
-        "model seconds": plan.seconds(args.rate, args.link),
+        "host bytes": plan.host_bytes, "traffic": traffic, "model seconds": seconds,
     }  # fmt: skip
+
+
+def plan_donates(case):
+    return case.kind not in ("tiles", "factor", "likelihood")
 
 
 def peaks(case):
@@ -382,17 +414,19 @@ def peaks(case):
 
 def run(case, args, attempt):
     x, numbers = KINDS[case.kind](case, args)
-    high = case.kind in TALL
+    high, name = case.kind in TALL, "backward error"
     operations = case.n * args.columns**2 if high else case.n**3 / 3
     operations *= 4 if case.dtype.kind == "c" else 1
     if high:
         error = gradient(case, (case.n, args.columns), x)
+    elif case.kind == "likelihood":
+        operations, name, error = 3 * operations, "identity", numbers["identity"]
     else:
         error = backward_error(case.n, case.dtype, x, case.b, case.device)
     found = {
         "kind": case.kind, "n": case.n, "dtype": str(case.dtype), "ranks": args.ranks,
         "nrhs": args.nrhs, "memory": case.memory, "run": attempt, **numbers,
-        "tflops": operations / numbers["seconds"] / 1e12, "backward error": error,
+        "tflops": operations / numbers["seconds"] / 1e12, name: error,
         **model(case, args), **peaks(case),
     }  # fmt: skip
     print(_line(found), flush=True)
@@ -404,7 +438,8 @@ def run(case, args, attempt):
 
 def _line(found):
     parts = [f"{found['kind']:8} n={found['n']} {found['dtype']} {found['seconds']:.2f} s"]
-    parts.append(f"{found['tflops']:.2f} TFLOP/s, error {found['backward error']:.1e}")
+    error = found.get("identity", found.get("backward error"))
+    parts.append(f"{found['tflops']:.2f} TFLOP/s, error {error:.1e}")
     for name in ("filling", "first solve", "solve", "least_squares", "qr", "model seconds"):
         if name in found:
             parts.append(f"{name} {found[name]:.2f} s")

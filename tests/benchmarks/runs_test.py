@@ -13,6 +13,7 @@ import digests
 import eigen_accuracy
 import gradient
 import host_memory
+import host_memory_peers
 import jax
 import numpy as np
 import plot
@@ -156,17 +157,32 @@ def test_matrices_in_host_memory(tmp_path):
     code, said, found = program(
         host_memory,
         tmp_path / "out.jsonl",
-        f"{words} factor:300:float64:4e5 core:200 tall:3000:float64:2e5",
+        f"{words} factor:300:float64:4e5 core:200 tall:3000:float64:2e5 likelihood:200:float64:4e5",
     )
     assert code == 1 and "square n=999: MemoryError" in said  # the others are computed
     assert [(r["kind"], r["n"]) for r in found] == [
         ("square", 400), ("tiles", 300), ("factor", 300), ("core", 200), ("tall", 3000),
+        ("likelihood", 200),
     ]  # fmt: skip
     for record in found:
-        assert 0 < record["backward error"] < 1e-6 and record["seconds"] > 0
+        name = "identity" if record["kind"] == "likelihood" else "backward error"
+        assert 0 < record[name] < 1e-6 and record["seconds"] > 0
         if record["kind"] not in ("core", "tall"):
             assert record["blocks"] > 1 and record["device bytes"] <= record["memory"]
     assert found[2]["solve"] > 0
+    value, of_p, _ = host_memory_peers.by_scipy(200)
+    np.testing.assert_allclose(found[5]["log-likelihood"], value, rtol=1e-12)
+    np.testing.assert_allclose(found[5]["gradient"], of_p, rtol=1e-9)
+
+
+def test_libraries_beside_host_memory(tmp_path):
+    out = tmp_path / "out.jsonl"
+    words = f"peers --n 120 --scipy 60 --libraries jax --out {out}".split()
+    assert host_memory_peers.main(host_memory_peers.arguments(words)) == 0
+    scipy, jaxs = map(json.loads, out.read_text().splitlines())
+    assert scipy["scaled"] == 8 * scipy["seconds"] > 0 and jaxs["library"] == "jax"
+    value = float(jaxs["said"].split("log-likelihood ")[1])
+    np.testing.assert_allclose(value, host_memory_peers.by_scipy(120)[0], rtol=1e-7)
 
 
 class Numpy(batches_peers.Library):

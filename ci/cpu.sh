@@ -21,8 +21,8 @@ quickstart() { bazel run //examples:quickstart; }
 # Runs the other examples at the size of a laptop, one on each core, and their slow tests.
 # EXAMPLES=core has one run of each.
 examples() {
-  local runs=(gaussian_process minsr soap 'muon -- --width 32' random_field scattering
-    principal_components tall_fit)
+  local runs=(gaussian_process host_gaussian_process minsr soap 'muon -- --width 32'
+    random_field scattering principal_components tall_fit)
   [ "${EXAMPLES:-all}" = core ] || runs+=('gaussian_process -- --n 500 --refine auto'
     'random_field -- --fft_bench 128' 'scattering -- --scene kite')
   bazel test //tests/examples:all && printf '%s\n' "${runs[@]}" |

@@ -28,10 +28,10 @@ from absl import app, flags
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from likelihood import log_density
-from matplotlib import cbook
 from sklearn.datasets import load_diabetes
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from terrain import places, terrain
 
 import jaxmg
 
@@ -51,7 +51,6 @@ NAMES = ("amplitude", "length", "noise")
 # Where the fits start, as logarithms of the hyperparameters, in the units of the data.
 PATIENTS_START, TERRAIN_START = np.log([50.0, 3.0, 50.0]), np.log([100.0, 1.0, 10.0])
 EVERY = 4  # the picture has every EVERY-th row and column of the terrain
-KM = 111.2 * 0.000833333  # distance of rows; columns are closer by the cosine of the latitude
 
 
 def main(_):
@@ -96,24 +95,6 @@ def patients(n=342):
     chosen = np.random.default_rng(0).permutation(len(x))
     x, y = x[chosen] / x.std(axis=0), y[chosen] - y.mean()
     return x[:n], y[:n], (x[n:], y[n:])
-
-
-def terrain(n):
-    """Returns (all heights, points, their heights, (2000 other points, their heights)).
-
-    Points are (n, 2) in km. Heights are in m, relative to their mean.
-    """
-    heights = cbook.get_sample_data("jacksboro_fault_dem.npz")["elevation"].astype(float)
-    heights -= heights.mean()
-    chosen = np.random.default_rng(0).permutation(heights.size)
-    points = places(*np.unravel_index(chosen, heights.shape))
-    values = heights.ravel()[chosen]
-    return heights, points[:n], values[:n], (points[n : n + 2000], values[n : n + 2000])
-
-
-def places(row, column):
-    """Returns the places of the heights, (n, 2) in km."""
-    return np.stack([np.ravel(column) * KM * np.cos(np.radians(36.6)), np.ravel(row) * KM], axis=1)
 
 
 def kernel(theta, x, y):

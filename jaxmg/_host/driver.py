@@ -9,6 +9,7 @@ import typing
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._host import block_columns, pool, tiles
@@ -184,7 +185,8 @@ def wait_for(arrays):
     for array in arrays:
         with contextlib.suppress(Exception):  # an error was raised already, or is NaN in the result
             if array.is_deleted():  # a call was interrupted before its results were known
-                jax.block_until_ready(jnp.zeros((), device=array.sharding) + 1)
+                everywhere = NamedSharding(array.sharding.mesh, P())
+                jax.block_until_ready(jnp.zeros((), device=everywhere) + 1)
             else:
                 array.block_until_ready()
 

@@ -10,7 +10,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._host import chunks, passes, plans, pool
+from jaxmg._host import chunks, driver, passes, plans, pool
+from jaxmg._plugin import plugins
 
 pytestmark = [
     cases.one_process("a matrix in host memory is computed with by one process"),
@@ -342,6 +343,29 @@ def test_what_fits_stays_in_core(monkeypatch):
     assert passes.choose("linalg.lstsq", a, b, mesh, None, 2 * a.nbytes) is None
     assert passes.choose("linalg.lstsq", a, b, mesh, None, a.nbytes) is not None
     assert passes.choose("linalg.lstsq", a, b, mesh, None, None) is None
+
+
+def test_interrupted_between_two_chunks(monkeypatch, pageable):
+    m, n, mesh = 100, 4, cases.line(2)
+    a, b = problem(m, n, "float64")
+    memory = budget((m, n), "float64", 2, 10, 1)
+    prepare, seen, waited = passes._Feed.prepare, [], []
+
+    def interrupt(feed, step):
+        seen.append(feed)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return prepare(feed, step)
+
+    monkeypatch.setattr(passes._Feed, "prepare", interrupt)
+    wait = driver.wait_for
+    monkeypatch.setattr(driver, "wait_for", lambda live: waited.append(len(live)) or wait(live))
+    with pytest.raises(KeyboardInterrupt):
+        jaxmg.linalg.lstsq(a, b, mesh=mesh, memory=memory)
+    assert len(seen) == 3 and waited == [9]
+    with pytest.raises(ValueError, match="there is no matrix with chunks"):
+        plugins.load("cpu").host_close_chunks(seen[0].handle)
+    check(a, b, jaxmg.linalg.lstsq(a, b, mesh=mesh, memory=memory)[0])
 
 
 def test_memory_is_given_back(monkeypatch):

@@ -101,6 +101,7 @@ def _check(tiles, y):
     if tiles.shape != (n, n):
         raise ValueError(f"{_CALLER}: tiles must have a shape (n, n); it is {tiles.shape}")
     checks.is_an_array(_CALLER, "y", y)
+    checks.usable(_CALLER, "y", y)
     if y.ndim not in (1, 2) or y.shape[0] != n or y.shape[1:] == (0,):
         raise ValueError(
             f"{_CALLER}: y must have shape ({n},), or ({n}, k) with k at least 1, for tiles of "

@@ -34,6 +34,10 @@ def _b():
     return jnp.asarray(_B.copy())
 
 
+def _identity(rows, columns):
+    return (rows[:, None] == columns).astype("float64")
+
+
 def _call_row(routine):
     """Returns a call of a routine of the table, and the arguments that it takes. If the routine
     takes a factor, the call takes none for the matrix and uses a factor of _A."""
@@ -94,6 +98,10 @@ _CALLS = {
     "linalg.householder_product": (
         lambda a, b: jaxmg.linalg.householder_product(a, jnp.ones(2)),
         "a",
+    ),
+    "gaussian_log_likelihood": (
+        lambda a, b: jaxmg.gaussian_log_likelihood(jaxmg.Tiles(_identity, (_N, _N), "float64"), b),
+        "b",
     ),
     "qr": (lambda a, b: jaxmg.qr(a), "a"),
     "gesvd": (lambda a, b: jaxmg.gesvd(a, compute_u=False, compute_vh=False), "a"),

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg._host import block_columns
+from jaxmg._host import block_columns, pullback
 
 pytestmark = [
     cases.one_process("a matrix in host memory is computed with by one process"),
@@ -272,6 +272,31 @@ def test_compiled_once(out_of_core):
     after = step(2.1)
     assert len(traces) <= count + 1  # the check of its result
     np.testing.assert_allclose(after[0] - before[0], 0.1 * (after[1] + before[1]) / 2, rtol=1e-2)
+
+
+def test_interrupted_between_two_block_columns(monkeypatch):
+    n = 60
+    points, p, y = _problem(n, "float64")
+    memory = host_cases.budget(n, "float64", 2, 5)
+    value_and_grad = jax.value_and_grad(functools.partial(_ours, memory=memory, mesh=cases.line(2)))
+    add, seen = pullback.Pullback.add, []
+
+    def interrupt(self, j, block):
+        seen.append(j)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        add(self, j, block)
+
+    with jaxmg.pinned(1e6) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(pullback.Pullback, "add", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                value_and_grad(points, p, y)
+        assert len(seen) == 2 and pool.free == pool.bytes
+        value, of_points = value_and_grad(points, p, y)
+        assert pool.free == pool.bytes
+    expected = _expected(points, p, y)
+    _near((value, of_points), (expected[0], expected[1][0]), n, "float64")
 
 
 def test_integers_have_no_derivative():

@@ -15,6 +15,9 @@ Kinds of rows:
     tall      lstsq, least_squares and qr of an array of N rows and --columns in pinned memory
     loose     the same of an array in ordinary memory
     likelihood gaussian_log_likelihood of jaxmg.Tiles, and its gradient by three parameters and y
+    general   gesv of a NumPy array in pinned memory, donated: the factors replace it
+    lu        lu_factor of jaxmg.Tiles, whose factors are kept, and solves with A and its transpose
+    lucore    gesv of an array that is on the devices, donated, in core
 
 MEMORY is the memory= of the call, such as 72e9. One pinned region of --pool bytes serves all rows
 one after the other; it is made once, and its time is printed. A square of order n takes 8 n^2
@@ -37,15 +40,21 @@ On one H200 with 128 GB of host memory. Two calls, because pinned memory for bot
     XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
       --pool 46e9 --row likelihood:100000:float64:72e9 --out OUT/host_memory.jsonl
 
-host_memory_peers.py runs SciPy, JAX, CuPy and torch beside the last one. On CPU devices, in some
+    XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 JAXMG_HOST_MEMORY_GB=120 python benchmarks/host_memory.py \\
+      --pool 92e9 --row general:104000:float64:72e9 lu:90000:float64:72e9 lucore:65536 \\
+      general:65536:float64:12e9 --out OUT/host_memory.jsonl
+
+host_memory_peers.py runs SciPy, JAX, CuPy and torch beside the likelihood. On CPU devices, in some
 seconds:
 
     python benchmarks/host_memory.py --platform cpu --ranks 2 --pool 5e7 \\
       --row square:1536:float64:8e6 tiles:1536:float32:4e6 factor:1024 core:1024 \\
-      tall:20000:float64:2e6 likelihood:1024:float64:3e6 --columns 64
+      tall:20000:float64:2e6 likelihood:1024:float64:3e6 general:1536:float64:12e6 \\
+      lu:1024:float64:8e6 --columns 64
 
-The matrix is symmetric: hashes of (i, j) between -1 and 1, and 2 sqrt(n) more on the diagonal,
-which makes it positive definite with a condition below 10. A device makes it by blocks of rows,
+The matrix has hashes of (i, j) between -1 and 1. For gesv and lu_factor that is all; for potrs and
+cho_factor it is symmetric, with 2 sqrt(n) more on the diagonal, which makes it positive definite
+with a condition below 10. A device makes it by blocks of rows,
 fills host memory through JAX's own pinned memory, and makes it again for the backward error,
 |A x - b| / (|A| |x| + |b|) in the maximum norm. A tall matrix is as random; its error is
 |A^H (b - A x)| / (|A| |b|) in the Frobenius norm. Rows of kind likelihood have the kernel of
@@ -105,29 +114,30 @@ def _row(text):
     return kind, int(n), np.dtype(dtype), float(memory) if memory else None
 
 
-def entries(rows, columns, n, dtype):
+def entries(rows, columns, n, dtype, general=False):
     """Returns the test matrix at these indices; a function for `jaxmg.Tiles`."""
     i, j = rows[:, None], columns[None, :]
-    low, high = jnp.minimum(i, j).astype(jnp.uint32), jnp.maximum(i, j).astype(jnp.uint32)
-    bits = low * jnp.uint32(2654435761) ^ high * jnp.uint32(2246822519)
+    low, high = (i, j) if general else (jnp.minimum(i, j), jnp.maximum(i, j))
+    bits = low.astype(jnp.uint32) * jnp.uint32(2654435761)
+    bits = bits ^ high.astype(jnp.uint32) * jnp.uint32(2246822519)
     for shift, factor in ((15, 2246822507), (13, 3266489909)):
         bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
     value = (bits >> 8).astype(dtype) * dtype.type(2.0**-23) - dtype.type(1)
-    return value + (i == j) * dtype.type(2 * n**0.5)
+    return value if general else value + (i == j) * dtype.type(2 * n**0.5)
 
 
 @functools.cache
-def function(n, dtype):
-    return lambda rows, columns: entries(rows, columns, n, dtype)
+def function(n, dtype, general=False):
+    return lambda rows, columns: entries(rows, columns, n, dtype, general)
 
 
 @functools.cache
-def block_maker(n, dtype, rows):
+def block_maker(n, dtype, rows, general):
     """Returns the compiled function of the first row that makes a block of rows."""
 
     def make(first):
         index = jnp.minimum(first + jnp.arange(rows, dtype=jnp.int32), n - 1)
-        return entries(index, jnp.arange(n, dtype=jnp.int32), n, dtype)
+        return entries(index, jnp.arange(n, dtype=jnp.int32), n, dtype, general)
 
     return jax.jit(make)
 
@@ -136,11 +146,11 @@ def height(n, dtype):
     return max(min(BLOCK // (n * dtype.itemsize), n), 1)
 
 
-def fill(a, device):
-    """Fills the upper triangle of an array on the host, by blocks of rows that a device makes."""
+def fill(a, device, general):
+    """Fills an array on the host, or its upper triangle, by blocks of rows that a device makes."""
     n, dtype = len(a), a.dtype
     rows = height(n, dtype)
-    make, plugin = block_maker(n, dtype, rows), plugins.load(device.platform)
+    make, plugin = block_maker(n, dtype, rows, general), plugins.load(device.platform)
     kinds = [memory.kind for memory in device.addressable_memories()]
     pinned = "pinned_host" in kinds and SingleDeviceSharding(device, memory_kind="pinned_host")
 
@@ -155,11 +165,12 @@ def fill(a, device):
         if first + rows < n:
             following = made(first + rows)
         block.block_until_ready()
-        skipped = first * dtype.itemsize
+        left = 0 if general else first
+        skipped = left * dtype.itemsize
         address, kept = _address(block)
         plugin.host_copy(
             a.ctypes.data + first * a.strides[0] + skipped, address + skipped, count,
-            (n - first) * dtype.itemsize, a.strides[0], n * dtype.itemsize, pool.threads(),
+            (n - left) * dtype.itemsize, a.strides[0], n * dtype.itemsize, pool.threads(),
         )  # fmt: skip
         del kept
 
@@ -176,10 +187,10 @@ def _address(block):
 
 
 @functools.cache
-def residual(n, dtype, rows):
+def residual(n, dtype, rows, general):
     """Returns the compiled function of (first row, x, b) that returns, for a block of rows, the
     largest entry of A x - b and the largest sum of magnitudes of a row."""
-    make = block_maker(n, dtype, rows)
+    make = block_maker(n, dtype, rows, general)
 
     def compute(first, x, b):
         block = make(first)
@@ -190,10 +201,11 @@ def residual(n, dtype, rows):
     return jax.jit(compute)
 
 
-def backward_error(n, dtype, x, b, device):
-    rows = height(n, dtype)
-    x, b = (jax.device_put(np.asarray(value), device) for value in (x, b))
-    parts = [residual(n, dtype, rows)(first, x, b) for first in range(0, n, rows)]
+def backward_error(case, x):
+    n, dtype, rows = case.n, case.dtype, height(case.n, case.dtype)
+    x, b = (jax.device_put(np.asarray(value), case.device) for value in (x, case.b))
+    compute = residual(n, dtype, rows, case.general)
+    parts = [compute(first, x, b) for first in range(0, n, rows)]
     flaw, norm = (max(float(part[i]) for part in parts) for i in (0, 1))
     return flaw / (norm * float(jnp.abs(x).max()) + float(jnp.abs(b).max()))
 
@@ -222,15 +234,20 @@ def file(case, args):
 
 
 def _donated(case, args, a):
-    _, filling = timed(lambda: fill(a, case.device))
+    _, filling = timed(lambda: fill(a, case.device, case.general))
     x, seconds = timed(
-        lambda: jaxmg.potrs(a, case.b, mesh=case.mesh, memory=case.memory, donate=True)
+        lambda: case.solve(a, case.b, mesh=case.mesh, memory=case.memory, donate=True)
     )
     return x, {"seconds": seconds, "filling": filling}
 
 
+def general(case, args):
+    """As `square`."""
+    return square(case, args)
+
+
 def _tiles(case):
-    return jaxmg.Tiles(function(case.n, case.dtype), (case.n, case.n), case.dtype)
+    return jaxmg.Tiles(function(case.n, case.dtype, case.general), (case.n, case.n), case.dtype)
 
 
 def tiles(case, args):
@@ -250,9 +267,20 @@ def factor(case, args):
     return x, {"seconds": seconds, "first solve": solving, "solve": again}
 
 
+def lu(case, args):
+    kept, seconds = timed_factor(case)
+    try:
+        x, solving = timed(lambda: kept.solve(case.b))
+        _, transposed = timed(lambda: kept.solve(case.b, "T"))
+    finally:
+        getattr(kept, "release", lambda: None)()
+    return x, {"seconds": seconds, "solve": solving, "transposed": transposed}
+
+
 def timed_factor(case):
     began = time.perf_counter()
-    kept = jaxmg.cho_factor(_tiles(case), mesh=case.mesh, memory=case.memory)
+    make = jaxmg.lu_factor if case.general else jaxmg.cho_factor
+    kept = make(_tiles(case), mesh=case.mesh, memory=case.memory)
     jax.block_until_ready(kept.status)
     return kept, time.perf_counter() - began
 
@@ -263,10 +291,11 @@ def core(case, args):
 
     def make():
         index = jnp.arange(rows * args.ranks, dtype=jnp.int32)
-        return entries(jnp.minimum(index, case.n - 1), index[: case.n], case.n, dtype)
+        clipped = jnp.minimum(index, case.n - 1)
+        return entries(clipped, index[: case.n], case.n, dtype, case.general)
 
     a = jax.block_until_ready(jax.jit(make, out_shardings=by_rows)())
-    x, seconds = timed(lambda: jaxmg.potrs(a, case.b, donate=True, pad=False))
+    x, seconds = timed(lambda: case.solve(a, case.b, donate=True, pad=False))
     return x, {"seconds": seconds}
 
 
@@ -354,15 +383,26 @@ def likelihood(case, args):
     return None, {"seconds": seconds, "identity": float(error), **more}
 
 
+def lucore(case, args):
+    """As `core`."""
+    return core(case, args)
+
+
 KINDS = {
-    f.__name__: f for f in (square, pageable, file, tiles, factor, core, tall, loose, likelihood)
-}
+    f.__name__: f
+    for f in (square, pageable, file, tiles, factor, core, tall, loose, likelihood, general, lu)
+} | {"lucore": lucore}
 TALL = ("tall", "loose")
+# The routine that each kind plans, if it isn't potrs.
+ROUTINES = {"factor": "cho_factor", "general": "gesv", "lu": "lu_factor", "lucore": "gesv"}
 
 
 class Case:
     def __init__(self, args, row):
         self.kind, self.n, self.dtype, self.memory = row
+        self.routine = ROUTINES.get(self.kind, "potrs")
+        self.general = self.routine in ("gesv", "lu_factor")
+        self.solve = jaxmg.gesv if self.general else jaxmg.potrs
         found = jax.devices(args.platform)[: args.ranks]
         self.device, self.mesh = found[0], Mesh(np.array(found), ("rank",))
         random = np.random.default_rng(0)
@@ -371,17 +411,16 @@ class Case:
 
 def model(case, args):
     """Returns the numbers of `jaxmg.plan`; none for what runs in core."""
-    if case.kind == "core" or case.memory is None and args.platform == "cpu":
+    if case.kind in ("core", "lucore") or case.memory is None and args.platform == "cpu":
         return {}
     if case.kind in TALL:
         traffic = case.n * (args.columns + args.nrhs) * case.dtype.itemsize // args.ranks
         return {"traffic": traffic, "model seconds": traffic / args.link}
-    routine = "cho_factor" if case.kind == "factor" else "potrs"
     plan = jaxmg.plan(
-        routine, case.n, case.dtype, case.mesh, nrhs=args.nrhs, host=True, memory=case.memory,
+        case.routine, case.n, case.dtype, case.mesh, nrhs=args.nrhs, host=True, memory=case.memory,
         donate=plan_donates(case),
     )  # fmt: skip
-    triangle = case.dtype.itemsize * case.n**2 // 2
+    triangle = case.dtype.itemsize * case.n**2 // (1 if case.general else 2)
     traffic = plan.traffic - (0 if plan_donates(case) else triangle // args.ranks)
     seconds = plan.seconds(args.rate, args.link)
     if case.kind == "likelihood":  # the inverse: the factor in, all later block columns, and out
@@ -396,7 +435,7 @@ def model(case, args):
 
 
 def plan_donates(case):
-    return case.kind not in ("tiles", "factor", "likelihood")
+    return case.kind not in ("tiles", "factor", "likelihood", "lu")
 
 
 def peaks(case):
@@ -415,14 +454,14 @@ def peaks(case):
 def run(case, args, attempt):
     x, numbers = KINDS[case.kind](case, args)
     high, name = case.kind in TALL, "backward error"
-    operations = case.n * args.columns**2 if high else case.n**3 / 3
+    operations = case.n * args.columns**2 if high else case.n**3 / 3 * (2 if case.general else 1)
     operations *= 4 if case.dtype.kind == "c" else 1
     if high:
         error = gradient(case, (case.n, args.columns), x)
     elif case.kind == "likelihood":
         operations, name, error = 3 * operations, "identity", numbers["identity"]
     else:
-        error = backward_error(case.n, case.dtype, x, case.b, case.device)
+        error = backward_error(case, x)
     found = {
         "kind": case.kind, "n": case.n, "dtype": str(case.dtype), "ranks": args.ranks,
         "nrhs": args.nrhs, "memory": case.memory, "run": attempt, **numbers,
@@ -440,7 +479,15 @@ def _line(found):
     parts = [f"{found['kind']:8} n={found['n']} {found['dtype']} {found['seconds']:.2f} s"]
     error = found.get("identity", found.get("backward error"))
     parts.append(f"{found['tflops']:.2f} TFLOP/s, error {error:.1e}")
-    for name in ("filling", "first solve", "solve", "least_squares", "qr", "model seconds"):
+    for name in (
+        "filling",
+        "first solve",
+        "solve",
+        "transposed",
+        "least_squares",
+        "qr",
+        "model seconds",
+    ):
         if name in found:
             parts.append(f"{name} {found[name]:.2f} s")
     if "width" in found:

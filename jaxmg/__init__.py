@@ -30,6 +30,7 @@ from jaxmg._eigen.eigh import eigh, eigvalsh
 from jaxmg._eigen.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
 from jaxmg._eigen.sygvd import sygvd, sygvd_shardmap_ctx
 from jaxmg._host.factor import HostCholeskyFactor
+from jaxmg._host.lu import HostLUFactor
 from jaxmg._host.plans import HostPlan
 from jaxmg._host.pool import PinnedMemory, pinned
 from jaxmg._host.tiles import Tiles
@@ -59,6 +60,7 @@ from jaxmg._routines.plan import Plan, plan
 __all__ = [
     "CholeskyFactor",
     "HostCholeskyFactor",
+    "HostLUFactor",
     "HostPlan",
     "LUFactor",
     "PinnedMemory",

@@ -31,7 +31,9 @@ for routine in ROUTINES.values():
 # Handlers for stacks of matrices on one device, which aren't routines of the table.
 STACKED = tuple(f"jaxmg_{name}" for name in native.HANDLERS)
 # Handlers of matrices in host memory, which the package asks for when it needs them.
-HOST_MEMORY = tuple(f"jaxmg_host_{name}" for name in ("potrf", "potri", "solve", "rows"))
+HOST_MEMORY = tuple(
+    f"jaxmg_host_{name}" for name in ("potrf", "potri", "solve", "getrf", "getrs", "rows")
+)
 PUBLIC = (*jaxmg.__all__, "linalg")
 CALLED = sorted({routine.function for routine in HANDLERS.values()})
 # The engine's headers that declare the functions that handlers call.

@@ -15,8 +15,14 @@ from jaxmg._call import ffi
 from jaxmg._layouts import layouts
 
 FACTOR, SOLVE, INVERT = "host_potrf", "host_solve", "host_potri"
-HANDLERS = (FACTOR, SOLVE, INVERT, "host_rows")
+LU_FACTOR, LU_SOLVE = "host_getrf", "host_getrs"
+HANDLERS = (FACTOR, SOLVE, INVERT, LU_FACTOR, LU_SOLVE, "host_rows")
 FORWARD, BACKWARD = 0, 1
+# The substitutions of `LU_SOLVE`, and whether they begin with the first block column. M is the
+# matrix whose columns are the rows of memory, and X, whose rows are right-hand sides, is multiplied
+# from the right.
+UPPER, LOWER, LOWER_TRANS, LOWER_ADJOINT, UPPER_TRANS, UPPER_ADJOINT = range(6)
+ASCENDING = (UPPER, LOWER_TRANS, LOWER_ADJOINT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Geometry:
         tile: columns of a tile.
         products: the precision of products, as `checks.PRODUCTS` has it.
         cache: elements of the factor that stay on each device.
+        whole: whether block rows have all columns, for LU, or only those from the diagonal on.
     """
 
     layout: layouts.Layout
@@ -41,6 +48,7 @@ class Geometry:
     tile: int
     products: int
     cache: int = 0
+    whole: bool = False
 
     @property
     def blocks(self) -> int:
@@ -56,6 +64,10 @@ class Geometry:
     def ends(self, j: int) -> tuple[int, int]:
         """Returns the first column of block column j, and that after its last."""
         return j * self.width, min((j + 1) * self.width, self.n)
+
+    def start(self, j: int) -> int:
+        """Returns the first column of block row j that is read."""
+        return 0 if self.whole else j * self.width
 
     @property
     def _sizes(self) -> dict[str, int]:
@@ -183,6 +195,56 @@ def host_inverse(geometry):
     by_rank = (layout.row_spec,) * 2
     mapped = ffi.over_ranks(layout, local, (P(), *by_rank), by_rank)
     return (lambda *arrays: mapped(*arrays)), (1, 2)
+
+
+@_compiled
+def host_lu(geometry):
+    """Returns the function of (call, a0, a1, x, pivots[, cache]) that factors a block column by LU.
+    It overwrites all but the first, and returns (a0, a1, x, pivots, share of the logarithm of the
+    determinant's size, factor of its sign, status[, cache])."""
+    layout, dtype = geometry.layout, np.dtype(geometry.dtype)
+    cached = geometry.cache > 0
+    results = (
+        *[jax.ShapeDtypeStruct(geometry.buffer_shape, dtype)] * 2,
+        jax.ShapeDtypeStruct((geometry.n, geometry.nrhs), dtype),
+        jax.ShapeDtypeStruct((geometry.n,), jnp.int32),
+        jax.ShapeDtypeStruct((1,), jnp.finfo(dtype).dtype),
+        jax.ShapeDtypeStruct((1,), dtype),
+        jax.ShapeDtypeStruct((1,), jnp.int32),
+        *[jax.ShapeDtypeStruct((geometry.cache,), dtype)] * cached,
+    )
+    aliases = {2: 0, 3: 1, 4: 2, 5: 3, 6: 7}
+
+    def local(coordinates, *arrays):
+        return ffi.call(
+            f"jaxmg_{LU_FACTOR}", layout, geometry.tile, "native", (coordinates, *arrays), results,
+            aliases={i: aliases[i] for i in range(2, 1 + len(arrays))}, differing=2,
+            **geometry._sizes,
+        )  # fmt: skip
+
+    by_rank, cache = (layout.row_spec, layout.row_spec), (P(layout.rows),) * cached
+    mapped = ffi.over_ranks(
+        layout, local, (P(), *by_rank, P(), P(), *cache), (*by_rank, *(P(),) * 5, *cache)
+    )
+    return (lambda *arrays: mapped(*arrays)), tuple(range(1, 5 + cached))
+
+
+@_compiled
+def host_lu_sweep(geometry):
+    """Returns the function of (call, x, pivots[, cache]) that applies a block column of a
+    substitution with LU factors to x, which it overwrites."""
+    layout = geometry.layout
+    shape = jax.ShapeDtypeStruct((geometry.n, geometry.nrhs), np.dtype(geometry.dtype))
+
+    def local(coordinates, *arrays):
+        return ffi.call(
+            f"jaxmg_{LU_SOLVE}", layout, geometry.tile, "native", (coordinates, *arrays), (shape,),
+            aliases={2: 0}, differing=0, **geometry._sizes,
+        )[0]  # fmt: skip
+
+    cache = (P(layout.rows),) * (geometry.cache > 0)
+    mapped = ffi.over_ranks(layout, local, (P(), P(), P(), *cache), P())
+    return (lambda *arrays: mapped(*arrays)), (1,)
 
 
 def operand(handle, j, direction=0):

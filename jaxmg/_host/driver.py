@@ -25,7 +25,8 @@ class Storage:
     """Where the block columns of a factor are in host memory.
 
     Attributes:
-        blocks: (address of the diagonal, elements between two columns) of each block column.
+        blocks: (address, elements between two columns) of each block column, from its diagonal or,
+            if the geometry is whole, from its first row on.
         spans: memory that belongs to the factor alone.
         keep: what keeps other memory alive.
     """
@@ -54,7 +55,7 @@ class Factored(typing.NamedTuple):
 def packed_bytes(geometry):
     """Returns the bytes of a factor in memory of its own."""
     rows = [end - first for first, end in map(geometry.ends, range(geometry.blocks))]
-    columns = [geometry.n - first for first, _ in map(geometry.ends, range(geometry.blocks))]
+    columns = [geometry.n - geometry.start(j) for j in range(geometry.blocks)]
     size = np.dtype(geometry.dtype).itemsize
     return sum(_aligned(r * c * size) for r, c in zip(rows, columns, strict=True))
 
@@ -65,15 +66,16 @@ def _aligned(count):
 
 def in_place(geometry, matrix):
     """Returns the `Storage` of a factor that takes the memory of its matrix, a `HostMatrix`."""
-    blocks = [matrix.block(*geometry.ends(j)) for j in range(geometry.blocks)]
+    blocks = [matrix.block(*geometry.ends(j), geometry.start(j)) for j in range(geometry.blocks)]
     return Storage(blocks, [], matrix)
 
 
 def packed(geometry, span):
     """Returns the `Storage` of a factor in memory of its own."""
     blocks, at, size = [], span.address, np.dtype(geometry.dtype).itemsize
-    for first, end in map(geometry.ends, range(geometry.blocks)):
-        ld = geometry.n - first
+    for j in range(geometry.blocks):
+        first, end = geometry.ends(j)
+        ld = geometry.n - geometry.start(j)
         blocks.append((at, ld))
         at += _aligned((end - first) * ld * size)
     return Storage(blocks, [span])
@@ -96,11 +98,10 @@ def factorize(geometry, source, factor, x):
         factor: `Storage`.
         x: right-hand sides from `columns`; donated.
     """
-    made = isinstance(source, tiles.Tiles)
     run, live = block_columns.host_factor(geometry), [x]
     with contextlib.ExitStack() as stack:
-        feed = _Tiles(geometry, source) if made else _Rows(geometry, source, stack)
-        handle = stack.enter_context(_registered(geometry, factor.blocks, feed.blocks))
+        feed = feed_from(geometry, source, stack)
+        handle = stack.enter_context(registered(geometry, factor.blocks, feed.blocks))
         stack.callback(wait_for, live)
         buffer, rest = block_columns.host_buffer(geometry), block_columns.host_cache(geometry)
         live[:] = [buffer(), buffer(), x, *([rest()] if geometry.cache else [])]
@@ -123,7 +124,7 @@ def substitute(geometry, factor, cache, x, direction):
     run, live = block_columns.host_sweep(geometry), [x]
     order = range(geometry.blocks)
     with contextlib.ExitStack() as stack:
-        handle = stack.enter_context(_registered(geometry, factor.blocks, []))
+        handle = stack.enter_context(registered(geometry, factor.blocks, []))
         stack.callback(wait_for, live)
         for j in order if direction == block_columns.FORWARD else reversed(order):
             live[0] = run(block_columns.operand(handle, j, direction), live[0], *cache)
@@ -140,7 +141,7 @@ def invert(geometry, factor, use):
     """
     run, live = block_columns.host_inverse(geometry), []
     with contextlib.ExitStack() as stack:
-        handle = stack.enter_context(_registered(geometry, factor.blocks, []))
+        handle = stack.enter_context(registered(geometry, factor.blocks, []))
         stack.callback(wait_for, live)
         buffer = block_columns.host_buffer(geometry)
         live[:] = [buffer(), buffer()]
@@ -151,12 +152,13 @@ def invert(geometry, factor, use):
 
 
 @contextlib.contextmanager
-def _registered(geometry, factor, source):
+def registered(geometry, factor, source):
     """Registers the matrix with the plugin; yields the handle that native calls take."""
     plugin = plugins.load(geometry.layout.platform)
     spec = {
         "dtype": geometry.dtype, "n": geometry.n, "nrhs": geometry.nrhs, "width": geometry.width,
         "tile": geometry.tile, "ranks": geometry.layout.ranks, "source": source, "factor": factor,
+        "whole": geometry.whole,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         pageable = [
@@ -191,6 +193,15 @@ def wait_for(arrays):
                 array.block_until_ready()
 
 
+def feed_from(geometry, source, stack):
+    """Returns what gives calls the block columns of a `HostMatrix` or `Tiles`: ``blocks``, their
+    places in host memory, if any, and ``prepare(j, buffer)``, which returns the buffer for call j.
+    Memory is given back at the end of ``stack``."""
+    if isinstance(source, tiles.Tiles):
+        return _Tiles(geometry, source)
+    return _Rows(geometry, source, stack)
+
+
 class _Tiles:
     """Fills the buffers of block columns with `Tiles`."""
 
@@ -201,7 +212,7 @@ class _Tiles:
         self._parameters = tiles.put_parameters(source, layout)
         self._fill = tiles.filler(
             source.function, geometry.n, np.dtype(geometry.dtype), layout, geometry.width,
-            geometry.tile,
+            geometry.tile, geometry.whole,
         )  # fmt: skip
 
     def prepare(self, j, buffer):
@@ -215,7 +226,8 @@ class _Rows:
     def __init__(self, geometry, matrix, stack):
         self._geometry, self._matrix = geometry, matrix
         self._plugin = plugins.load(geometry.layout.platform)
-        found = [matrix.block(*geometry.ends(j)) for j in range(geometry.blocks)]
+        starts = [geometry.start(j) for j in range(geometry.blocks)]
+        found = [matrix.block(*geometry.ends(j), start) for j, start in enumerate(starts)]
         self._places: list[int] = []
         self._split = {j for j, block in enumerate(found) if block is None}
         if self._split:
@@ -226,7 +238,7 @@ class _Rows:
             stack.callback(span.release)
             self._places = [span.address, span.address + count]
         self.blocks = [
-            (self._places[j % 2], geometry.n - geometry.ends(j)[0]) if block is None else block
+            (self._places[j % 2], geometry.n - starts[j]) if block is None else block
             for j, block in enumerate(found)
         ]
         self._copied = 0
@@ -243,7 +255,7 @@ class _Rows:
         first, end = self._geometry.ends(j)
         target, ld = self.blocks[j]
         size = self._matrix.dtype.itemsize
-        for rows, address, step in self._matrix.pieces(first, end):
+        for rows, address, step in self._matrix.pieces(first, end, self._geometry.start(j)):
             self._plugin.host_copy(
                 target, address, rows, ld * size, ld * size, step * size, pool.threads()
             )

@@ -1,11 +1,11 @@
-"""Where a Hermitian matrix in host memory lies: `HostMatrix`, made of NumPy arrays, maps of files
-and JAX arrays of memory kind "pinned_host".
+"""Where a matrix in host memory lies: `HostMatrix`, made of NumPy arrays, maps of files and JAX
+arrays of memory kind "pinned_host".
 
-The engine reads block row j of the matrix: rows from j * width on, and columns from there on. So it
-reads the upper triangle of memory that has rows one after the other. The memory of a
-Fortran-ordered array has columns one after the other: its upper triangle is the transpose of the
-array's lower one. The transpose of a Hermitian matrix is its conjugate, so right-hand sides and
-solutions are conjugated.
+The engine reads block row j of the matrix: rows from j * width on. It reads all columns for LU, and
+for Cholesky those from the diagonal on: the upper triangle of memory that has rows one after the
+other. The memory of a Fortran-ordered array has columns one after the other: it is the transposed
+matrix. For Cholesky its upper triangle is the transpose of the array's lower one. The transpose of
+a Hermitian matrix is its conjugate, so right-hand sides and solutions are conjugated.
 """
 
 import ctypes
@@ -48,23 +48,23 @@ class HostMatrix:
     transposed: bool
     keep: typing.Any
 
-    def block(self, first, end):
-        """Returns (address, elements between two rows) of rows [first, end), from column ``first``
-        on; None if they are in several parts."""
+    def block(self, first, end, column):
+        """Returns (address, elements between two rows) of rows [first, end), from a column on; None
+        if they are in several parts."""
         inside = [part for part in self.rows if part[0] <= first]
         start, address, ld = inside[-1]
         if len(inside) < len(self.rows) and self.rows[len(inside)][0] < end:
             return None
-        return address + ((first - start) * ld + first) * self.dtype.itemsize, ld
+        return address + ((first - start) * ld + column) * self.dtype.itemsize, ld
 
-    def pieces(self, first, end):
+    def pieces(self, first, end, column):
         """Returns (rows, address, elements between two rows) of the parts of `block`."""
         ends = [*(part[0] for part in self.rows[1:]), self.n]
         found = []
         for (start, address, ld), stop in zip(self.rows, ends, strict=True):
             low, high = max(start, first), min(stop, end)
             if low < high:
-                place = address + ((low - start) * ld + first) * self.dtype.itemsize
+                place = address + ((low - start) * ld + column) * self.dtype.itemsize
                 found.append((high - low, place, ld))
         return found
 
@@ -76,14 +76,14 @@ def is_host(a):
     return isinstance(a, KINDS)
 
 
-def describe(caller, a, donate):
+def describe(caller, a, donate, hermitian=True):
     """Returns the `HostMatrix` of an array whose shape and dtype have been checked."""
     if isinstance(a, jax.Array):
         return _of_jax(caller, a)
-    return _of_numpy(caller, a, donate)
+    return _of_numpy(caller, a, donate, hermitian)
 
 
-def _of_numpy(caller, a, donate):
+def _of_numpy(caller, a, donate, hermitian):
     n, size = a.shape[1], a.itemsize
     a = a[:n]
     by_row, by_column = a.strides
@@ -103,7 +103,7 @@ def _of_numpy(caller, a, donate):
             "with mode='r+' (it is overwritten) or 'c', or pass donate=False"
         )
     check_file(caller, a)
-    if transposed:
+    if transposed and hermitian:
         _check_both_triangles(caller, a)
     return HostMatrix(n, a.dtype, ((0, a.ctypes.data, ld),), transposed, a)
 

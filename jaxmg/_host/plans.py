@@ -18,6 +18,8 @@ from jaxmg._plugin import plugins
 
 # The share of JAX's memory of a device that a call takes without memory=.
 _SHARE = 15 / 16
+# The functions whose block rows have all columns.
+LU = ("gesv", "lu_factor")
 # A matrix of less than this share of a device's memory fits, with its copy and workspace.
 _SURELY = 1 / 8
 
@@ -57,18 +59,19 @@ def budget(memory, there):
     return None if there is None else int(there * _SHARE)
 
 
-def cut(caller, layout, n, nrhs, dtype, memory, products, caches):
+def cut(caller, layout, n, nrhs, dtype, memory, products, caches, whole=False):
     """Returns (`block_columns.Geometry`, bytes of each device for all, bytes of each device for all
     but b) of a call. Raises a ValueError if ``memory`` isn't enough for even one tile on a rank.
 
     Args:
         caches: whether a part of the factor stays on the devices, in the memory that is left.
+        whole: whether for LU.
     """
     nrhs, size = max(nrhs, 1), np.dtype(dtype).itemsize
     own = n * nrhs * size  # b; the plan has x
     room = max(memory - own, 0)
     try:
-        found = widest(layout, n, nrhs, dtype, room, products)
+        found = widest(layout, n, nrhs, dtype, room, products, whole)
     except ValueError as error:
         raise ValueError(
             f"{caller}: memory={memory} bytes of each device aren't enough: {error}; b takes "
@@ -76,25 +79,26 @@ def cut(caller, layout, n, nrhs, dtype, memory, products, caches):
         ) from None
     sizes = found["width"], found["tile"]
     cache = found["cache"] if caches else 0
-    shape = block_columns.Geometry(layout, n, nrhs, str(dtype), *sizes, products, cache)
+    shape = block_columns.Geometry(layout, n, nrhs, str(dtype), *sizes, products, cache, whole)
     return shape, found["bytes"] + own + cache * size, room
 
 
-def widest(layout, n, nrhs, dtype, memory, products):
+def widest(layout, n, nrhs, dtype, memory, products, whole):
     """Returns the plugin's plan with the widest block columns for ``memory`` bytes."""
     return plugins.load(layout.platform).host_plan(
-        str(dtype), n, nrhs, layout.ranks, layout.platform, memory, 0, products
+        str(dtype), n, nrhs, layout.ranks, layout.platform, memory, 0, products, *[whole] * whole
     )
 
 
 def narrower(shape, room):
     """Returns a `block_columns.Geometry` with about half the columns in a block column, or None.
-    Its factor takes less host memory, and passes more often over the links.
+    Its factor takes less host memory, and passes more often over the links. LU factors always take
+    a square.
 
     Args:
         room: the bytes of each device from `cut`.
     """
-    if shape.width == 1:
+    if shape.width == 1 or shape.whole:
         return None
     found = plugins.load(shape.layout.platform).host_plan(
         shape.dtype, shape.n, shape.nrhs, shape.layout.ranks, shape.layout.platform, room,
@@ -183,12 +187,13 @@ def plan(routine, n, nrhs, dtype, layout, memory, donate, operations, factor_byt
             f"{caller}: host=True needs memory=, because the devices don't report their memory"
         )
     shape, count, _ = cut(
-        caller, layout, n, nrhs, dtype, int(most), checks.DEFAULT, memory is not None
-    )
+        caller, layout, n, nrhs, dtype, int(most), checks.DEFAULT, memory is not None,
+        routine in LU,
+    )  # fmt: skip
     return HostPlan(
         routine, n, np.dtype(dtype), shape.width, shape.blocks, shape.tile, count, int(most),
         0 if donate else factor_bytes(shape), pool.available()[0],
-        traffic(shape, sweeps=1 if routine == "potrs" else 0), operations, layout.ranks,
+        traffic(shape, sweeps=1 if routine in ("potrs", "gesv") else 0), operations, layout.ranks,
     )  # fmt: skip
 
 
@@ -203,9 +208,12 @@ def traffic(shape, sweeps, made=False):
     n, ranks, total = shape.n, shape.layout.ranks, 0
     for j in range(shape.blocks):
         first, end = shape.ends(j)
-        own = (end - first) * (n - first) // ranks
         # On one device the last block column is still there.
         earlier = max(first - (shape.width if ranks == 1 else 0), 0)
-        total += own * (2 - made + sweeps) + earlier * (n - first)
+        below = earlier * (n - first)
+        if shape.whole:  # L from the diagonal down, for all block columns on the right
+            below = earlier * n - earlier**2 // 2
+        total += (end - first) * (n - shape.start(j)) // ranks * (2 - made)
+        total += (end - first) * (n - first) // ranks * sweeps + below
     total -= sweeps * shape.cache
     return total * np.dtype(shape.dtype).itemsize

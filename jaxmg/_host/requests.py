@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._host import block_columns, driver, matrices, plans, pool, tiles
+from jaxmg._host import block_columns, driver, lu, matrices, plans, pool, tiles
 from jaxmg._host import factor as host_factor
 from jaxmg._layouts import meshes
 from jaxmg._plugin import plugins
@@ -53,13 +53,13 @@ class Request:
 
 def choose(
     caller, a, b=None, *, mesh, spec, memory, donate, pad, tile, backend, precision, refine,
-    check, inverts=False,
+    check=False, inverts=False,
 ):  # fmt: skip
     """Returns the `Request` of a call whose matrix is in host memory; None if the ordinary call is
     to go on with it.
 
     Args:
-        caller: "potrs", "cho_factor" or "gaussian_log_likelihood".
+        caller: "potrs", "cho_factor", "gaussian_log_likelihood", "gesv" or "lu_factor".
         inverts: whether the call needs the inverse of the matrix.
         b: None for a factorization.
         tile, backend, precision, refine, check, pad, donate: the arguments of these names.
@@ -86,16 +86,17 @@ def choose(
         return Request(caller, np.zeros((0, 0), a.dtype), b, mesh, None, donate) if made else None
     layout = meshes.infer(caller, located, mesh, spec)
     there = memory if memory is not None else plans.limit(layout.platform)
-    native = "potri" if inverts else "potrs" if caller == "potrs" else "potrf"
+    native, general = "potri" if inverts else _NATIVE[caller], caller in plans.LU
     copies = (1 if made else 2) + inverts
     if plans.fits_in_core(layout, native, n, a.dtype, nrhs, there, copies):
         if not made:
             return None
         require_one_process(caller, layout)
         devices = plans.over(np.asarray(layout.mesh.devices))
-        tiles.check_hermitian(caller, a, np.asarray(devices.mesh.devices).flat[0])
+        if not general:
+            tiles.check_hermitian(caller, a, np.asarray(devices.mesh.devices).flat[0])
         with _compat.entered(devices.mesh):
-            matrix = tiles.make(a, devices)
+            matrix = tiles.make(a, devices, whole=general)
         return Request(caller, matrix, b, devices.mesh, None, True)
     require_one_process(caller, layout)
     _refuse_options(caller, tile, backend, refine)
@@ -105,7 +106,7 @@ def choose(
     limit: typing.Any = plans.budget(memory, there)
     geometry, _, room = plans.cut(
         caller, devices, n, nrhs, a.dtype, int(limit), products,
-        memory is not None,
+        memory is not None, general,
     )  # fmt: skip
     if check and isinstance(a, np.ndarray):
         matrices.check_symmetry(caller, a)
@@ -115,6 +116,13 @@ def choose(
             "columns; got a JAX array in pinned host memory"
         )
     return Request(caller, a, b, layout.mesh, geometry, donate, room)
+
+
+# The native routine of each caller in core.
+_NATIVE = {
+    "potrs": "potrs", "cho_factor": "potrf", "gaussian_log_likelihood": "potrf", "gesv": "gesv",
+    "lu_factor": "getrf",
+}  # fmt: skip
 
 
 def require_host(caller, a, shape="(n, n)"):
@@ -183,10 +191,32 @@ def factored(request):
             factor.release()
 
 
-def factorize(request):
-    """Returns the `host_factor.HostCholeskyFactor` for a request out of core."""
+def solve_general(request, return_logdet, return_status) -> typing.Any:
+    """Returns the results of `jaxmg.gesv` for a request out of core."""
+    b = request.b
     with _context(request):
-        found = _factorize(request, None)[0]
+        factor, x = _factorize_lu(request, b)
+        try:
+            if x is None:
+                x = factor.solve(b)
+            else:
+                x = host_factor.finish(factor._substitute(x), b, request.mesh, conjugated=False)
+        finally:
+            factor.release()
+            if request.donate and isinstance(request.a, jax.Array):
+                request.a.delete()
+    found = (x, *(factor.slogdet() if return_logdet else ()))
+    found += (factor.status,) if return_status else ()
+    return found if len(found) > 1 else x
+
+
+def factorize(request):
+    """Returns the factor for a request out of core."""
+    with _context(request):
+        if request.caller in plans.LU:
+            found = _factorize_lu(request, None)[0]
+        else:
+            found = _factorize(request, None)[0]
     if request.donate and isinstance(request.a, jax.Array):
         request.a.delete()
     return found
@@ -201,7 +231,7 @@ def _context(request):
 _NARROWEST = 8
 
 
-def _allocate(request, made):
+def _allocate(request):
     """Returns (`block_columns.Geometry`, `driver.Storage`) of a factor in memory of its own."""
     caller, geometry = request.caller, request.geometry
     shapes: list[typing.Any] = [geometry]
@@ -217,43 +247,71 @@ def _allocate(request, made):
     fitting = (s for s in shapes if there is None or driver.packed_bytes(s) <= there)
     shape = next(fitting, shapes[-1])
     plugin = plugins.load(geometry.layout.platform)
+    made = isinstance(request.a, tiles.Tiles)
     what = "the factor" if made else "the factor, with donate=False beside a,"
     span = pool.allocate(caller, plugin, driver.packed_bytes(shape), what)
     return shape, driver.packed(shape, span)
+
+
+def _place(request, b):
+    """Returns (the matrix as `driver.factorize` takes it, `block_columns.Geometry`,
+    `driver.Storage` of the factor, whether it takes a's memory)."""
+    caller, geometry, a = request.caller, request.geometry, request.a
+    if isinstance(a, tiles.Tiles):
+        return a, *_allocate(request), False
+    source = matrices.describe(caller, a, request.donate, hermitian=caller not in plans.LU)
+    if request.donate:
+        matrices.separate(caller, a, b)
+    # JAX arrays on CPU devices may be the memory of a caller's NumPy array.
+    # A kept factor would leave a JAX array alive whose memory has the factor.
+    ours = isinstance(a, np.ndarray) or (geometry.layout.platform != "cpu" and b is not None)
+    if request.donate and ours and len(source.rows) == 1:
+        return source, geometry, driver.in_place(geometry, source), True
+    return source, *_allocate(request), False
+
+
+@contextlib.contextmanager
+def _given_back(request, storage, in_place):
+    """Gives the memory of a factor back if it isn't completed."""
+    try:
+        yield
+    except BaseException:
+        storage.release()
+        if in_place and isinstance(request.a, jax.Array):
+            request.a.delete()  # it has a part of the factor
+        raise
 
 
 @_compat.default_promotion()
 def _factorize(request, b):
     """Returns (factor, right-hand sides after the forward substitution, whether the memory has the
     conjugate of the matrix)."""
-    caller, geometry, a = request.caller, request.geometry, request.a
-    if isinstance(a, tiles.Tiles):
-        tiles.check_hermitian(caller, a, geometry.layout.mesh.devices.flat[0])
-        source, in_place = a, False
-    else:
-        source = matrices.describe(caller, a, request.donate)
-        # JAX arrays on CPU devices may be the memory of a caller's NumPy array.
-        # A kept factor would leave a JAX array alive whose memory has the factor.
-        ours = isinstance(a, np.ndarray) or (geometry.layout.platform != "cpu" and b is not None)
-        in_place = request.donate and ours and len(source.rows) == 1
-        if request.donate:
-            matrices.separate(caller, a, b)
+    if isinstance(request.a, tiles.Tiles):
+        device = request.geometry.layout.mesh.devices.flat[0]
+        tiles.check_hermitian(request.caller, request.a, device)
+    source, geometry, storage, in_place = _place(request, b)
     conjugated = getattr(source, "transposed", False) and np.dtype(geometry.dtype).kind == "c"
-    if in_place:
-        storage = driver.in_place(geometry, source)
-    else:
-        geometry, storage = _allocate(request, source is a)
-    try:
+    with _given_back(request, storage, in_place):
         x = driver.columns(geometry, b, conjugated)
         x, log_det, status, cache = driver.factorize(geometry, source, storage, x)
-    except BaseException:
-        storage.release()
-        if in_place and isinstance(a, jax.Array):
-            a.delete()  # it has a part of the factor
-        raise
     replicated = NamedSharding(request.mesh, P())
     factor = host_factor.HostCholeskyFactor(
         geometry, storage, cache, jax.device_put(log_det, replicated),
         jax.device_put(jnp.int32(status), replicated), request.mesh, conjugated,
     )  # fmt: skip
     return factor, x, conjugated
+
+
+@_compat.default_promotion()
+def _factorize_lu(request, b):
+    """Returns (factor, B U^-1), or (factor, None) if the memory has the transposed matrix: its
+    right-hand sides can't be solved for before all of L is there."""
+    source, geometry, storage, in_place = _place(request, b)
+    transposed = getattr(source, "transposed", False)
+    if transposed:
+        b, geometry = None, dataclasses.replace(geometry, nrhs=1)
+    with _given_back(request, storage, in_place):
+        x = driver.columns(geometry, b, conjugated=False)
+        factored = lu.factorize(geometry, source, storage, x)
+    factor = lu.HostLUFactor(geometry, storage, factored, request.mesh, transposed)
+    return factor, None if transposed else factored.x

@@ -153,21 +153,23 @@ def put_parameters(tiles, layout):
     return jax.device_put(tiles.parameters, NamedSharding(layout.mesh, P()))
 
 
-def make(tiles, layout):
-    """Returns the upper triangle of the matrix, sharded by rows over the layout: (rows * ranks, n).
-    Entries below its tiles, and the rows of padding, are zeros."""
-    run = _maker(tiles.function, tiles.shape[0], tiles.dtype, layout)
+def make(tiles, layout, whole=False):
+    """Returns the matrix, or only its upper triangle, sharded by rows over the layout: (rows *
+    ranks, n). Entries below the triangle's tiles are zeros."""
+    run = _maker(tiles.function, tiles.shape[0], tiles.dtype, layout, whole)
     return run(put_parameters(tiles, layout))
 
 
 @functools.lru_cache(maxsize=32)
-def _maker(function, n, dtype, layout):
+def _maker(function, n, dtype, layout, whole):
     rows = -(-n // layout.ranks)
     tile = min(256 if layout.platform == "cpu" else 1024, rows)
 
     def local(coordinates, parameters):
         block = jnp.zeros((rows, n), dtype)
-        return _fill(function, parameters, block, coordinates, 0, n, 0, rows, layout.ranks, tile)
+        return _fill(
+            function, parameters, block, coordinates, 0, n, 0, rows, layout.ranks, tile, whole
+        )
 
     def run(parameters):
         return ffi.over_ranks(layout, local, (P(),), layout.row_spec)(parameters)
@@ -176,16 +178,18 @@ def _maker(function, n, dtype, layout):
 
 
 @functools.lru_cache(maxsize=32)
-def filler(function, n, dtype, layout, width, tile):
+def filler(function, n, dtype, layout, width, tile, whole=False):
     """Returns the compiled function of (buffer, j, parameters) that returns ``buffer``, which it
-    overwrites, with block column j of the matrix: on each rank (columns, rows from j * width on).
+    overwrites, with block column j of the matrix: on each rank (columns, rows), all rows or those
+    from j * width on.
     """
 
     def local(coordinates, buffer, j, parameters):
         length = min(tile, buffer.shape[1])
         return _fill(
-            function, parameters, buffer, coordinates, j, n, width, tile, layout.ranks, length
-        )
+            function, parameters, buffer, coordinates, j, n, width, tile, layout.ranks, length,
+            whole,
+        )  # fmt: skip
 
     def run(buffer, j, parameters):
         specs = (layout.row_spec, P(), P())
@@ -210,19 +214,21 @@ class Place(NamedTuple):
     new_columns: jax.Array
 
 
-def each_tile(step, carry, shape, coordinates, j, n, width, tile, ranks, length):
+def each_tile(step, carry, shape, coordinates, j, n, width, tile, ranks, length, whole=False):
     """Returns ``carry`` after ``carry = step(carry, place)`` for the tiles of a rank's rows of
-    block row j, each from its diagonal on.
+    block row j, each from its diagonal on, or all columns.
 
     Args:
         shape: (slots * tile, columns) of the rank's block; tile row s has the rows from j * width +
-            (s * ranks + rank) * tile on, and its first column is column j * width of the matrix.
+            (s * ranks + rank) * tile on, and its first column is the matrix's first, or column j *
+            width.
         length: the length of the index vectors, at most the tile and the columns.
+        whole: whether to fill all columns, or only the upper triangle.
     """
     rank = coordinates.reshape(2)[0]
     (height, columns), parts = shape, -(-tile // length)
     steps, first = jnp.arange(length, dtype=jnp.int32), jnp.int32(j) * jnp.int32(width)
-    last = jnp.int32(n - 1)
+    last, left = jnp.int32(n - 1), jnp.int32(0) if whole else first
 
     def each_row(i, carry):
         slot, part = i // parts, i % parts
@@ -233,7 +239,7 @@ def each_tile(step, carry, shape, coordinates, j, n, width, tile, ranks, length)
 
         def each_column(k, carry):
             at = jnp.minimum(k * length, columns - length)
-            reached = first + at + steps
+            reached = left + at + steps
             new_columns = (steps >= k * length - at) & (reached <= last)
             place = (slot * tile + inside, at)
             return step(
@@ -241,7 +247,7 @@ def each_tile(step, carry, shape, coordinates, j, n, width, tile, ranks, length)
             )
 
         return jax.lax.fori_loop(
-            (start - first) // length, -(-(n - first) // length), each_column, carry
+            0 if whole else (start - first) // length, -(-(n - left) // length), each_column, carry
         )
 
     with _compat.default_promotion():

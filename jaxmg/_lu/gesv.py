@@ -10,8 +10,10 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import record, results
-from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.arguments import collect, collect_local, collect_traced, matrix_spec
 from jaxmg._call.execute import select_results
+from jaxmg._host import matrices, requests
+from jaxmg._host.tiles import Tiles
 from jaxmg._kept import lower_precision, refined, right_hand_sides
 from jaxmg._lu import lu_factor, stacks
 from jaxmg._lu import refined_factor as refined_lu_factor
@@ -60,79 +62,85 @@ REFINED = record.Routine(
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None,
-    refine: Refine | None = None, return_iterations: Literal[False] = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, refine: Refine | None = None,
+    return_iterations: Literal[False] = False, memory: float | None = None,
 ) -> Array: ...  # fmt: skip
 
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None,
-    refine: Refine | None = None, return_iterations: Literal[False] = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, refine: Refine | None = None,
+    return_iterations: Literal[False] = False, memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[True], donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: None = None,
-    return_iterations: Literal[False] = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[True], donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, refine: None = None,
+    return_iterations: Literal[False] = False, memory: float | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[True], donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: None = None,
-    return_iterations: Literal[False] = False,
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[True], donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, refine: None = None,
+    return_iterations: Literal[False] = False, memory: float | None = None,
 ) -> tuple[Array, Array, Array, Array]: ...  # fmt: skip
 
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: Refine,
-    return_iterations: Literal[True],
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, refine: Refine, return_iterations: Literal[True],
+    memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
 @overload
 def gesv(
-    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
-    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
-    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
-    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: Refine,
-    return_iterations: Literal[True],
+    a: MatrixLike | Tiles, b: MatrixLike, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, refine: Refine, return_iterations: Literal[True],
+    memory: float | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
 @overload
 def gesv(
-    a: MatrixLike | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
+    a: MatrixLike | Tiles | Else, b: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
     mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
     return_status: bool | Else = False, pad: bool | Else = True, *,
     in_specs: Specs | None | Else = None, return_logdet: bool | Else = False,
     donate: bool | Else = False, backend: Backend | Else = "auto",
     precision: PrecisionLike | None | Else = None, refine: Refine | None | Else = None,
-    return_iterations: bool | Else = False,
+    return_iterations: bool | Else = False, memory: float | None | Else = None,
 ) -> Array | tuple[Array, ...]: ...  # fmt: skip
 
 
 @_compat.overloaded_boundary
 def gesv(
-    a: MatrixLike,
+    a: MatrixLike | Tiles,
     b: MatrixLike,
     T_A: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
@@ -147,6 +155,7 @@ def gesv(
     precision: PrecisionLike | None = None,
     refine: Refine | None = None,
     return_iterations: bool = False,
+    memory: float | None = None,
 ) -> Array | tuple[Array, ...]:
     """Solves ``a @ x = b`` for any square matrix spread over several devices.
 
@@ -156,9 +165,12 @@ def gesv(
     `potrs` takes half as many operations as `gesv`. Inside ``shard_map`` use `gesv_shardmap_ctx`.
 
     Args:
-        a: (n, n); dtypes, sharding, batches and padding are as in `potrs`.
+        a: (n, n); dtypes, sharding, batches, padding, arrays in host memory and `Tiles` are as in
+            `potrs`.
         b: (n,) or (n, nrhs), of a's dtype, as in `potrs`.
-        T_A, mesh, matrix_specs, return_status, pad, in_specs, donate: As in `potrs`.
+        T_A, mesh, matrix_specs, return_status, pad, in_specs: As in `potrs`.
+        donate: As in `potrs`. A NumPy array that passes through the devices is overwritten with its
+            factors.
         return_logdet: Whether to return the determinant's sign and logarithm too.
         backend: "auto", "native" or "cusolvermp". "cusolvermp" takes no ``precision`` and gives no
             determinant; for a singular matrix x is NaN and the status is k or -1.
@@ -166,6 +178,7 @@ def gesv(
         refine: Lower precision for the factorization; x is then refined in a's own precision. See
             docs/precision.md.
         return_iterations: Whether to return the number of iterations of ``refine`` too.
+        memory: As in `potrs`.
 
     Returns:
         x | (x, status) | (x, sign, logdet) | (x, sign, logdet, status). With ``refine`` there is no
@@ -185,12 +198,23 @@ def gesv(
     ``a`` unless ``donate``, a few panels of n x T_A, and b.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: As `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError, MemoryError: As `potrs`.
 
     Examples:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.gesv(a, b, return_status=True)
     """
+    if memory is not None or matrices.is_host(a):
+        request = requests.choose(
+            "gesv", a, b, mesh=mesh, spec=matrix_spec("gesv", matrix_specs, in_specs),
+            memory=memory, donate=donate, pad=pad, tile=T_A, backend=backend, precision=precision,
+            refine=refine,
+        )  # fmt: skip
+        if request is not None and not request.in_core:
+            return requests.solve_general(request, return_logdet, return_status)
+        if request is not None:
+            a, mesh, matrix_specs, in_specs = request.a, request.mesh, None, None
+            pad, donate = False, True
     if refine is not None or return_iterations:
         backend = lower_precision.check_options(
             "gesv", refine, backend, precision=precision, return_logdet=return_logdet

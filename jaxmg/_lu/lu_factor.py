@@ -6,7 +6,10 @@ from typing import Literal, SupportsIndex, overload
 
 from jaxmg import _compat
 from jaxmg._call import execute, record, results
-from jaxmg._call.arguments import collect
+from jaxmg._call.arguments import collect, matrix_spec
+from jaxmg._host import matrices, requests
+from jaxmg._host.lu import HostLUFactor
+from jaxmg._host.tiles import Tiles
 from jaxmg._kept import making
 from jaxmg._lu import factor as kept
 from jaxmg._lu import refined_factor as refined_lu_factor
@@ -47,8 +50,18 @@ def lu_factor(
     a: MatrixLike | Else, T_A: SupportsIndex | None | Else = None,
     mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
     pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
-    precision: PrecisionLike | None | Else = None, refine: None = None,
+    precision: PrecisionLike | None | Else = None, refine: None = None, memory: None = None,
 ) -> kept.LUFactor: ...  # fmt: skip
+
+
+@overload
+def lu_factor(
+    a: MatrixLike | Tiles | Else, T_A: SupportsIndex | None | Else = None,
+    mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
+    pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
+    precision: PrecisionLike | None | Else = None, refine: None = None,
+    memory: float | None | Else = None,
+) -> kept.LUFactor | HostLUFactor: ...  # fmt: skip
 
 
 @overload
@@ -57,12 +70,13 @@ def lu_factor(
     mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
     pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
     precision: Literal["highest"] | None | Else = None, refine: Refine | Else,
+    memory: float | None | Else = None,
 ) -> refined_lu_factor.RefinedLUFactor: ...  # fmt: skip
 
 
 @_compat.overloaded_boundary
 def lu_factor(
-    a: MatrixLike,
+    a: MatrixLike | Tiles,
     T_A: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: Specs | None = None,
@@ -72,7 +86,8 @@ def lu_factor(
     donate: bool = False,
     precision: PrecisionLike | None = None,
     refine: Refine | None = None,
-) -> kept.LUFactor | refined_lu_factor.RefinedLUFactor:
+    memory: float | None = None,
+) -> kept.LUFactor | refined_lu_factor.RefinedLUFactor | HostLUFactor:
     """Factors any square matrix by LU with partial pivoting, for repeated use.
 
     If all right-hand sides are known at once, `gesv` is faster and needs no second matrix.
@@ -84,9 +99,11 @@ def lu_factor(
         precision: As in `gesv`; also applies to `LUFactor.inv`.
         refine: As in `gesv`. The result is then a `RefinedLUFactor`, which holds ``a`` and its
             factor in lower precision and can only solve. ``donate`` then saves no memory.
+        memory: As in `gesv`. A donated NumPy array becomes the memory of the factors.
 
     Returns:
-        An `LUFactor`, or with ``refine`` a `RefinedLUFactor`. Its ``status`` is as in `gesv`.
+        An `LUFactor`, or with ``refine`` a `RefinedLUFactor`; for a matrix in host memory that
+        doesn't fit the devices (or ``memory``) a `HostLUFactor`. Its ``status`` is as in `gesv`.
 
     Cost: 2 n^3 / 3 flops over all ranks (complex: 4 times). Memory: the factor, which is as large
     as ``a``, and a few panels of n x T_A per rank.
@@ -100,6 +117,17 @@ def lu_factor(
         >>> x, y = factor.solve(b), factor.solve(c, trans=1)
         >>> sign, logdet = factor.slogdet()
     """
+    if memory is not None or matrices.is_host(a):
+        request = requests.choose(
+            "lu_factor", a, mesh=mesh, spec=matrix_spec("lu_factor", matrix_specs, in_specs),
+            memory=memory, donate=donate, pad=pad, tile=T_A, backend="auto", precision=precision,
+            refine=refine,
+        )  # fmt: skip
+        if request is not None and not request.in_core:
+            return requests.factorize(request)
+        if request is not None:
+            a, mesh, matrix_specs, in_specs = request.a, request.mesh, None, None
+            pad, donate = False, True
     if refine is not None:
         return refined_lu_factor.lu_factor(
             a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine

@@ -7,6 +7,7 @@ from typing import Literal, SupportsIndex, cast, overload
 from jax import Array
 
 from jaxmg import _compat
+from jaxmg._host.lu import HostLUFactor
 from jaxmg._lu import factor as kept
 from jaxmg._lu import gesv
 from jaxmg._lu import refined_factor as refined_lu_factor
@@ -15,8 +16,8 @@ from jaxmg._types import Else, MatrixLike, MeshLike, Specs, Trans
 
 @overload
 def lu_solve(
-    a: kept.LUFactor | refined_lu_factor.RefinedLUFactor, b: MatrixLike, T_A: None = None,
-    mesh: None = None, matrix_specs: None = None, *, in_specs: None = None,
+    a: kept.LUFactor | refined_lu_factor.RefinedLUFactor | HostLUFactor, b: MatrixLike,
+    T_A: None = None, mesh: None = None, matrix_specs: None = None, *, in_specs: None = None,
     return_status: Literal[False] = False, pad: bool = True, donate: bool = False, trans: Trans = 0,
 ) -> Array: ...  # fmt: skip
 
@@ -50,7 +51,7 @@ def lu_solve(
 
 @_compat.overloaded_boundary
 def lu_solve(
-    a: kept.LUFactor | refined_lu_factor.RefinedLUFactor | MatrixLike,
+    a: kept.LUFactor | refined_lu_factor.RefinedLUFactor | HostLUFactor | MatrixLike,
     b: MatrixLike,
     T_A: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
@@ -68,7 +69,8 @@ def lu_solve(
     that ``donate`` is False by default.
 
     Args:
-        a: An `LUFactor` or `RefinedLUFactor` of order n, or a matrix (n, n) as in `gesv`.
+        a: An `LUFactor`, `RefinedLUFactor` or `HostLUFactor` of order n, or a matrix (n, n) as in
+            `gesv`.
         b: (n,) or (n, nrhs), of a's dtype, as in `potrs`.
         T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: As in `gesv`; for a matrix
             only.
@@ -92,7 +94,7 @@ def lu_solve(
         >>> for b in measurements:
         ...     x = jaxmg.lu_solve(factor, b)
     """
-    if isinstance(a, kept.LUFactor | refined_lu_factor.RefinedLUFactor):
+    if isinstance(a, kept.LUFactor | refined_lu_factor.RefinedLUFactor | HostLUFactor):
         values = {"T_A": T_A, "mesh": mesh, "matrix_specs": matrix_specs, "in_specs": in_specs}
         given = [name for name, value in values.items() if value is not None]
         if given or return_status or donate:

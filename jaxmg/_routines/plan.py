@@ -139,7 +139,8 @@ def plan(
             include those of a fallback.
         precision: As in the call. Precisions that split operands into parts take memory for them.
         memory: Bytes that JAX may use on one device, such as 80e9. None: as the device reports.
-        host: Whether to plan "potrs" or "cho_factor" of a matrix that stays in host memory.
+        host: Whether to plan "potrs", "cho_factor", "gesv" or "lu_factor" of a matrix that stays in
+            host memory.
 
     Returns:
         A `Plan`. It assumes that A is sharded by rows; any other A needs one more copy. With
@@ -203,9 +204,11 @@ def plan(
 
 def _plan_host(name, routine, n, nrhs, dtype, layout, memory, donate):
     """Returns the `HostPlan` of a call."""
-    if routine not in ("potrs", "cho_factor"):
-        raise ValueError(f"{name}: host=True is only for 'potrs' and 'cho_factor'")
-    nrhs = nrhs if routine == "potrs" else 0
+    if routine not in ("potrs", "cho_factor", "gesv", "lu_factor"):
+        raise ValueError(
+            f"{name}: host=True is only for 'potrs', 'cho_factor', 'gesv' and 'lu_factor'"
+        )
+    nrhs = nrhs if routine in ("potrs", "gesv") else 0
     count = counts.operations(routine, dtype.kind == "c", n, nrhs)
     return plans.plan(routine, n, nrhs, dtype, layout, memory, donate, count, driver.packed_bytes)
 

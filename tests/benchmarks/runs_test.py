@@ -153,23 +153,20 @@ def test_ways_to_compute_a_batch(tmp_path):
 def test_matrices_in_host_memory(tmp_path):
     words = "--ranks 2 --pool 3e6 --runs 1 --columns 20"
     words += " --row square:999 square:400:float64:1e6 tiles:300:float32:2e5"
-    words += " factor:300:float64:4e5 core:200 tall:3000:float64:2e5"
-    code, said, found = program(
-        host_memory,
-        tmp_path / "out.jsonl",
-        f"{words} factor:300:float64:4e5 core:200 tall:3000:float64:2e5 likelihood:200:float64:4e5",
-    )
+    words += " factor:300:float64:4e5 core:200 tall:3000:float64:2e5 likelihood:200:float64:4e5"
+    words += " general:400:float64:1e6 lu:300:float64:6e5 lucore:200"
+    code, said, found = program(host_memory, tmp_path / "out.jsonl", words)
     assert code == 1 and "square n=999: MemoryError" in said  # the others are computed
     assert [(r["kind"], r["n"]) for r in found] == [
         ("square", 400), ("tiles", 300), ("factor", 300), ("core", 200), ("tall", 3000),
-        ("likelihood", 200),
+        ("likelihood", 200), ("general", 400), ("lu", 300), ("lucore", 200),
     ]  # fmt: skip
     for record in found:
         name = "identity" if record["kind"] == "likelihood" else "backward error"
         assert 0 < record[name] < 1e-6 and record["seconds"] > 0
-        if record["kind"] not in ("core", "tall"):
+        if record["kind"] not in ("core", "tall", "lucore"):
             assert record["blocks"] > 1 and record["device bytes"] <= record["memory"]
-    assert found[2]["solve"] > 0
+    assert found[2]["solve"] > 0 and found[7]["transposed"] > 0
     value, of_p, _ = host_memory_peers.by_scipy(200)
     np.testing.assert_allclose(found[5]["log-likelihood"], value, rtol=1e-12)
     np.testing.assert_allclose(found[5]["gradient"], of_p, rtol=1e-9)

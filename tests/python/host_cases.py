@@ -11,10 +11,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._call import checks
 from jaxmg._host import block_columns, plans
 from jaxmg._plugin import plugins
 
-_WIDTHS: dict = {}  # by order and bytes of each device beyond b
+# By order, bytes of each device beyond b, and whether for LU.
+_WIDTHS: dict = {}
 
 
 @pytest.fixture
@@ -27,31 +29,35 @@ def small_devices(monkeypatch):
     def fits(layout, native, n, dtype, nrhs, memory, copies):
         return memory is None or memory >= 1e9
 
-    def narrow(layout, n, nrhs, dtype, memory, products):
-        width = _WIDTHS.get((n, memory))
+    def narrow(layout, n, nrhs, dtype, memory, products, whole):
+        width = _WIDTHS.get((n, memory, whole))
         if width is None:
-            return widest(layout, n, nrhs, dtype, memory, products)
+            return widest(layout, n, nrhs, dtype, memory, products, whole)
         plugin = plugins.load(layout.platform)
         return plugin.host_plan(
-            str(dtype), n, nrhs, layout.ranks, layout.platform, memory, width, products
-        )
+            str(dtype), n, nrhs, layout.ranks, layout.platform, memory, width, products,
+            *[whole] * whole,
+        )  # fmt: skip
 
     monkeypatch.setattr(plans, "fits_in_core", fits)
     monkeypatch.setattr(plans, "widest", narrow)
 
 
-def budget(n, dtype, ranks, blocks, nrhs=1, cache=0):
+def budget(n, dtype, ranks, blocks, nrhs=1, cache=0, whole=False):
     """Returns the bytes of each device with which a call has about so many block columns.
 
     Args:
         cache: elements of the factor that fit on each device beside these.
+        whole: whether for LU.
     """
     nrhs, size = max(nrhs, 1), np.dtype(dtype).itemsize
     plugin = plugins.load(jax.default_backend())
     width = -(-n // blocks)
-    plan = plugin.host_plan(str(np.dtype(dtype)), n, nrhs, ranks, "cpu", 0, width)
+    plan = plugin.host_plan(
+        str(np.dtype(dtype)), n, nrhs, ranks, "cpu", 0, width, checks.DEFAULT, *[whole] * whole
+    )
     room = plan["bytes"] + cache * size
-    _WIDTHS[n, room] = width
+    _WIDTHS[n, room, whole] = width
     return room + n * nrhs * size
 
 
@@ -62,20 +68,33 @@ def problem(n, dtype, nrhs=None):
     return a, cases.normal(cases.rng(n, 1), shape, dtype).astype(dtype)
 
 
+def general(n, dtype, nrhs=None):
+    """Returns a general matrix and right-hand sides, (n,) for None."""
+    a = cases.normal(cases.rng(n, 2), (n, n), dtype).astype(dtype)
+    shape = (n,) if nrhs is None else (n, nrhs)
+    return a, cases.normal(cases.rng(n, 3), shape, dtype).astype(dtype)
+
+
 @contextlib.contextmanager
 def out_of_core():
     """Yields a list of the geometries of the calls that leave the core."""
-    found, make = [], block_columns.host_factor
+    found, names = [], ("host_factor", "host_lu")
+    makers = [getattr(block_columns, name) for name in names]
 
-    def watched(geometry):
-        found.append(geometry)
-        return make(geometry)
+    def watching(make):
+        def watched(geometry):
+            found.append(geometry)
+            return make(geometry)
 
-    block_columns.host_factor = watched
+        return watched
+
+    for name, make in zip(names, makers, strict=True):
+        setattr(block_columns, name, watching(make))
     try:
         yield found
     finally:
-        block_columns.host_factor = make
+        for name, make in zip(names, makers, strict=True):
+            setattr(block_columns, name, make)
 
 
 def check(a, x, b):

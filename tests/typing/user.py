@@ -310,6 +310,11 @@ def _host_memory(mesh: Mesh) -> None:
     assert_type(factor, jaxmg.CholeskyFactor | jaxmg.HostCholeskyFactor)
     assert_type(jaxmg.cho_solve(factor, b), Array)
     assert_type(jaxmg.gaussian_log_likelihood(tiles, b, mesh, memory=1e9), Array)
+    assert_type(jaxmg.gesv(tiles, b, mesh=mesh, memory=1e9), Array)
+    general = jaxmg.lu_factor(tiles, mesh=mesh, memory=1e9)
+    assert_type(general, jaxmg.LUFactor | jaxmg.HostLUFactor)
+    assert_type(general.solve(b, "T"), Array)
+    assert_type(jaxmg.lu_solve(general, b), Array)
     with jaxmg.pinned(1e4) as memory:
         assert_type(memory, jaxmg.PinnedMemory)
         assert_type(memory.array((2, 2), "float32"), NDArray[Any])

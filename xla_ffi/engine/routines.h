@@ -24,6 +24,8 @@
 #include "xla_ffi/engine/lu/gesv.h"
 #include "xla_ffi/engine/lu/getri.h"
 #include "xla_ffi/engine/lu/lu_factor.h"
+#include "xla_ffi/engine/offload/host_getrf.h"
+#include "xla_ffi/engine/offload/host_getrs.h"
 #include "xla_ffi/engine/offload/host_potrf.h"
 #include "xla_ffi/engine/offload/host_potri.h"
 #include "xla_ffi/engine/offload/host_rows.h"

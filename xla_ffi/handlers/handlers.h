@@ -46,6 +46,8 @@
   ROUTINE(host_potri, JaxmgHostPotri)                   \
   ROUTINE(host_solve, JaxmgHostSolve)                   \
   ROUTINE(host_rows, JaxmgHostRows)                     \
+  ROUTINE(host_getrf, JaxmgHostGetrf)                   \
+  ROUTINE(host_getrs, JaxmgHostGetrs)                   \
   ROUTINE(all_gather, JaxmgAllGather)                   \
   ROUTINE(product, JaxmgProduct)                        \
   ROUTINE(root_exchange, JaxmgRootExchange)             \

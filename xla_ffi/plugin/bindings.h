@@ -232,9 +232,10 @@ inline bool IsPageable(const pybind11::dict& spec, const char* key) {
 inline int32_t OpenHost(const pybind11::dict& spec) {
   HostMatrix matrix;
   matrix.dtype = spec["dtype"].cast<std::string>();
-  matrix.shape = {spec["n"].cast<int64_t>(), spec["nrhs"].cast<int64_t>(),
-                  spec["width"].cast<int64_t>(), spec["tile"].cast<int64_t>(),
-                  spec["ranks"].cast<int>()};
+  matrix.shape = {
+      spec["n"].cast<int64_t>(),     spec["nrhs"].cast<int64_t>(),
+      spec["width"].cast<int64_t>(), spec["tile"].cast<int64_t>(),
+      spec["ranks"].cast<int>(),     spec.contains("whole") && spec["whole"].cast<bool>()};
   matrix.source = HostBlocks(spec["source"], IsPageable(spec, "source"));
   matrix.factor = HostBlocks(spec["factor"], IsPageable(spec, "factor"));
   if (spec.contains("ring")) {
@@ -248,9 +249,10 @@ inline int32_t OpenHost(const pybind11::dict& spec) {
 
 inline pybind11::dict HostPlanOf(const std::string& dtype, int64_t n, int64_t nrhs, int ranks,
                                  const std::string& platform, int64_t budget_bytes, int64_t width,
-                                 int64_t products) {
+                                 int64_t products, bool whole) {
   HostPlanAnswer answer;
-  Raise(AnswerHostPlan({dtype, n, nrhs, ranks, platform, budget_bytes, width, products}, &answer));
+  Raise(AnswerHostPlan({dtype, n, nrhs, ranks, platform, budget_bytes, width, products, whole},
+                       &answer));
   pybind11::dict plan;
   plan["width"] = answer.shape.width;
   plan["tile"] = answer.shape.tile;
@@ -311,6 +313,7 @@ inline void DefineHostMemory(pybind11::module_& module) {
              pybind11::arg("nrhs"), pybind11::arg("ranks"), pybind11::arg("platform"),
              pybind11::arg("budget_bytes"), pybind11::arg("width") = 0,
              pybind11::arg("products") = static_cast<int64_t>(Precision::kChosen),
+             pybind11::arg("whole") = false,
              "The width of block columns and of tiles, the columns of a streamed panel, and the "
              "bytes of device memory on a device, for the widest block columns within a budget, or "
              "for those of a given width; and the elements of the factor that fit beside these.");

@@ -168,7 +168,7 @@ def test_every_public_function_that_takes_an_array_is_called():
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
         "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
         "linalg.SVDLowRankResult", "linalg.SlogdetResult", "Progress", "progress",
-        "HostCholeskyFactor", "HostPlan", "PinnedMemory", "Tiles", "pinned",
+        "HostCholeskyFactor", "HostLUFactor", "HostPlan", "PinnedMemory", "Tiles", "pinned",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called

@@ -109,9 +109,8 @@ def test_invalid_tiles():
     wide = jaxmg.Tiles(host_cases.kernel, (_N, _N + 1), "float64", 1.5, 0.5)
     with pytest.raises(ValueError, match=r"potrs: a must be a square matrix .* \(20, 21\)"):
         jaxmg.potrs(wide, _B)
-    for other in (jaxmg.gesv, jaxmg.linalg.solve):
-        with pytest.raises(TypeError, match="must be a JAX or NumPy array; got Tiles"):
-            other(_tiles(), _B)
+    with pytest.raises(TypeError, match="must be a JAX or NumPy array; got Tiles"):
+        jaxmg.linalg.solve(_tiles(), _B)
     for local in (jaxmg.potrs_shardmap_ctx, jaxmg.potrs_jit_ctx):
         with pytest.raises(TypeError, match="must be a JAX or NumPy array; got Tiles"):
             local(_tiles(), _B)
@@ -273,8 +272,16 @@ def test_plan():
     assert donated.host_bytes == 0 and donated.traffic < plan.traffic + n * n * 16
     narrow = jaxmg.plan("potrs", n, "float64", 2, host=True, memory=memory / 4)
     assert narrow.blocks > plan.blocks and narrow.traffic > plan.traffic
-    with pytest.raises(ValueError, match="host=True is only for 'potrs' and 'cho_factor'"):
-        jaxmg.plan("gesv", n, "float64", 1, host=True, memory=memory)
+    general = jaxmg.plan("gesv", n, "float64", 1, host=True, memory=memory, donate=True)
+    assert general.host_bytes == 0 and general.bytes <= memory
+    kept = jaxmg.plan("lu_factor", n, "float64", 1, host=True, memory=memory)
+    assert kept.host_bytes >= n * n * 8 and kept.traffic < general.traffic
+    assert general.operations == 2 * n**3 / 3 + 2 * n**2
+    # Twice as much passes over the link for the same block columns.
+    alike = jaxmg.plan("potrs", n, "float64", 1, host=True, memory=memory)
+    assert general.traffic * general.width > 1.7 * alike.traffic * alike.width
+    with pytest.raises(ValueError, match="host=True is only for 'potrs', 'cho_factor', 'gesv' and"):
+        jaxmg.plan("getri", n, "float64", 1, host=True, memory=memory)
     with pytest.raises(ValueError, match="memory=10 bytes of each device aren't enough"):
         jaxmg.plan("potrs", n, "float64", 1, host=True, memory=10)
     if layouts.device_memory(jax.default_backend()) is None:

@@ -439,7 +439,7 @@ def test_memory_as_the_matrix_has_it():
     a = np.arange(12.0).reshape(3, 4)[:, :3]
     matrix = matrices.describe("potrs", a, False)
     np.testing.assert_array_equal(matrices.view(matrix), a)
-    assert matrix.block(1, 3) == (a.ctypes.data + 8 * 5, 4)
+    assert matrix.block(1, 3, 1) == (a.ctypes.data + 8 * 5, 4)
 
 
 def test_pool_has_all_memory_again():

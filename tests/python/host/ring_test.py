@@ -59,6 +59,23 @@ def test_bits_are_those_without_a_ring(ring, dtype, ranks, blocks, donate, tmp_p
     kept.release()
 
 
+@pytest.mark.parametrize("ranks, donate", [(1, True), (3, False)])
+def test_bits_of_lu_are_those_without_a_ring(ring, ranks, donate):
+    n = 53
+    a, b = host_cases.general(n, "float64", 2)
+    memory, mesh = host_cases.budget(n, "float64", ranks, 5, 2, whole=True), cases.line(ranks)
+    given, other = a.copy(), a.copy()
+    expected = jaxmg.gesv(given, b, mesh=mesh, memory=memory, donate=donate)
+    host_cases.check(a, expected, b)
+    ring()
+    x = jaxmg.gesv(other, b, mesh=mesh, memory=memory, donate=donate)
+    np.testing.assert_array_equal(x, expected)
+    np.testing.assert_array_equal(other, given)
+    memory = host_cases.budget(n, "float64", ranks, 5, whole=True)
+    kept = jaxmg.lu_factor(a, mesh=mesh, memory=memory)
+    host_cases.check(a.T, kept.solve(b, "T"), b)
+
+
 def test_a_pool_has_the_ring(ring):
     n = 40
     a, b = host_cases.problem(n, "float64")

@@ -21,9 +21,10 @@ class LuFactorization {
  public:
   LuFactorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
                   const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
-                  const Determinant<T>& determinant)
+                  const Determinant<T>& determinant, int64_t rows)
       : flow_(context, precision),
         matrix_(matrix),
+        rows_(rows),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
         chain_(matrix.rank, tiles_.ranks(), tuning_),
@@ -61,14 +62,12 @@ class LuFactorization {
 
  private:
   // Returns the operations of the stage.
-  double Work() const {
-    return LuWork(matrix_.rows, tiles_.columns()) + SolveWork(matrix_.rows, x_.count);
-  }
+  double Work() const { return LuWork(rows_, tiles_.columns()) + SolveWork(rows_, x_.count); }
 
   // Returns the number of tile columns that have a panel: those that begin above the last row.
   int64_t CountPanels() const {
     int64_t count = tiles_.nonempty();
-    while (count > 0 && tiles_.offset(count - 1) >= matrix_.rows) --count;
+    while (count > 0 && tiles_.offset(count - 1) >= rows_) --count;
     return count;
   }
 
@@ -78,7 +77,7 @@ class LuFactorization {
     Stage stage(flow_.device(), "factor", 1, Work());
     {
       Step<T> on(flow_, Stream::kMain, "getrf");
-      on.FactorPanel(matrix_.rows, tiles_.width(0), matrix_.data, matrix_.ld(), 0, pivots_, info_);
+      on.FactorPanel(rows_, tiles_.width(0), matrix_.data, matrix_.ld(), 0, pivots_, info_);
       if (x_.count > 0) SolveTile(on, 0);
       if (determinant_.sign != nullptr) AddDeterminant(on, 0);
     }
@@ -89,7 +88,7 @@ class LuFactorization {
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   int64_t Begin(int64_t k) const { return tiles_.offset(k); }
   // RowsFrom returns the number of rows of panel k, Depth the number of its pivots.
-  int64_t RowsFrom(int64_t k) const { return matrix_.rows - Begin(k); }
+  int64_t RowsFrom(int64_t k) const { return rows_ - Begin(k); }
   int64_t Depth(int64_t k) const { return std::min(tiles_.width(k), RowsFrom(k)); }
   Room& RoomOf(int64_t k) { return rooms_[k % 2]; }
 
@@ -98,7 +97,7 @@ class LuFactorization {
     const int64_t rows = RowsFrom(k), width = tiles_.width(k);
     if (Mine(k)) return Block(matrix_.tile(k, Begin(k)), matrix_.ld(), rows, width);
     if (tuning_.borrow_panels) return borrowed_;
-    T* buffer = workspace_ + k % 2 * matrix_.rows * tiles_.width();
+    T* buffer = workspace_ + k % 2 * rows_ * tiles_.width();
     return Block(buffer, rows, rows, width);
   }
   const T* PanelData(int64_t k) const { return static_cast<const T*>(PanelBlock(k).data); }
@@ -249,6 +248,7 @@ class LuFactorization {
 
   Flow flow_;
   const Matrix<T>& matrix_;
+  const int64_t rows_;
   const Tiles& tiles_;
   const Tuning& tuning_;
   const Chain chain_;
@@ -276,10 +276,10 @@ int64_t SwapRoom(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 
 // Applies the interchanges of all later panels to each tile column of L.
 template <typename T>
-Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
-                 T* workspace) {
+Status SwapLower(const RankContext& context, const Matrix<T>& matrix, int64_t rows,
+                 const int32_t* pivots, T* workspace) {
   const Tiles& tiles = matrix.tiles;
-  const int64_t count = std::min(matrix.rows, tiles.columns());
+  const int64_t count = std::min(rows, tiles.columns());
   std::vector<MovedColumns<T>> all;
   for (int64_t k = tiles.nonempty() - 1; k >= 0; --k) {
     const int64_t behind = tiles.offset(k) + tiles.width(k);
@@ -287,9 +287,9 @@ Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int3
     all.push_back({matrix.tile(k), tiles.width(k), behind});
   }
   if (all.empty()) return Status::Ok();
-  return context.device.lu<T>().SwapAllRows(
-      Stream::kMain, all, matrix.rows, matrix.ld(), count, pivots, workspace,
-      SwapRoom<T>(tiles, matrix.rows, context.device.tuning()));
+  return context.device.lu<T>().SwapAllRows(Stream::kMain, all, rows, matrix.ld(), count, pivots,
+                                            workspace,
+                                            SwapRoom<T>(tiles, rows, context.device.tuning()));
 }
 
 }  // namespace
@@ -303,17 +303,18 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 template <typename T>
 Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
-             const Determinant<T>& determinant) {
+             const Determinant<T>& determinant, int64_t rows) {
+  if (rows == 0) rows = matrix.rows;
   JAXMG_RETURN_IF_ERROR(
-      LuFactorization<T>(context, precision, matrix, x, workspace, pivots, info, determinant)
+      LuFactorization<T>(context, precision, matrix, x, workspace, pivots, info, determinant, rows)
           .Run());
-  return SwapLower(context, matrix, pivots, workspace);
+  return SwapLower(context, matrix, rows, pivots, workspace);
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
   template int64_t GetrfWorkspace<T>(const Tiles&, int64_t, const Tuning&);                        \
   template Status Getrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
-                        T*, int32_t*, int32_t*, const Determinant<T>&);
+                        T*, int32_t*, int32_t*, const Determinant<T>&, int64_t);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

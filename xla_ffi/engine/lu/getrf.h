@@ -46,12 +46,14 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 // (LuKernels::FactorPanel).
 //
 // Right-hand sides in row form (right_hand_sides.h) are further rows of M that can't become pivots;
-// they need a square matrix. x.local becomes this rank's columns of X U^-1; x.data is overwritten.
-// Enqueued on all streams, kMain last.
+// they need at least as many rows as columns. x.local becomes this rank's columns of X U^-1, and
+// x.data all of it. Enqueued on all streams, kMain last.
+//
+// If `rows` is positive, columns have only so many rows, and matrix.rows is the distance of two.
 template <typename T>
 Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
-             const Determinant<T>& determinant);
+             const Determinant<T>& determinant, int64_t rows = 0);
 
 }  // namespace jaxmg
 

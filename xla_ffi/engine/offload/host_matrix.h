@@ -1,5 +1,5 @@
-// HostMatrix: a Hermitian matrix in host memory, or its Cholesky factor there, and how it is cut
-// into block columns. README.md explains both.
+// HostMatrix: a matrix in host memory, or its factor there, and how it is cut into block columns.
+// README.md explains both.
 #ifndef JAXMG_XLA_FFI_ENGINE_OFFLOAD_HOST_MATRIX_H_
 #define JAXMG_XLA_FFI_ENGINE_OFFLOAD_HOST_MATRIX_H_
 
@@ -22,9 +22,11 @@ namespace jaxmg {
 struct HostShape {
   int64_t n, nrhs, width, tile;
   int ranks;
+  // Whether block columns have all n rows, for LU, and not only those from the diagonal on.
+  bool whole = false;
 
   int64_t blocks() const { return (n + width - 1) / width; }
-  // The first column of block column j, which is also the first of its rows; the number of its
+  // The first column of block column j, which is also the row of its diagonal; the number of its
   // columns, and of its rows from there on.
   int64_t first(int64_t j) const { return j * width; }
   int64_t columns(int64_t j) const { return std::min(width, n - first(j)); }
@@ -42,8 +44,9 @@ struct HostShape {
   }
 };
 
-// A block column in host memory: `data` is the diagonal element of its first column, and columns
-// are `ld` elements apart. Pageable memory is copied through the ring (host_ring.h).
+// A block column in host memory: `data` is the diagonal element of its first column, or the first
+// element if block columns are whole, and columns are `ld` elements apart. Pageable memory is
+// copied through the ring (host_ring.h).
 struct HostBlock {
   void* data;
   int64_t ld;

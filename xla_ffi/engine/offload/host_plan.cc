@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/engine/offload/host_getrf.h"
+#include "xla_ffi/engine/offload/host_getrs.h"
 #include "xla_ffi/engine/offload/host_potrf.h"
 #include "xla_ffi/engine/offload/host_potri.h"
 #include "xla_ffi/engine/offload/host_solve.h"
@@ -25,13 +27,20 @@ HostShape WithSlots(HostShape shape, int64_t slots) {
 template <typename T>
 int64_t HostBytes(const HostShape& shape, Precision products, const Tuning& tuning) {
   const Ranks ranks{shape.ranks, 0, tuning};
+  const int64_t buffers = 2 * shape.rank_columns() * shape.ld() * static_cast<int64_t>(sizeof(T));
+  const int64_t x = shape.n * shape.nrhs * static_cast<int64_t>(sizeof(T));
+  if (shape.whole) {
+    const HostGetrfSpace<T> getrf(shape, products, ranks);
+    const HostGetrsSpace<T> getrs(shape);
+    const int64_t workspace = static_cast<int64_t>(getrf.pieces.bytes()) + getrf.split_bytes;
+    const int64_t pivots = shape.n * static_cast<int64_t>(sizeof(int32_t));
+    return std::max(buffers + workspace, static_cast<int64_t>(getrs.pieces.bytes())) + x + pivots;
+  }
   const HostPotrfSpace<T> potrf(shape, products, ranks);
   const HostPotriSpace<T> potri(shape, ranks);
   const HostSolveSpace<T> solve(shape);
   const int64_t workspace = std::max(static_cast<int64_t>(potrf.pieces.bytes()) + potrf.split_bytes,
                                      static_cast<int64_t>(potri.pieces.bytes()));
-  const int64_t buffers = 2 * shape.rank_columns() * shape.ld() * static_cast<int64_t>(sizeof(T));
-  const int64_t x = shape.n * shape.nrhs * static_cast<int64_t>(sizeof(T));
   return std::max(buffers + workspace, static_cast<int64_t>(solve.pieces.bytes())) + x;
 }
 

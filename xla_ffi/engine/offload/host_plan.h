@@ -12,7 +12,8 @@
 namespace jaxmg {
 
 // Returns the bytes of device memory that a factorization, a solution and an inverse need on a
-// rank: two buffers, workspace and x.
+// rank: two buffers, workspace and x. If the shape is whole: an LU factorization and a solution,
+// with their pivots.
 template <typename T>
 int64_t HostBytes(const HostShape& shape, Precision products, const Tuning& tuning);
 

@@ -13,7 +13,7 @@
 namespace jaxmg {
 
 // Rows [row, row + rows) of columns [column, column + columns) of a block column, counted from its
-// diagonal.
+// diagonal, or from its first row if it is whole.
 struct HostPart {
   int64_t row, rows, column, columns;
 };

@@ -27,9 +27,10 @@ Status CheckBlocks(const char* what, const std::vector<HostBlock>& blocks, const
   }
   for (int64_t j = 0; j < shape.blocks(); ++j) {
     const HostBlock& block = blocks[j];
-    if (block.data == nullptr || block.ld < shape.rows(j)) {
+    const int64_t columns = shape.whole ? shape.n : shape.rows(j);
+    if (block.data == nullptr || block.ld < columns) {
       return Error(Code::kInvalidArgument, "host_open: block row ", j, " of ", what, " has ",
-                   shape.rows(j), " columns, but its rows are ", block.ld, " apart");
+                   columns, " columns, but its rows are ", block.ld, " apart");
     }
   }
   return Status::Ok();
@@ -39,7 +40,7 @@ template <typename T>
 Status Answer(const HostPlanQuery& query, const Tuning& tuning, HostPlanAnswer* answer) {
   const auto products = static_cast<Precision>(query.products);
   HostShape& shape = answer->shape;
-  shape = {query.n, query.nrhs, query.width, 1, query.ranks};
+  shape = {query.n, query.nrhs, query.width, 1, query.ranks, query.whole};
   if (query.width == 0) {
     JAXMG_RETURN_IF_ERROR(PlanHostMatrix<T>(query.budget, products, tuning, &shape));
   } else {

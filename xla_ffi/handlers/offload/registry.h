@@ -29,6 +29,7 @@ struct HostPlanQuery {
   int64_t budget;        // bytes of device memory on each rank
   int64_t width;         // of block columns; 0: the widest
   int64_t products;      // Precision
+  bool whole = false;    // whether for LU
 };
 struct HostPlanAnswer {
   HostShape shape;

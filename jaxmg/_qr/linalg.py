@@ -108,7 +108,8 @@ def qr(
     Args:
         a: (m, n), sharded by rows. ``a`` is tall if m >= P k on P devices, k = min(m, n). The
             rows of a tall ``a`` don't move, with few exceptions on CPU devices.
-        mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
+        mode: "reduced" (SciPy's "economic"), "r", "complete" (SciPy's "full") or "raw". In NumPy
+            and `jax.numpy` "full" is a deprecated name of "reduced".
         pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the remaining
             column of largest norm. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.

@@ -155,12 +155,17 @@ def test_every_width(blocks, ranks, dtype):
             for columns in (None, 2)
         ],
         lambda n, ranks, dtype, columns: (
-            (n, ranks, dtype, columns) in ((48, 3, "complex64", 2), (1, 2, "float64", None))
+            (n, ranks, dtype, columns) in ((48, 3, "complex64", 2), (5, 3, "float64", None))
         ),
     ),
 )
 def test_in_core(n, ranks, dtype, columns):
     _check(n, ranks, dtype, columns, None)
+
+
+@pytest.mark.parametrize("blocks", [None, 2])
+def test_more_rows_than_a_tile(blocks):
+    _check(300, 1, "float64", None, blocks)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

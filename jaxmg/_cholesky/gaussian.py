@@ -86,7 +86,8 @@ def gaussian_log_likelihood(
         given = iter(variables)
         values = [next(given) if one else leaf for leaf, one in zip(leaves, traced, strict=True)]
         with _compat.default_promotion():
-            return _compute(*jax.tree.unflatten(structure, values), mesh, memory, precision, wanted)
+            operands = jax.tree.unflatten(structure, values)
+            return _compute(operands, mesh, memory, precision, wanted)
 
     if not any(traced):
         return compute([], None)[0]
@@ -123,23 +124,26 @@ def _scaled(gradient, cotangent):
     )
 
 
-def _compute(tiles, y, mesh, memory, precision, wanted):
+def _compute(operands, mesh, memory, precision, wanted):
     """Returns (log-likelihood, its cotangents by the leaves of ``tiles`` and y that are wanted).
 
     Args:
+        operands: (tiles, y).
         wanted: for each leaf whether its cotangent is wanted; None: none is.
     """
+    tiles, y = operands
     request = requests.choose(
         _CALLER, tiles, y, mesh=mesh, spec=None, memory=memory, donate=False, pad=True, tile=None,
         backend="auto", precision=precision, refine=None, check=False, inverts=wanted is not None,
     )  # fmt: skip
     leaves = jax.tree.leaves(tiles)
-    by_leaf, by_y = (None, False) if wanted is None else (wanted[:-1], wanted[-1])
-    # Integers have no derivative.
-    pulls = by_leaf and [
-        want and bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
-        for leaf, want in zip(leaves, by_leaf, strict=True)
-    ]
+    by_leaf, by_y = ((), False) if wanted is None else (wanted[:-1], wanted[-1])
+    pulls = None
+    if wanted is not None:  # integers have no derivative
+        pulls = [
+            want and bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+            for leaf, want in zip(leaves, by_leaf, strict=True)
+        ]
     if not tiles.shape[0]:
         value = jnp.zeros((), jnp.finfo(tiles.dtype).dtype)
         pulled, of_y = map(jnp.zeros_like, itertools.compress(leaves, pulls or ())), y
@@ -147,7 +151,7 @@ def _compute(tiles, y, mesh, memory, precision, wanted):
         compute = _in_core if request.in_core else _out_of_core
         value, pulled, of_y = compute(request, tiles, precision, pulls)
     value = jnp.asarray(np.asarray(value))  # on no devices in particular
-    if wanted is None:
+    if pulls is None:
         return value, ()
     found, given = [], iter(pulled)
     for leaf, pull in itertools.compress(zip(leaves, pulls, strict=True), by_leaf):

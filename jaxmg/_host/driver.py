@@ -139,7 +139,8 @@ def invert(geometry, factor, use):
     In the block, on each rank (columns, rows from the block column's first on), only the elements
     on and below the diagonal of the conjugate of the matrix's inverse are defined.
     """
-    run, live = block_columns.host_inverse(geometry), []
+    run = block_columns.host_inverse(geometry)
+    live: list[jax.Array] = []
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(registered(geometry, factor.blocks, []))
         stack.callback(wait_for, live)

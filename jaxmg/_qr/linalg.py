@@ -48,7 +48,7 @@ class QRResult(NamedTuple):
 def qr(
     a: AnyMatrixLike, mode: _Reduced = "reduced", *, pivoting: Literal[False] = False,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None, memory: None = None,
 ) -> QRResult: ...  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def qr(
 def qr(
     a: AnyMatrixLike, mode: Literal["raw"], *, pivoting: Literal[False] = False,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None, memory: None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def qr(
 def qr(
     a: AnyMatrixLike, mode: Literal["reduced", "economic"] = "reduced", *, pivoting: Literal[True],
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
-    in_specs: PartitionSpec | None = None,
+    in_specs: PartitionSpec | None = None, memory: None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
 
@@ -86,9 +86,10 @@ def qr(
 
 @overload
 def qr(
-    a: AnyMatrixLike | Else, mode: _Reduced | Literal["r", "raw"] | Else = "reduced", *,
+    a: AnyMatrixLike | Tiles | Else, mode: _Reduced | Literal["r", "raw"] | Else = "reduced", *,
     pivoting: bool | Else = False, mesh: MeshLike | None | Else = None,
     matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
+    memory: float | None | Else = None,
 ) -> QRResult | Array | tuple[Array, ...]: ...  # fmt: skip
 
 

@@ -1,9 +1,12 @@
-"""A function that the first of several CPU devices computes for all, as a JAX primitive.
+"""A function that one of several CPU devices computes for all, as a JAX primitive.
 
-    rows of all ranks  --root_exchange-->  the first rank: the function  --root_exchange-->  results
+    rows of all ranks  --root_exchange-->  the root: the function  --root_exchange-->  results
+
+The root is the rank that comes last, so that the others wait only for the results.
 
 Its derivative is two such functions: one that also returns what the linear one then needs, which
-stays on the first device, and the linear one. So are the transpose of the linear one, and batches.
+stays on the first device, the root of both, and the linear one. So are the transpose of the linear
+one, and batches.
 """
 
 import dataclasses
@@ -12,6 +15,7 @@ import typing
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
@@ -28,11 +32,14 @@ NATIVE = "root_exchange"
 # How an operand or a result lies: by rows; whole on all devices; one on each device, of which only
 # that of a first rank counts, (devices, ...).
 ROWS, WHOLE, OWN = "rows", "whole", "own"
+# All devices get what a derivative needs if it has at most so many bytes. Then the derivative's
+# root, too, is the rank that comes last. More stays on the first rank, and takes no time to copy.
+MOST_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
 class First:
-    """A function of arrays that the first rank computes.
+    """A function of arrays that one rank computes.
 
     Attributes:
         layout: the layout of arrays by rows.
@@ -61,12 +68,18 @@ class First:
                 x[0] if kind == OWN else x for x, kind in zip(arrays, self.operands, strict=True)
             ]
             rows = [i for i, kind in enumerate(self.operands) if kind == ROWS]
+            exchange = functools.partial(_exchange, layout, coordinates)
+            # The rank that comes last finds all parts there, and need not wait for any other.
+            by_last = bool(rows) and OWN not in (*self.operands, *self.results)
+            is_root: tuple = ()
             if rows:
                 whole = [wholes[i] for i in rows]
-                gathered = _exchange(layout, coordinates, True, [values[i] for i in rows], whole)
-                values = _put(values, rows, gathered)
+                number = [jax.ShapeDtypeStruct((), np.int32)] * by_last
+                gathered = exchange(True, [values[i] for i in rows], [*whole, *number])
+                values = _put(values, rows, gathered[: len(rows)])
+                is_root = gathered[len(rows) :]
             values = jax.lax.cond(
-                coordinates.reshape(2)[0] == 0,
+                is_root[0] == 1 if is_root else coordinates.reshape(2)[0] == 0,
                 jaxpr_as_fun(self.jaxpr),
                 lambda *_: [jnp.zeros(x.shape, x.dtype) for x in shapes],
                 *values,
@@ -74,7 +87,7 @@ class First:
             moving = [i for i, x in enumerate(parts) if x is not None and x.size]
             if moving:
                 sent, to = [values[i] for i in moving], [parts[i] for i in moving]
-                values = _put(values, moving, _exchange(layout, coordinates, False, sent, to))
+                values = _put(values, moving, exchange(False, [*sent, *is_root], to))
             empty = [i for i, x in enumerate(parts) if x is not None and not x.size]
             nothing = [jnp.zeros(x.shape, x.dtype) for x in parts if x is not None and not x.size]
             values = _put(values, empty, nothing)
@@ -120,7 +133,8 @@ class First:
             return [tangents[i] for i in smooth]
 
         needed = primal.out_avals[len(self.results) :]
-        own = (OWN,) * found["count"]
+        small = sum(x.size * x.dtype.itemsize for x in needed) <= MOST_BYTES
+        own = (WHOLE if small else OWN,) * found["count"]
         tangents = [self.jaxpr.in_avals[i] for i in moving]
         linear = trace(self.layout, derivative, *needed, *tangents)
         return (
@@ -216,7 +230,11 @@ def _put(values, positions, others):
 
 
 def _exchange(layout, coordinates, gathers, arrays, shapes):
-    """Moves parts of arrays to the first rank, or arrays of the first rank to all ranks."""
+    """Moves parts of arrays to one rank, the root, or arrays of the root to all ranks.
+
+    The root is rank 0. If a gather has another result, an int32, the root is the rank that comes
+    last. The number is 1 there and 0 elsewhere, and the last operand of the exchange back.
+    """
     plugins.load(layout.platform)
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes)
     return ffi.call(

@@ -158,5 +158,71 @@ TEST(AFailureOfACallEndsTheWaitForItsLastRank) {
   EXPECT(status.code() == Code::kCancelled) << status.message();
 }
 
+// Ranks that leave their parts wait for nobody: each makes all of its calls at once.
+TEST(TheLastRankTakesThePartsThatOthersHaveLeft) {
+  constexpr int kRanks = 3, kRounds = 50;
+  std::atomic<int> worked{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int round = 0; round < kRounds; ++round) {
+        std::shared_ptr<MeetingForAll> meeting;
+        bool last = false;
+        const Status left =
+            LeavePart({{3007, nullptr}, 0}, "potrs", rank, kRanks,
+                      std::make_shared<const int>(100 * round + rank), &meeting, &last);
+        EXPECT(left.ok()) << left.message();
+        if (!last) continue;
+        for (int other = 0; other < kRanks; ++other) {
+          const int part = *static_cast<const int*>(PartsOf(*meeting)[other]);
+          EXPECT(part == 100 * round + other) << part;
+        }
+        ++worked;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(worked == kRounds) << worked.load();
+}
+
+TEST(AFailureInTheExecutionIsThatOfRanksThatLeaveTheirParts) {
+  const int site = 0;
+  const RendezvousKey key = {{3008, &site}, 0}, another = {{3009, &site}, 0};
+  std::shared_ptr<MeetingForAll> meeting;
+  bool last = false;
+  auto part = std::make_shared<const int>(0);
+  const std::weak_ptr<const int> memory = part;
+  EXPECT(LeavePart(key, "potrs", 0, 2, std::move(part), &meeting, &last).ok() && !last);
+  meeting.reset();
+  EXPECT(!memory.expired());
+  FailCall(CallKey{3008, &memory}, Error(Code::kCancelled, "interrupted"));
+  EXPECT(memory.expired());
+  const Status late =
+      LeavePart(key, "potrs", 1, 2, std::make_shared<const int>(0), &meeting, &last);
+  EXPECT(late.code() == Code::kCancelled && !last) << late.message();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT(LeavePart(another, "potrs", rank, 2, std::make_shared<const int>(0), &meeting, &last)
+               .ok());
+  }
+  EXPECT(last);
+}
+
+TEST(AFailureOfAllCallsEndsTheWaitsOfAnExecution) {
+  const int site = 0;
+  const RendezvousKey key = {{3010, &site}, 0};
+  Status status;
+  std::thread waiting([&] {
+    std::shared_ptr<InProcessGroup> group;
+    status = JoinRendezvous(key, "potrs", 0, 2, {kLimit}, 0, &group);
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  FailCall(CallKey{3011, nullptr}, Error(Code::kInternal, "another execution"));
+  FailCall(CallKey{3010, nullptr}, Error(Code::kCancelled, "interrupted"));
+  waiting.join();
+  EXPECT(status.code() == Code::kCancelled) << status.message();
+  std::shared_ptr<InProcessGroup> group;
+  EXPECT(JoinRendezvous(key, "potrs", 1, 2, {kLimit}, 0, &group).code() == Code::kCancelled);
+}
+
 }  // namespace
 }  // namespace jaxmg::testing

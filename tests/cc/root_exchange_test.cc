@@ -106,5 +106,35 @@ TEST(AllRanksGetTheFirstOnesArray) {
   }
 }
 
+TEST(TheLastRankGathersWhatOthersHaveLeftAndScatters) {
+  constexpr int kRanks = 3, kPart = 2, kWhole = 5;
+  const Array array = Numbers(kWhole, 10);
+  for (int last = 0; last < kRanks; ++last) {
+    std::vector<Array> parts = PartsOf(array, kPart, kRanks);
+    std::vector<Array> gathered(kRanks, Array(kWhole, kUntouched));
+    std::vector<Array> scattered(kRanks, Array(kPart, kUntouched));
+    Array is_root(kRanks, kUntouched);
+    std::vector<RootExchange> left;
+    Exchanged back;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const RootPiece piece = PieceOf(parts[rank], gathered[rank], kPart, kWhole);
+      left.push_back(LeaveSources({true, {piece}, &is_root[rank]}));
+      parts[rank].assign(kPart, kUntouched);  // the rank has gone on
+      back.exchanges.push_back({false,
+                                {PieceOf(gathered[rank], scattered[rank], kPart, kWhole)},
+                                &is_root[rank]});
+    }
+    const auto device = NewHostDevice();
+    SoloCommunicator solo;
+    EXPECT(RootGatherOnLast({*device, solo}, left, last).ok());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT(is_root[rank] == (rank == last)) << last << " " << rank;
+      EXPECT(gathered[rank] == (rank == last ? array : Array(kWhole, kUntouched))) << rank;
+    }
+    back.Run(/*for_all=*/true);
+    EXPECT(scattered == PartsOf(array, kPart, kRanks)) << last;
+  }
+}
+
 }  // namespace
 }  // namespace jaxmg

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <thread>
 
 namespace jaxmg {
 
@@ -22,6 +23,8 @@ struct WaitPolicy {
   // How long to spin before giving up the processor. Waking a thread takes longer than many waits
   // between ranks, but spinning takes the processor from other threads.
   Seconds spin = Seconds(0);
+  // Whether to let other threads run between two looks: they may be those that are waited for.
+  bool yields = false;
 };
 
 // How long a call waits for its ranks before it prints which ones are missing.
@@ -52,6 +55,7 @@ class Monitor {
       const uint32_t seen = changes_.load(std::memory_order_relaxed);
       lock.unlock();
       while (changes_.load(std::memory_order_acquire) == seen && Clock::now() < spun) {
+        if (policy.yields) std::this_thread::yield();
       }
       lock.lock();
       if (condition()) return true;

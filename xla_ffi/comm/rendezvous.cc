@@ -37,6 +37,7 @@ struct MeetingForAll : Rendezvous {
   static constexpr bool kForAll = true;
   explicit MeetingForAll(int size) : Rendezvous(size, kForAll), parts(size) {}
   std::vector<const void*> parts;
+  std::vector<std::shared_ptr<const void>> left;  // parts of ranks that don't wait, which own them
   bool worked = false;
   Status outcome;
 };
@@ -79,10 +80,30 @@ Status TimeoutError(const Rendezvous& rendezvous, const char* what, Seconds limi
                "JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds");
 }
 
+// Returns whether the failure of `failed` is that of the call: of this call, or of all.
+bool IsPartOf(const CallKey& key, const CallKey& failed) {
+  return key == failed || (failed.call_site == nullptr && key.run == failed.run);
+}
+
+// Removes the incomplete rendezvous of an execution at which no rank waits. Requires the lock.
+void DropLeftParts(Table& table, int64_t run) noexcept {
+  auto entries = table.open.lower_bound({{run, nullptr}, INT64_MIN});
+  while (entries != table.open.end() && entries->first.call.run == run) {
+    std::deque<std::shared_ptr<Rendezvous>>& queue = entries->second;
+    queue.erase(std::remove_if(queue.begin(), queue.end(),
+                               [](const auto& rendezvous) {
+                                 return rendezvous->for_all &&
+                                        !static_cast<MeetingForAll&>(*rendezvous).left.empty();
+                               }),
+                queue.end());
+    entries = queue.empty() ? table.open.erase(entries) : std::next(entries);
+  }
+}
+
 // Requires the lock.
 void Fail(Table& table, const CallKey& key, const Status& status) noexcept {
   auto entries = table.open.lower_bound({key, INT64_MIN});
-  while (entries != table.open.end() && entries->first.call == key) {
+  while (entries != table.open.end() && IsPartOf(entries->first.call, key)) {
     for (const auto& rendezvous : entries->second) {
       if (rendezvous->failure.ok()) rendezvous->failure = status;
     }
@@ -90,12 +111,13 @@ void Fail(Table& table, const CallKey& key, const Status& status) noexcept {
   }
   table.failed[table.next_failed] = {key, status};
   table.next_failed = (table.next_failed + 1) % table.failed.size();
+  DropLeftParts(table, key.run);
   table.monitor.Notify();
 }
 
 const Status* FailureOf(const Table& table, const CallKey& key) {
   for (const FailedCall& call : table.failed) {
-    if (!call.status.ok() && call.key == key) return &call.status;
+    if (!call.status.ok() && IsPartOf(key, call.key)) return &call.status;
   }
   return nullptr;
 }
@@ -251,12 +273,28 @@ Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const Wai
   return waited;
 }
 
-bool AwaitWorkBriefly(MeetingForAll& meeting, Seconds patience) noexcept {
+bool AwaitWorkBriefly(MeetingForAll& meeting, const WaitPolicy& patience) noexcept {
   Table& table = TheTable();
   auto lock = table.monitor.Lock();
   const auto over = [&] { return !meeting.failure.ok() || meeting.worked; };
-  if (table.monitor.Wait(lock, {patience}, over)) return true;
-  return meeting.complete() && table.monitor.Wait(lock, {patience}, over);
+  if (table.monitor.Wait(lock, patience, over)) return true;
+  return meeting.complete() && table.monitor.Wait(lock, {patience.limit}, over);
+}
+
+Status LeavePart(const RendezvousKey& key, const char* what, int rank, int size,
+                 std::shared_ptr<const void> part, std::shared_ptr<MeetingForAll>* meeting,
+                 bool* last) noexcept {
+  return InTable(key.call, [&](Table& table, std::unique_lock<std::mutex>&) -> Status {
+    for (const FailedCall& call : table.failed) {
+      if (!call.status.ok() && call.key.run == key.call.run) return call.status;
+    }
+    JAXMG_RETURN_IF_ERROR(Arrive(table, key, what, rank, size, meeting));
+    (*meeting)->left.resize(size);
+    (*meeting)->parts[rank] = part.get();
+    (*meeting)->left[rank] = std::move(part);
+    *last = (*meeting)->complete();
+    return Status::Ok();
+  });
 }
 
 void FailCall(const CallKey& key, const Status& status) noexcept {

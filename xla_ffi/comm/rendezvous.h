@@ -17,7 +17,9 @@ namespace jaxmg {
 // Identifies one call in one execution of a program.
 struct CallKey {
   int64_t run;            // the execution
-  const void* call_site;  // the call in the program: an address that all ranks of the process share
+  // The call in the program: an address that all ranks of the process share. Null in FailCall: all
+  // calls of the execution.
+  const void* call_site;
   auto AsTuple() const { return std::make_tuple(run, call_site); }
   bool operator<(const CallKey& other) const { return AsTuple() < other.AsTuple(); }
   bool operator==(const CallKey& other) const { return AsTuple() == other.AsTuple(); }
@@ -86,7 +88,14 @@ Status AwaitWork(const RendezvousKey& key, const char* what, int rank, const Wai
 
 // Waits until AwaitWork would return at once, but no longer than `patience`, or twice as long if
 // all ranks have arrived after the first `patience`. Returns whether it would.
-bool AwaitWorkBriefly(MeetingForAll& meeting, Seconds patience) noexcept;
+bool AwaitWorkBriefly(MeetingForAll& meeting, const WaitPolicy& patience) noexcept;
+
+// As ArriveForAll, for a rank that goes on at once and needs no result. The meeting keeps `part`.
+// The last rank works without FinishForAll. Returns an error if any call of the execution has
+// failed, because nobody waits here for the error of this one.
+Status LeavePart(const RendezvousKey& key, const char* what, int rank, int size,
+                 std::shared_ptr<const void> part, std::shared_ptr<MeetingForAll>* meeting,
+                 bool* last) noexcept;
 
 // Prints on stderr which ranks or processes a call has been waiting for during kBeforeNotice.
 void PrintNotice(const std::string& waiting);

@@ -20,10 +20,7 @@ std::atomic<double>& Limit() {
   return limit;
 }
 
-std::atomic<double>& BriefLimit() {
-  static std::atomic<double> limit{1e-3};
-  return limit;
-}
+std::atomic<double> brief_limit{1e-3}, brief_spin{kBriefSpin.count()};
 
 // Reads a time limit from an environment variable, if it is set.
 std::optional<double> ReadSeconds(const char* variable) {
@@ -64,9 +61,14 @@ Seconds RendezvousTimeout() { return Seconds(Limit().load()); }
 
 void SetRendezvousTimeout(Seconds limit) { Limit() = limit.count(); }
 
-Seconds BriefWait() { return Seconds(BriefLimit().load()); }
+WaitPolicy BriefWait() {
+  return {Seconds(brief_limit.load()), Seconds(brief_spin.load()), /*yields=*/true};
+}
 
-void SetBriefWait(Seconds limit) { BriefLimit() = limit.count(); }
+void SetBriefWait(Seconds limit, Seconds spin) {
+  brief_limit = limit.count();
+  brief_spin = spin.count();
+}
 
 bool SetEigensolver(const std::string& name) {
   if (name != "auto" && name != "one" && name != "all") return false;

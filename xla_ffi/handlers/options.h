@@ -14,9 +14,10 @@ Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
 // How long a rank of several CPU devices waits for the others on XLA's thread before it continues
-// on its own: 1 ms unless set.
-Seconds BriefWait();
-void SetBriefWait(Seconds limit);
+// on its own: 1 ms unless set. At first it polls.
+inline constexpr Seconds kBriefSpin(50e-6);
+WaitPolicy BriefWait();
+void SetBriefWait(Seconds limit, Seconds spin = kBriefSpin);
 
 // Selects which ranks solve an eigenproblem: "one" (LAPACK or cuSOLVER), "all" (the engine) or
 // "auto" (depends on the order of the matrix). Returns false for any other name.

@@ -398,10 +398,11 @@ inline void DefineCommon(pybind11::module_& module) {
       "Whether one rank of several CPU devices does for all what LAPACK does faster alone, as it "
       "does by default.");
   module.def(
-      "set_brief_wait", [](double seconds) { SetBriefWait(Seconds(seconds)); },
-      pybind11::arg("seconds"),
+      "set_brief_wait",
+      [](double seconds, double spin) { SetBriefWait(Seconds(seconds), Seconds(spin)); },
+      pybind11::arg("seconds"), pybind11::arg("spin") = kBriefSpin.count(),
       "How long a rank of several CPU devices waits for the others on XLA's thread before it "
-      "continues on a thread of its own; 1 ms unless set.");
+      "continues on a thread of its own, 1 ms unless set; and how long it polls before it sleeps.");
   module.def(
       "set_eigensolver",
       [](const std::string& name) {

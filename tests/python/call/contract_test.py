@@ -169,6 +169,7 @@ def test_an_attribute_of_another_type_is_an_error():
 
 _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
+_NUMBER = jax.ShapeDtypeStruct((), np.int32)
 _PIVOTS = jax.ShapeDtypeStruct((4,), np.int32)
 _T = (4, 64)
 # Handler -> (operands after the coordinates, results, attributes that only some handlers have).
@@ -233,7 +234,11 @@ _HANDLERS = {
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
     "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {"parts": 2}),
     "jaxmg_all_gather": ([_BLOCK], [_BLOCK], {}),
-    "jaxmg_root_exchange": ([_BLOCK, _COLUMN], [_BLOCK, _COLUMN], {"gathers": True}),
+    "jaxmg_root_exchange": (
+        [_BLOCK, _COLUMN],
+        [_BLOCK, _COLUMN, _NUMBER],
+        {"gathers": True},
+    ),
     "jaxmg_product": (
         [_BLOCK, _BLOCK],
         [_BLOCK],

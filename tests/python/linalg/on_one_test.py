@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import linalg
-from jaxmg._linalg import on_one
+from jaxmg._linalg import first, on_one
 from jaxmg._plugin import plugins
 
 pytestmark = [
@@ -88,6 +88,13 @@ def _calls(function, *arrays):
     return text.count('custom_call_target="jaxmg_root_exchange"'), collectives
 
 
+def _leaves(function, *arrays):
+    """The number of exchanges where no rank of a compiled program waits."""
+    text = jax.jit(lambda *arrays: function(*arrays)).lower(*arrays).compile().as_text()
+    calls = [line for line in text.splitlines() if '"jaxmg_root_exchange"' in line]
+    return sum("gathers = true" in line and ", s32[])" in line for line in calls)
+
+
 @pytest.mark.core("cholesky-4", "svd-4", "lu_factor-4", "expm-4", "solve-4")
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", _FUNCTIONS)
@@ -107,19 +114,23 @@ def test_one_device_does_it_for_all(name, devices):
 
 @pytest.mark.core("qr", "solve")
 @pytest.mark.parametrize("name", ["cholesky", "qr", "solve", "inv", "svdvals", "slogdet"])
-def test_ranks_meet_twice_and_exchange_nothing_else(name):
+def test_ranks_wait_once_and_exchange_nothing_else(name):
+    """At the first exchange ranks leave their parts, and nobody waits."""
     mesh = cases.line(4)
     a, b = _arrays(12)
     rows = jax.device_put(a, NamedSharding(mesh, P("r", None)))
     functions = _FUNCTIONS | {"cholesky": lambda a, b, **on: linalg.cholesky(a, **on)}
     function = functools.partial(functions[name], mesh=mesh, matrix_specs=P("r", None))
     assert _calls(function, rows, b) == (2, [])
+    assert _leaves(function, rows, b) == 1
 
 
 @cases.needs_transformations
-@pytest.mark.parametrize("name", ["cholesky", "pinv"])
-def test_ranks_of_a_gradient_meet_four_times(name):
-    """One device computes the derivative, too: no product is by all."""
+@pytest.mark.parametrize("name, most_bytes, leaves", [("cholesky", 0, 0), ("pinv", 1 << 18, 2)])
+def test_ranks_of_a_gradient_meet_four_times(name, most_bytes, leaves, monkeypatch):
+    """One device computes the derivative, too: no product is by all. What the derivative needs goes
+    to all if it is small, so that ranks wait twice."""
+    monkeypatch.setattr(first, "MOST_BYTES", most_bytes)
     mesh = cases.line(4)
     a, b = _arrays(12)
     rows = jax.device_put(_definite(a), NamedSharding(mesh, P("r", None)))
@@ -127,14 +138,24 @@ def test_ranks_of_a_gradient_meet_four_times(name):
     function = functools.partial(functions[name], mesh=mesh, matrix_specs=P("r", None))
     exchanges, collectives = _calls(jax.grad(lambda a: jnp.sum(function(a, b) ** 3)), rows)
     assert exchanges == 4
+    assert _leaves(jax.grad(lambda a: jnp.sum(function(a, b) ** 3)), rows) == leaves
     assert "all-to-all" not in collectives and "all-gather" not in collectives
 
 
 @cases.needs_transformations
-def test_derivatives_of_any_kind():
+@pytest.mark.parametrize(
+    "most_bytes, n",
+    [
+        (1 << 18, 5),
+        pytest.param(0, 8, marks=pytest.mark.extended),
+        pytest.param(1 << 18, 8, marks=pytest.mark.extended),
+    ],
+)
+def test_derivatives_of_any_kind(most_bytes, n, monkeypatch):
+    monkeypatch.setattr(first, "MOST_BYTES", most_bytes)
     mesh = cases.line(4)
-    a, b = _arrays(5)
-    a = a + 5 * jnp.eye(5)
+    a, b = _arrays(n)
+    a = a + 5 * jnp.eye(n)
     function = functools.partial(linalg.solve, mesh=mesh, matrix_specs=P("r", None))
     value = lambda a, b: jnp.sum(function(a, b) ** 2)  # noqa: E731
     peer = lambda a, b: jnp.sum(jnp.linalg.solve(a, b) ** 2)  # noqa: E731

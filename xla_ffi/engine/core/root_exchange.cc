@@ -1,6 +1,7 @@
 #include "xla_ffi/engine/core/root_exchange.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "xla_ffi/engine/core/frame.h"
 
@@ -61,6 +62,23 @@ Status Scatter(const RankContext& context, const RootPiece& piece) {
                      });
 }
 
+Status ExchangeWith(const RankContext& alone, const std::vector<RootExchange>& exchanges,
+                    int number) {
+  const RootExchange& root = exchanges[number];
+  for (size_t i = 0; i < root.pieces.size(); ++i) {
+    const RootPiece& whole = root.pieces[i];
+    JAXMG_RETURN_IF_ERROR(ForAllParts(
+        whole, static_cast<int>(exchanges.size()), [&](int rank, int64_t begin, int64_t bytes) {
+          const RootPiece& part = exchanges[rank].pieces[i];
+          return root.gathers ? alone.device.Copy(kMain, At(whole.target, begin, bytes),
+                                                  At(part.source, 0, bytes))
+                              : alone.device.Copy(kMain, At(part.target, 0, bytes),
+                                                  At(whole.source, begin, bytes));
+        }));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status RootExchangeRoutine(const RankContext& context, const RootExchange& exchange) {
@@ -73,19 +91,35 @@ Status RootExchangeRoutine(const RankContext& context, const RootExchange& excha
   return RunOnAllRanks(context.comm, [] { return Status::Ok(); }, work);
 }
 
-Status RootExchangeForAll(const RankContext& alone, const std::vector<RootExchange>& exchanges) {
-  const RootExchange& root = exchanges[kRoot];
-  for (size_t i = 0; i < root.pieces.size(); ++i) {
-    const RootPiece& whole = root.pieces[i];
-    JAXMG_RETURN_IF_ERROR(ForAllParts(
-        whole, static_cast<int>(exchanges.size()), [&](int rank, int64_t begin, int64_t bytes) {
-          const RootPiece& part = exchanges[rank].pieces[i];
-          return root.gathers ? alone.device.Copy(kMain, At(whole.target, begin, bytes),
-                                                  At(part.source, 0, bytes))
-                              : alone.device.Copy(kMain, At(part.target, 0, bytes),
-                                                  At(whole.source, begin, bytes));
-        }));
+RootExchange LeaveSources(const RootExchange& exchange) {
+  *exchange.is_root = 0;
+  int64_t bytes = 0;
+  for (const RootPiece& piece : exchange.pieces) bytes += piece.part;
+  const std::shared_ptr<char[]> memory(new char[bytes]);
+  RootExchange own = exchange;
+  char* next = memory.get();
+  for (RootPiece& piece : own.pieces) {
+    if (piece.part > 0) std::memcpy(next, piece.source, piece.part);
+    piece.source = next;
+    next += piece.part;
   }
+  own.memory = memory;
+  return own;
+}
+
+Status RootExchangeForAll(const RankContext& alone, const std::vector<RootExchange>& exchanges) {
+  int root = kRoot;
+  for (size_t rank = 0; rank < exchanges.size(); ++rank) {
+    const int32_t* is_root = exchanges[rank].is_root;
+    if (is_root != nullptr && *is_root != 0) root = static_cast<int>(rank);
+  }
+  return ExchangeWith(alone, exchanges, root);
+}
+
+Status RootGatherOnLast(const RankContext& alone, const std::vector<RootExchange>& exchanges,
+                        int last) {
+  JAXMG_RETURN_IF_ERROR(ExchangeWith(alone, exchanges, last));
+  *exchanges[last].is_root = 1;
   return Status::Ok();
 }
 

@@ -7,7 +7,7 @@
 namespace jaxmg {
 
 struct RootExchangeAttributes : SquareAttributes {
-  bool gathers;  // arrays to the first rank; otherwise arrays of that to all
+  bool gathers;  // arrays to the root; otherwise arrays of that to all
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -24,14 +24,34 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
                         ffi::RemainingArgs sources, ffi::RemainingRets targets,
                         RootExchangeAttributes attributes) {
   const int64_t ranks = attributes.ranks;
-  if (ranks < 1 || sources.size() == 0 || sources.size() != targets.size()) {
+  const bool gathers = attributes.gathers;
+  // The root is rank 0, or the rank that comes last to the gather, where nobody waits. Then a number
+  // says which one it is: the gather's last result, the scatter's last operand.
+  const size_t arrays = gathers ? sources.size() : targets.size();
+  const size_t numbers = (gathers ? targets.size() : sources.size()) - arrays;
+  if (ranks < 1 || arrays == 0 || numbers > 1) {
     return Refuse(Error(Code::kInvalidArgument, kName,
-                        ": needs as many results as operands, at least one; got ", sources.size(),
-                        " operands and ", targets.size(), " results on ", ranks, " ranks"));
+                        ": needs as many results as operands, at least one, and at most one "
+                        "number; got ",
+                        sources.size(), " operands and ", targets.size(), " results on ", ranks,
+                        " ranks"));
   }
-  RootExchange exchange = {attributes.gathers, {}};
+  RootExchange exchange = {gathers, {}};
+  if (numbers > 0) {
+    using Number = ffi::BufferR0<ffi::DataType::S32>;
+    if (gathers) {
+      auto number = targets.get<Number>(arrays);
+      if (number.has_value()) exchange.is_root = (**number).typed_data();
+    } else {
+      auto number = sources.get<Number>(arrays);
+      if (number.has_value()) exchange.is_root = number->typed_data();
+    }
+    if (exchange.is_root == nullptr) {
+      return Refuse(Error(Code::kInvalidArgument, kName, ": the number must be an int32 scalar"));
+    }
+  }
   std::optional<ffi::AnyBuffer> first;
-  for (size_t i = 0; i < sources.size(); ++i) {
+  for (size_t i = 0; i < arrays; ++i) {
     const auto source = sources.get<ffi::AnyBuffer>(i);
     auto target = targets.get<ffi::AnyBuffer>(i);
     if (!source.has_value() || !target.has_value()) {
@@ -40,7 +60,7 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
     }
     const auto from = static_cast<int64_t>(source->size_bytes());
     const auto to = static_cast<int64_t>((**target).size_bytes());
-    const int64_t part = exchange.gathers ? from : to, whole = exchange.gathers ? to : from;
+    const int64_t part = gathers ? from : to, whole = gathers ? to : from;
     if (source->element_type() != (**target).element_type() ||
         (part != whole && (part > whole || part * ranks < whole))) {
       return Refuse(Error(Code::kInvalidArgument, kName, ": array ", i, ": ", ranks, " parts of ",
@@ -49,10 +69,14 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
     exchange.pieces.push_back({DataOf<void>(*source), DataOf<void>(**target), part, whole});
     if (i == 0) first = *source;
   }
+  const CallSite site = SiteOf(kName, platform, coordinates, *first, attributes, attributes.n);
+  if (gathers && numbers > 0) {
+    return LaunchOnLast<RootExchange>(
+        platform, site, [exchange] { return LeaveSources(exchange); }, &RootGatherOnLast);
+  }
   auto program = [exchange](const RankContext& context) {
     return RootExchangeRoutine(context, exchange);
   };
-  const CallSite site = SiteOf(kName, platform, coordinates, *first, attributes, attributes.n);
   return LaunchForAll<RootExchange>(
       platform, site, program, true, [](const Tuning&) { return true; }, exchange,
       &RootExchangeForAll);

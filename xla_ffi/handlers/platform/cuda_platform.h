@@ -36,6 +36,13 @@ PlatformResult LaunchForAll(const Platform& platform, const CallSite& site,
   return Launch(platform, site, program);
 }
 
+template <typename Part, typename Leave>
+PlatformResult LaunchOnLast(const Platform&, const CallSite& site, const Leave&,
+                            Status (*)(const RankContext&, const std::vector<Part>&, int)) {
+  return {Error(Code::kInvalidArgument, site.routine,
+                ": the last rank can only work for others on CPU devices")};
+}
+
 // Runs a program that needs no other rank. Its work must be on Stream::kMain.
 CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 

@@ -118,7 +118,7 @@ Status WorkAsLast(const PendingRank& pending) noexcept {
   if (device != nullptr) {
     AppendTimeline(site.routine, site.key.run, site.key.call_site, kRoot, *device);
   }
-  FinishForAll(*pending.meeting, status);
+  if (pending.leave == nullptr) FinishForAll(*pending.meeting, status);
   return status;
 }
 
@@ -134,6 +134,12 @@ Status AwaitLast(const PendingRank& pending) noexcept {
 Status Arrive(PendingRank* pending) noexcept {
   const CallSite& site = pending->site;
   const int32_t number = site.coordinates[0];
+  if (pending->leave != nullptr) {
+    return Guarded([&] {
+      return LeavePart(KeyOf(site), site.routine, number, site.ranks, pending->leave(),
+                       &pending->meeting, &pending->last);
+    });
+  }
   if (pending->for_all != nullptr) {
     return ArriveForAll(KeyOf(site), site.routine, number, site.ranks, pending->part.get(),
                         &pending->meeting, &pending->last);
@@ -157,7 +163,7 @@ Status Arrive(PendingRank* pending) noexcept {
 // Returns whether FinishRank of a rank that has arrived need not wait long for others. Waits for
 // this for a moment, and no longer: if XLA's threads all wait, the others can't arrive.
 bool OthersComeSoon(const PendingRank& pending) noexcept {
-  if (pending.rank != nullptr) return AwaitGroupBriefly(*pending.rank->meeting, BriefWait());
+  if (pending.rank != nullptr) return AwaitGroupBriefly(*pending.rank->meeting, BriefWait().limit);
   if (pending.last) return true;
   const CallSite& site = pending.site;
   const CallUnderWay call(site.routine, site.key.run, &site, FailWaitingCall, WhereInterrupted);
@@ -207,6 +213,12 @@ bool RunSoon(PendingRank* pending, Status* status) noexcept {
   if (pending->site.spans_processes) return false;
   const DefaultFloatingPoint mode;
   *status = Arrive(pending);
+  if (pending->leave != nullptr) {
+    if (status->ok() && pending->last) *status = WorkAsLast(*pending);
+    // Nobody waits for this call, but all wait for this rank at their next one.
+    if (!status->ok()) FailCall(CallKey{pending->site.key.run, nullptr}, *status);
+    return true;
+  }
   if (!status->ok()) return true;
   if (!OthersComeSoon(*pending)) return false;
   *status = FinishRank(*pending);

@@ -49,12 +49,23 @@ struct PendingRank {
   std::shared_ptr<const void> part = nullptr;
   std::shared_ptr<MeetingForAll> meeting = nullptr;
   bool last = false;
+  // Returns the part of a rank that goes on once it has arrived, unless it is the last one.
+  std::function<std::shared_ptr<const void>()> leave = nullptr;
   // Whether BLAS uses one thread. For a small matrix more threads cost more than they save, and on
   // a busy machine threads that wait for each other wait long.
   bool one_thread = false;
 };
 
 using PlatformResult = PendingRank;
+
+// Returns the ranks' parts, which the meeting has as pointers.
+template <typename Part>
+std::vector<Part> PartsAs(const std::vector<const void*>& parts) {
+  std::vector<Part> typed;
+  typed.reserve(parts.size());
+  for (const void* each : parts) typed.push_back(*static_cast<const Part*>(each));
+  return typed;
+}
 
 inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
   return {Status::Ok(), site, std::move(program)};
@@ -73,10 +84,34 @@ PlatformResult LaunchForAll(const Platform& platform, const CallSite& site, Rank
   pending.program = nullptr;
   pending.part = std::make_shared<const Part>(part);
   pending.for_all = [work](const RankContext& alone, const std::vector<const void*>& parts) {
-    std::vector<Part> typed;
-    typed.reserve(parts.size());
-    for (const void* each : parts) typed.push_back(*static_cast<const Part*>(each));
-    return work(alone, typed);
+    return work(alone, PartsAs<Part>(parts));
+  };
+  return pending;
+}
+
+// Launches a call of which only the last rank to arrive needs the result: the others leave their
+// parts and go on. `leave` returns this rank's part, which owns what it points to. `work` gets the
+// parts of all, and the last rank's number.
+template <typename Part, typename Leave>
+PlatformResult LaunchOnLast(const Platform& platform, const CallSite& site, const Leave& leave,
+                            Status (*work)(const RankContext&, const std::vector<Part>&, int)) {
+  if (site.spans_processes) {
+    return {Error(Code::kInvalidArgument, site.routine,
+                  ": the last rank can only work for others of its process")};
+  }
+  PendingRank pending = Launch(platform, site, [leave, work](const RankContext& alone) {
+    return work(alone, {leave()}, 0);
+  });
+  pending.one_thread = true;
+  if (site.ranks == 1) return pending;
+  pending.program = nullptr;
+  pending.leave = [leave]() -> std::shared_ptr<const void> {
+    return std::make_shared<const Part>(leave());
+  };
+  const int32_t number = site.coordinates[0];
+  pending.for_all = [work, number](const RankContext& alone,
+                                   const std::vector<const void*>& parts) {
+    return work(alone, PartsAs<Part>(parts), number);
   };
   return pending;
 }

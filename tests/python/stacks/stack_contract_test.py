@@ -191,9 +191,9 @@ def test_stacked_operations_with_attributes_that_do_not_fit():
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         _call_stacked("jaxmg_stacked_polynomials", coefficients=np.ones(4))
     for name, value in (("p", 0), ("epsilon", np.zeros(2))):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="p at least 1, and epsilon one"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="at least 1, and epsilon"):
             _call_stacked("jaxmg_stacked_root", **{name: value})
-    with pytest.raises(jax.errors.JaxRuntimeError, match="for a step of 1 to"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="step .*1 to"):
         _call_stacked("jaxmg_stacked_scale", step=0)
     with pytest.raises(jax.errors.JaxRuntimeError, match="is no array of float64 numbers"):
         _call_stacked("jaxmg_stacked_polynomials", coefficients=np.ones(3, np.int64))

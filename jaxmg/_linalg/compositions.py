@@ -55,7 +55,8 @@ def plan(arrays, name, program, results, mesh, spec, *options, pack=None):
         options: attributes of the call, which the program reads.
         pack: function that makes the public function's return value from the results.
     """
-    spec = matrix_spec(f"linalg.{name}", spec, None)
+    if spec is not None:
+        spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(_names(name), arrays, strict=False):
         checks.is_an_array(f"linalg.{name}", argument, array)
         checks.usable(f"linalg.{name}", argument, array)

@@ -224,7 +224,8 @@ def gesv(
             return_status=return_status, return_iterations=return_iterations,
         )  # fmt: skip
         return dispatch.call(REFINED, (a, b), arguments, _refined_rule)
-    _refuse_determinant("gesv", backend, return_logdet)
+    if return_logdet:
+        _refuse_determinant("gesv", backend)
     arguments = collect(
         GESV, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, precision=precision,
         return_logdet=return_logdet, return_status=return_status,
@@ -260,7 +261,8 @@ def gesv_shardmap_ctx(
     Derivatives and batches are as in `potrs_shardmap_ctx`. Errors, cost and source are those of
     `gesv`.
     """
-    _refuse_determinant("gesv_shardmap_ctx", backend, return_logdet)
+    if return_logdet:
+        _refuse_determinant("gesv_shardmap_ctx", backend)
     arguments = collect_local(
         GESV, T_A, mesh, matrix_specs, in_specs, pad, backend,
         precision=precision, return_logdet=return_logdet,
@@ -277,8 +279,8 @@ def with_work(a, b, T_A, mesh, matrix_specs, in_specs, pad):
     return dispatch.transform(GESV, (a, b), arguments, _rule)
 
 
-def _refuse_determinant(caller, backend, return_logdet):
-    if return_logdet and backend == "cusolvermp":
+def _refuse_determinant(caller, backend):
+    if backend == "cusolvermp":
         raise ValueError(
             f"{caller}: return_logdet=True needs backend 'native' (or 'auto'); got 'cusolvermp', "
             "which gives no determinant"

@@ -201,8 +201,8 @@ TEST(AFailureInTheExecutionIsThatOfRanksThatLeaveTheirParts) {
       LeavePart(key, "potrs", 1, 2, std::make_shared<const int>(0), &meeting, &last);
   EXPECT(late.code() == Code::kCancelled && !last) << late.message();
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT(LeavePart(another, "potrs", rank, 2, std::make_shared<const int>(0), &meeting, &last)
-               .ok());
+    EXPECT(
+        LeavePart(another, "potrs", rank, 2, std::make_shared<const int>(0), &meeting, &last).ok());
   }
   EXPECT(last);
 }

@@ -120,9 +120,8 @@ TEST(TheLastRankGathersWhatOthersHaveLeftAndScatters) {
       const RootPiece piece = PieceOf(parts[rank], gathered[rank], kPart, kWhole);
       left.push_back(LeaveSources({true, {piece}, &is_root[rank]}));
       parts[rank].assign(kPart, kUntouched);  // the rank has gone on
-      back.exchanges.push_back({false,
-                                {PieceOf(gathered[rank], scattered[rank], kPart, kWhole)},
-                                &is_root[rank]});
+      back.exchanges.push_back(
+          {false, {PieceOf(gathered[rank], scattered[rank], kPart, kWhole)}, &is_root[rank]});
     }
     const auto device = NewHostDevice();
     SoloCommunicator solo;

@@ -16,7 +16,7 @@ namespace jaxmg {
 
 // Identifies one call in one execution of a program.
 struct CallKey {
-  int64_t run;            // the execution
+  int64_t run;  // the execution
   // The call in the program: an address that all ranks of the process share. Null in FailCall: all
   // calls of the execution.
   const void* call_site;

@@ -39,8 +39,8 @@ RootExchange LeaveSources(const RootExchange& exchange);
 // Status (routines.h).
 Status RootExchangeRoutine(const RankContext& context, const RootExchange& exchange);
 
-// As RootExchangeRoutine, by one rank for all ranks of its process, which share its memory. The root
-// is rank 0, or the one that `is_root` says.
+// As RootExchangeRoutine, by one rank for all ranks of its process, which share its memory. The
+// root is rank 0, or the one that `is_root` says.
 Status RootExchangeForAll(const RankContext& alone, const std::vector<RootExchange>& exchanges);
 
 // Gathers on the rank `last`, which calls it, and sets its `is_root`.

@@ -25,8 +25,8 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
                         RootExchangeAttributes attributes) {
   const int64_t ranks = attributes.ranks;
   const bool gathers = attributes.gathers;
-  // The root is rank 0, or the rank that comes last to the gather, where nobody waits. Then a number
-  // says which one it is: the gather's last result, the scatter's last operand.
+  // The root is rank 0, or the rank that comes last to the gather, where nobody waits. Then a
+  // number says which one it is: the gather's last result, the scatter's last operand.
   const size_t arrays = gathers ? sources.size() : targets.size();
   const size_t numbers = (gathers ? targets.size() : sources.size()) - arrays;
   if (ranks < 1 || arrays == 0 || numbers > 1) {

@@ -209,6 +209,7 @@ def _entries(rows, columns, scale):
     return jnp.cos(apart**2 % 97 * 0.7) * scale + 3 * (apart == rows[:, None])
 
 
+@pytest.mark.core("complex64")
 @pytest.mark.parametrize(
     "dtype, ranks, blocks",
     cases.broad(

@@ -245,6 +245,7 @@ def test_pinned_host(entries, ranks, blocks, donate):
             jaxmg.potrs(columns, b, memory=memory)
 
 
+@pytest.mark.core("complex64")
 @pytest.mark.parametrize(
     "dtype, ranks, blocks",
     cases.broad(
@@ -366,6 +367,7 @@ def test_what_fits_stays_in_core():
     assert not found and isinstance(factor, jaxmg.CholeskyFactor)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("made", [False, True], ids=["array", "tiles"])
 def test_many_calls_take_no_more_memory(made):
     n = 256

@@ -126,11 +126,13 @@ _ORDERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.core("n7")
 @pytest.mark.parametrize("n, ranks, dtype, columns, blocks", _ORDERS)
 def test_every_order(n, ranks, dtype, columns, blocks):
     _check(n, ranks, dtype, columns, blocks)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "blocks, ranks, dtype",
     cases.broad(
@@ -144,6 +146,7 @@ def test_every_width(blocks, ranks, dtype):
     _check(50, ranks, dtype, None, blocks)
 
 
+@pytest.mark.core("float64")
 @pytest.mark.parametrize(
     "n, ranks, dtype, columns",
     cases.broad(
@@ -163,11 +166,13 @@ def test_in_core(n, ranks, dtype, columns):
     _check(n, ranks, dtype, columns, None)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("blocks", [None, 2])
 def test_more_rows_than_a_tile(blocks):
     _check(300, 1, "float64", None, blocks)
 
 
+@pytest.mark.core("float64")
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_gradients_are_those_of_jax(dtype):
     arguments = _wide(*_problem(24, dtype))
@@ -177,6 +182,7 @@ def test_gradients_are_those_of_jax(dtype):
     _near(jax.jacrev(ours)(*arguments), expected[1][0], 24, dtype)
 
 
+@pytest.mark.extended
 def test_placed_parameters():
     """Cotangents are on the devices of their variables."""
     points, p, y = _problem(24, "float64")
@@ -187,6 +193,7 @@ def test_placed_parameters():
     _near(found, jax.tree.map(lambda one: 2 * one, _expected(points, p, y)[1]), 24, "float64")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     not hasattr(jax, "set_mesh"), reason="JAX 0.6 loses the devices of a context mesh in jax.grad"
 )
@@ -236,6 +243,7 @@ def test_not_positive_definite(out_of_core):
         assert all(np.isnan(one).all() for one in jax.tree.leaves(gradients))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("out_of_core", [False, True])
 def test_only_what_is_differentiated(out_of_core):
     """Gradients by y need no inverse, and parameters without tracers are constants."""

@@ -77,6 +77,7 @@ def check_r(a, r):
     assert np.abs(flaw).max() <= 50 * len(a) ** 0.5 * a.shape[1] * unit
 
 
+@pytest.mark.core("float64")
 @pytest.mark.parametrize(
     "dtype, ranks, n, rows",
     cases.broad(
@@ -118,6 +119,7 @@ def test_one_program_for_every_number_of_rows():
     assert found[0] is found[1] is found[2]
 
 
+@pytest.mark.core("3")
 @pytest.mark.parametrize("nrhs", [None, 0, 1, 3])
 def test_right_hand_sides(nrhs, pageable):
     m, n, mesh = 70, 6, cases.line(2)
@@ -138,6 +140,7 @@ def test_right_hand_sides(nrhs, pageable):
             )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "dtype, kind, expected",
     cases.broad(
@@ -172,7 +175,10 @@ def test_rank(dtype, kind, expected):
     check_r(a, jaxmg.linalg.qr(a, "r", mesh=mesh, memory=memory))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("complex128", marks=pytest.mark.breadth)]
+)
 def test_powers_of_two(dtype):
     m, n, mesh = 90, 5, cases.line(3)
     a, b = problem(m, n, dtype, 2)
@@ -208,6 +214,7 @@ def test_residuals_that_are_small():
         np.testing.assert_allclose(resid, expected, rtol=1e-2, atol=1e-26 * (b**2).sum())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("where", ["a", "b", "infinity"])
 def test_not_finite(where):
     m, n, mesh = 60, 4, cases.line(2)
@@ -219,6 +226,7 @@ def test_not_finite(where):
     assert where == "b" or np.isnan(jaxmg.linalg.qr(a, "r", mesh=mesh, memory=memory)).any()
 
 
+@pytest.mark.extended
 def test_arguments_of_the_functions():
     m, n, mesh = 80, 5, cases.line(2)
     a, b = problem(m, n, "float64")
@@ -237,6 +245,7 @@ def test_arguments_of_the_functions():
     assert jaxmg.linalg.lstsq(a, b, numpy_resid=True, mesh=mesh, memory=memory)[1].shape == (1,)
 
 
+@pytest.mark.extended
 def test_orders_in_memory(tmp_path, pageable):
     m, n, mesh = 90, 7, cases.line(2)
     a, b = problem(m, n, "complex128")
@@ -265,7 +274,13 @@ def test_orders_in_memory(tmp_path, pageable):
 @pytest.mark.skipif(
     not host_cases.has_pinned_host(), reason="this JAX has no pinned_host on CPU devices"
 )
-@pytest.mark.parametrize("entries, ranks", [((), 1), (("r",), 4), (("r",), 3)])
+@pytest.mark.parametrize(
+    "entries, ranks",
+    [
+        pytest.param(("r",), 4, marks=pytest.mark.extended),
+        *(pytest.param(*case, marks=pytest.mark.breadth) for case in (((), 1), (("r",), 3))),
+    ],
+)
 def test_pinned_host(entries, ranks):
     m, n, mesh = 96, 6, cases.line(ranks)
     a, b = problem(m, n, "float64", 2)
@@ -286,6 +301,7 @@ def polynomial(rows, columns, scale):
     return (jnp.cos(t * (columns + 1) / 40) * scale).astype(scale.dtype)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "dtype, ranks, n",
     [
@@ -345,6 +361,7 @@ def test_what_fits_stays_in_core(monkeypatch):
     assert passes.choose("linalg.lstsq", a, b, mesh, None, None) is None
 
 
+@pytest.mark.extended
 def test_interrupted_between_two_chunks(monkeypatch, pageable):
     m, n, mesh = 100, 4, cases.line(2)
     a, b = problem(m, n, "float64")
@@ -368,6 +385,7 @@ def test_interrupted_between_two_chunks(monkeypatch, pageable):
     check(a, b, jaxmg.linalg.lstsq(a, b, mesh=mesh, memory=memory)[0])
 
 
+@pytest.mark.extended
 def test_memory_is_given_back(monkeypatch):
     monkeypatch.setattr(pool, "is_pageable", lambda plugin, places: bool(places))
     m, n, mesh = 1000, 4, cases.line(2)

@@ -11,6 +11,7 @@ import scipy.linalg
 
 from jaxmg import linalg
 
+_TYPES = [2, *(cases.breadth(type) for type in (1, 3))]
 _DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -55,7 +56,7 @@ def test_pairs(type, dtype, ranks, n):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("type", [1, 2, 3])
+@pytest.mark.parametrize("type", _TYPES)
 @pytest.mark.parametrize("lower", [False, True])
 def test_one_triangle_is_read(lower, type):
     a, b = _matrices(9, "complex128")
@@ -69,7 +70,7 @@ def test_one_triangle_is_read(lower, type):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("type", [1, 2, 3])
+@pytest.mark.parametrize("type", _TYPES)
 @pytest.mark.parametrize("bad", ["indefinite", "nan in a", "nan in b", "not Hermitian"])
 def test_matrices_without_pairs(bad, type):
     a, b = _matrices(6, "float64")
@@ -86,7 +87,7 @@ def test_matrices_without_pairs(bad, type):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("type", [1, 2, 3])
+@pytest.mark.parametrize("type", _TYPES)
 def test_dtypes_are_promoted(type):
     a, _ = _matrices(6, "float32")
     _, b = _matrices(6, "complex128")
@@ -97,7 +98,7 @@ def test_dtypes_are_promoted(type):
 
 @pytest.mark.extended
 @cases.needs_transformations
-@pytest.mark.parametrize("type", [1, 2, 3])
+@pytest.mark.parametrize("type", _TYPES)
 def test_batches_broadcast(type):
     pairs = [_matrices(6, "float64", seed) for seed in range(3)]
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
@@ -111,7 +112,7 @@ def test_batches_broadcast(type):
 
 @pytest.mark.extended
 @cases.needs_transformations
-@pytest.mark.parametrize("type", [1, 2, 3])
+@pytest.mark.parametrize("type", _TYPES)
 def test_derivatives_by_both_matrices(type):
     a, b = _matrices(5, "float64")
     mesh = cases.line(2)

@@ -211,7 +211,10 @@ def test_any_sharding(spec):
 
 @cases.needs_transformations
 @pytest.mark.core("cholesky", "svd")
-@pytest.mark.parametrize("name", ["cholesky", "solve", "svd", "qr", "slogdet", "expm", "lu"])
+@pytest.mark.parametrize(
+    "name",
+    ["cholesky", "solve", "svd", "qr", "slogdet", cases.breadth("expm"), cases.breadth("lu")],
+)
 def test_derivatives_and_batches_are_those_of_all_devices(name):
     mesh = cases.line(4)
     a, b = _arrays(8)

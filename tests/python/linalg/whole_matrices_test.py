@@ -70,7 +70,9 @@ def _factor_by_jax(a, upper=False, lower=None):
 
 @pytest.mark.core("complex64-automatic")
 @cases.kinds
-@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize(
+    "dtype", [cases.breadth("float32"), "float64", "complex64", cases.breadth("complex128")]
+)
 def test_a_device_that_is_alone_factors_by_its_library(dtype, kind):
     """The factor of each triangle, its derivative, what isn't finite, and 2^k A."""
     mesh = cases.line(1, kind=kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ def _compute(operands, mesh, memory, precision, wanted):
         wanted: for each leaf whether its cotangent is wanted; None: none is.
     """
     tiles, y = operands
-    request = requests.choose(
+    request: Any = requests.choose(
         _CALLER, tiles, y, mesh=mesh, spec=None, memory=memory, donate=False, pad=True, tile=None,
         backend="auto", precision=precision, refine=None, check=False, inverts=wanted is not None,
     )  # fmt: skip
@@ -166,7 +167,7 @@ def _in_core(request, tiles, precision, pulls):
     """Returns (log-likelihood, cotangents by the parameters that ``pulls`` selects, cotangent by
     y); the last two only if it isn't None."""
     with _compat.entered(request.mesh):
-        factor = cho_factor.cho_factor(
+        factor: Any = cho_factor.cho_factor(
             request.a, mesh=request.mesh, pad=False, donate=True, precision=precision
         )
         white = factor.solve_triangular(request.b.reshape(tiles.shape[0], -1))

@@ -117,15 +117,16 @@ def eigh(
             "linalg.eigh: eigvals is not supported, as in JAX; jaxmg.eigh(a, b, "
             "subset_by_index=(first, last)) takes a range of eigenvalues"
         )
+    second: Any = b
     if b is None and checks.is_array(UPLO):
-        UPLO, b = None, UPLO
+        UPLO, second = None, UPLO
     read = (
         _part_to_read("eigh", UPLO, symmetrize_input)
         if lower is None
         else compositions.triangle(lower)
     )
-    if b is not None:
-        found = _of_two(a, b, type, read, not eigvals_only, mesh, matrix_specs)
+    if second is not None:
+        found = _of_two(a, second, type, read, not eigvals_only, mesh, matrix_specs)
         return found if eigvals_only else EighResult(*found)
     if eigvals_only:
         return compositions.run((a,), "eigh", eigenvalues, ("small",), mesh, matrix_specs, read)

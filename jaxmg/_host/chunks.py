@@ -138,7 +138,7 @@ class State(typing.NamedTuple):
     squares: typing.Any
 
 
-def _compiled(make):
+def _compiled(make) -> typing.Any:
     """Decorates a function of a `Cut` that returns a function to jit, and the arguments that are
     donated. It must not read m, so that matrices of any m share one program."""
 

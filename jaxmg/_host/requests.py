@@ -210,7 +210,7 @@ def solve_general(request, return_logdet, return_status) -> typing.Any:
     return found if len(found) > 1 else x
 
 
-def factorize(request):
+def factorize(request) -> typing.Any:
     """Returns the factor for a request out of core."""
     with _context(request):
         if request.caller in plans.LU:

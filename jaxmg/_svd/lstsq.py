@@ -8,7 +8,7 @@ otherwise.
 from __future__ import annotations
 
 import operator
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +138,7 @@ def least_squares(
 _IN_ARRAY = "array"
 
 
-def _run(a, b, damp, name, results, mesh, spec, rcond, memory=None):
+def _run(a, b, damp, name, results, mesh, spec, rcond, memory=None) -> Any:
     residuals = len(results) > 1
     request = passes.choose(f"linalg.{name}", a, b, mesh, spec, memory, residuals)
     if request is not None:

@@ -261,16 +261,6 @@ class LuBlockColumn {
   std::array<Data, kBuffers> loaded_;
 };
 
-Status Matches(const HostMatrix& host, const HostShape& shape, const char* dtype) {
-  const HostShape& own = host.shape;
-  if (host.dtype == dtype && own.n == shape.n && own.nrhs == shape.nrhs &&
-      own.width == shape.width && own.tile == shape.tile && own.ranks == shape.ranks && own.whole) {
-    return Status::Ok();
-  }
-  return Error(Code::kInvalidArgument, "host_getrf: the matrix in host memory has other sizes, ",
-               host.dtype, " of order ", own.n, " in block columns of ", own.width);
-}
-
 }  // namespace
 
 template <typename T>
@@ -298,7 +288,8 @@ Status HostGetrfRoutine(const RankContext& context, const HostGetrfOperand<T>& o
   std::optional<HostRing> ring;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
-    JAXMG_RETURN_IF_ERROR(Matches(*host, shape, DtypeName<T>()));
+    JAXMG_RETURN_IF_ERROR(CheckHostMatrix("host_getrf", *host, shape, DtypeName<T>(),
+                                          /*with_right_hand_sides=*/true));
     ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));

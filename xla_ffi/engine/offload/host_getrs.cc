@@ -197,20 +197,6 @@ class LuBlockSweep {
 };
 
 // The right-hand sides need not be those of the factorization.
-Status Matches(const HostMatrix& host, const HostShape& shape, const HostCall& call,
-               const char* dtype) {
-  const HostShape& own = host.shape;
-  if (call.direction < 0 || call.direction >= kLuSweeps) {
-    return Error(Code::kInvalidArgument, "host_getrs: there is no substitution ", call.direction);
-  }
-  if (host.dtype == dtype && own.n == shape.n && own.width == shape.width &&
-      own.tile == shape.tile && own.ranks == shape.ranks && own.whole) {
-    return Status::Ok();
-  }
-  return Error(Code::kInvalidArgument, "host_getrs: the factor in host memory has other sizes, ",
-               host.dtype, " of order ", own.n, " in block columns of ", own.width);
-}
-
 }  // namespace
 
 template <typename T>
@@ -228,7 +214,11 @@ Status HostGetrsRoutine(const RankContext& context, const HostGetrsOperand<T>& o
   std::optional<HostRing> ring;
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
-    JAXMG_RETURN_IF_ERROR(Matches(*host, shape, call, DtypeName<T>()));
+    JAXMG_RETURN_IF_ERROR(CheckHostMatrix("host_getrs", *host, shape, DtypeName<T>(),
+                                          /*with_right_hand_sides=*/false));
+    if (call.direction < 0 || call.direction >= kLuSweeps) {
+      return Error(Code::kInvalidArgument, "host_getrs: there is no substitution ", call.direction);
+    }
     ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));

@@ -93,7 +93,7 @@ inline Status CheckHostMatrix(const char* name, const HostMatrix& host, const Ho
                               const char* dtype, bool with_right_hand_sides) {
   const HostShape& own = host.shape;
   if (host.dtype == dtype && own.n == shape.n && own.width == shape.width &&
-      own.tile == shape.tile && own.ranks == shape.ranks &&
+      own.tile == shape.tile && own.ranks == shape.ranks && own.whole == shape.whole &&
       (own.nrhs == shape.nrhs || !with_right_hand_sides)) {
     return Status::Ok();
   }

@@ -550,6 +550,9 @@ TEST(InvalidCallsFailOnAllRanks) {
   offloaded.host().dtype = "float32";
   expect("has other sizes, float32 of order 20");
   offloaded.host().dtype = "float64";
+  offloaded.host().shape.whole = true;
+  expect("has other sizes");
+  offloaded.host().shape.whole = false;
   offloaded.host().shape.nrhs = 2;
   expect("has other sizes", /*also_solves=*/false);
   offloaded.host().shape.tile = 4;

@@ -29,7 +29,7 @@ from jaxmg._svd.linalg import condition_of_values
 from jaxmg._transform import derivatives
 from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 
-# SciPy's names of structures with few entries.
+# SciPy's structures of few nonzero entries, and what solves with them.
 _SPARSE = {
     "diagonal": "divide b by jax.numpy.diagonal(a)",
     "tridiagonal": "call jax.lax.linalg.tridiagonal_solve with the three diagonals",
@@ -110,8 +110,7 @@ def solve(
     if not isinstance(assume_a, str | None) or assume_a not in compositions.ASSUMED:
         if isinstance(assume_a, str) and assume_a in _SPARSE:
             raise ValueError(
-                f"linalg.solve: assume_a={assume_a!r} is not supported, because few entries of a "
-                f"aren't 0 then: {_SPARSE[assume_a]}"
+                f"linalg.solve: assume_a={assume_a!r} is not supported; {_SPARSE[assume_a]}"
             )
         names = *compositions.ASSUMED, "upper triangular", "lower triangular"
         raise ValueError(

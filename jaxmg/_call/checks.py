@@ -8,6 +8,7 @@ import operator
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxmg import _compat
 from jaxmg._layouts import layouts, places
@@ -133,7 +134,7 @@ def is_array(value):
 
 def is_deleted(value):
     """Whether ``value`` is a JAX array that has been deleted."""
-    return isinstance(value, jax.Array) and not layouts.traced((value,)) and value.is_deleted()
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
 
 
 def index(value):

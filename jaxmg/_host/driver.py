@@ -180,7 +180,7 @@ def _ring(plugin, geometry):
     """Returns pinned memory through which native calls copy pageable memory."""
     count = min(_RING * geometry.layout.ranks, packed_bytes(geometry))
     count = max(count, _LEAST_RING * geometry.layout.ranks)
-    return pool.take(count) or pool.allocate("a in pageable memory", plugin, count, "its copies")
+    return pool.take(count) or pool.allocate("a in pageable memory", plugin, count, "copying it")
 
 
 def wait_for(arrays):

@@ -136,7 +136,7 @@ def named_sharding(array):
 def sharding_below(array):
     """As `named_sharding`, but looks below eager transformations. Returns the sharding of one
     element if ``array`` is batched."""
-    value, batches = _compat.below(array)
+    value, batches = _compat.below(array) if isinstance(array, Tracer) else (array, ())
     sharding = named_sharding(value)
     if sharding is None or not batches:
         return sharding

@@ -5,4 +5,6 @@
 set -euo pipefail
 plugin=${1:-cpu}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-exec "${PYTHON:-python3}" -m pip install -C "plugin=$plugin" ./xla_ffi/plugin ".[$plugin]"
+# The pip of Debian 12 has no -C.
+exec "${PYTHON:-python3}" -m pip install --config-settings "plugin=$plugin" \
+  ./xla_ffi/plugin ".[$plugin]"

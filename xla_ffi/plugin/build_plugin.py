@@ -11,5 +11,5 @@ build_sdist = pip_backend.build_sdist
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """Builds the wheel of the plugin that ``-C plugin=cuda13`` names, or of the CPU plugin."""
+    """Builds the wheel of a plugin, "cpu" unless ``--config-settings plugin=cuda13`` is passed."""
     return pip_backend.build_plugin(wheel_directory, config_settings)

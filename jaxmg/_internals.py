@@ -68,8 +68,8 @@ _TRANSFORMATIONS = {
 
 
 def _batched_device_put():
-    """Returns JAX's function that makes an array of NumPy arrays, one for each device; None if this
-    JAX has none."""
+    """Returns JAX's function that makes a JAX array from a list with a NumPy array for each device;
+    None if this JAX has no such function."""
     try:
         from jax._src.interpreters import pxla
 
@@ -79,7 +79,7 @@ def _batched_device_put():
 
 
 def putter_of_parts(like):
-    """Returns the function that makes arrays like ``like`` of a list of NumPy arrays, one for each
+    """Returns the function that makes arrays like ``like`` from a list with a NumPy array for each
     device. It takes a fifth of the time of ``jax.device_put``."""
     sharding, aval = like.sharding, like.aval
     devices = list(sharding.addressable_devices_indices_map(like.shape))

@@ -103,7 +103,7 @@ _Text_co = TypeVar("_Text_co", bound=str, covariant=True)
 
 
 class Nothing(Protocol[_Text_co]):
-    """No object, as ``Nothing[Never]``: the names that an object has are strings."""
+    """A protocol that no object fits as ``Nothing[Never]``, because `dir` returns strings."""
 
     def __dir__(self) -> Iterable[_Text_co]: ...
 

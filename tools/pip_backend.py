@@ -41,7 +41,7 @@ def build(target, folder):
         _fail(
             f"Bazel did not build {target} for Python {version}; its output is above. The first "
             "build downloads Bazel, a compiler and packages of Python (from GitHub or Debian, and "
-            "PyPI), about 1 GB, so it needs the network and some minutes. Without a network "
+            "PyPI), about 0.5 GB, so it needs the network and some minutes. Without a network "
             'install wheels: pip install --no-index --find-links FOLDER "jaxmg[cpu]>=2"'
         )
     found = _bazel("cquery", *options, "--output=files", target, stdout=subprocess.PIPE)

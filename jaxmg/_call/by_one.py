@@ -64,8 +64,8 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
 
     Args:
         specs: the spec of each result; None: replicated.
-        usual: makes the function for arrays that are traced, or that lie on the devices in a way
-            that takes a program to join; the function for a call in a trace, too.
+        usual: makes the function that is returned instead if arrays are traced, or if only a
+            program can join their parts. The returned function calls it too if it is traced later.
         wanted: for each result, whether the caller uses it; None: all are used.
     """
     takers: list = [None if layouts.traced(arrays) else _taker(x, _device(call)) for x in arrays]
@@ -121,8 +121,8 @@ def runner(call, arrays, layout, specs, usual, wanted=None):
 
 
 def _put_explicitly(arrays, device):
-    """Returns ``arrays`` with those of NumPy on ``device``. To put them there is a transfer for a
-    ``jax.transfer_guard``; to pass parts between devices that share their memory is none."""
+    """Puts NumPy arrays on ``device``, which ``jax.transfer_guard`` counts as a transfer. Passing
+    parts between devices that share their memory isn't a transfer."""
     return [x if isinstance(x, jax.Array) else jax.device_put(x, device) for x in arrays]
 
 
@@ -132,7 +132,7 @@ def _device(call):
 
 @dataclasses.dataclass(frozen=True)
 class _Joined:
-    """The program of a call whose arrays consist of parts, as many as ``counts`` says."""
+    """The program of a call whose arrays come in parts; ``counts`` has their numbers of parts."""
 
     program: collections.abc.Callable
     counts: tuple

@@ -86,8 +86,8 @@ def meet(layout, coordinates, array=None):
 
 
 def after_meeting(met, array):
-    """Makes ``array`` depend on ``met``, the result of `meet`: no collective of XLA's on it can
-    start earlier."""
+    """Makes ``array`` depend on ``met``, the result of `meet`, so that XLA's collectives on it
+    start only after all ranks have made that call."""
     return array if met is None else jnp.where(met, array, 0)
 
 

@@ -81,8 +81,8 @@ def gaussian_log_likelihood(
     def compute(variables, wanted):
         if any(isinstance(one, Tracer) for one in variables) or isinstance(jnp.zeros(()), Tracer):
             raise ValueError(
-                f"{_CALLER}: the call is computed eagerly only, and so is its first derivative; "
-                "call it, and jax.grad of it, outside of jit, vmap, shard_map and jax.export"
+                f"{_CALLER}: it runs only eagerly, and has first derivatives only; call it, and "
+                "jax.grad of it, outside of jit, vmap, shard_map and jax.export"
             )
         given = iter(variables)
         values = [next(given) if one else leaf for leaf, one in zip(leaves, traced, strict=True)]
@@ -116,7 +116,7 @@ def _check(tiles, y):
 
 
 def _scaled(gradient, cotangent):
-    """Returns the cotangents of the variables. Each stays on its devices."""
+    """Returns the gradient times the cotangent of the result. Each array stays on its devices."""
     if not isinstance(cotangent, Tracer):
         cotangent = np.asarray(cotangent)
     return tuple(
@@ -126,11 +126,11 @@ def _scaled(gradient, cotangent):
 
 
 def _compute(operands, mesh, memory, precision, wanted):
-    """Returns (log-likelihood, its cotangents by the leaves of ``tiles`` and y that are wanted).
+    """Returns (log-likelihood, its gradients by those leaves of ``tiles`` and y that are wanted).
 
     Args:
         operands: (tiles, y).
-        wanted: for each leaf whether its cotangent is wanted; None: none is.
+        wanted: for each leaf whether its gradient is wanted; None: none is.
     """
     tiles, y = operands
     request: Any = requests.choose(
@@ -164,8 +164,8 @@ def _compute(operands, mesh, memory, precision, wanted):
 
 
 def _in_core(request, tiles, precision, pulls):
-    """Returns (log-likelihood, cotangents by the parameters that ``pulls`` selects, cotangent by
-    y); the last two only if it isn't None."""
+    """Returns (log-likelihood, gradients by the parameters that ``pulls`` selects, gradient by y).
+    If ``pulls`` is None, computes only the log-likelihood."""
     with _compat.entered(request.mesh):
         factor: Any = cho_factor.cho_factor(
             request.a, mesh=request.mesh, pad=False, donate=True, precision=precision
@@ -190,7 +190,7 @@ def _in_core(request, tiles, precision, pulls):
 
 
 def _out_of_core(request, tiles, precision, pulls):
-    """Does as `_in_core`."""
+    """Computes the results of `_in_core` with a factor in host memory."""
     with requests.factored(request) as (factor, white):
         value = _value(white, jax.device_put(factor.log_det, white.sharding))
         if pulls is None:
@@ -217,7 +217,7 @@ def _value(white, log_det):
 
 @functools.partial(jax.jit, static_argnums=1)
 def _of_y(solution, shape):
-    """Returns the cotangent by y of this shape, given K^-1 y, (n, k)."""
+    """Returns the gradient by y, of this shape, given K^-1 y, (n, k)."""
     return -jnp.conj(solution).reshape(shape)
 
 
@@ -227,7 +227,7 @@ def _nan(tiles, pulls):
 
 
 def _beside(cotangent, leaf):
-    """Returns a cotangent on the devices of its variable, or on none in particular."""
+    """Puts a gradient on the devices of its variable; uncommitted if the variable is."""
     if isinstance(leaf, jax.Array) and leaf.committed:
         return jax.device_put(cotangent, leaf.sharding)
     return jnp.asarray(np.asarray(cotangent))

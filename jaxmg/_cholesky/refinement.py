@@ -49,7 +49,7 @@ def plan(layout, dtype, n, tile, refine):
 
 
 def parts(n, ranks, nrhs):
-    """Returns the number of split components of x, which a residual multiplies one by one."""
+    """Returns the number of parts into which a residual splits x; it multiplies one at a time."""
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
 
 

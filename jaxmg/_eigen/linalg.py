@@ -203,8 +203,9 @@ def eigenvalues(call, a):
 
 @compositions.program(with_b=True)
 def generalized(call, a, b):
-    """(w, v) or (w,). With B = U^H U, types 2 and 3 have the eigenvalues of C = U A U^H. Of its
-    eigenvectors y, v is U^-1 y and U^H y (LAPACK Users' Guide, section 2.3.7)."""
+    """Computes (w, v) or (w,). With B = U^H U, w of types 2 and 3 are the eigenvalues of C =
+    U A U^H. If y are its eigenvectors, v is U^-1 y for type 2 and U^H y for type 3 (LAPACK Users'
+    Guide, section 2.3.7)."""
     (read, kind, vectors), layout = call.attributes, call.layout
     reads = compositions.reads(read)
     b = compositions.upper(b, layout, read)

@@ -141,7 +141,8 @@ def _jit_batch(lie, name, program, results, mesh, spec, *options):
 
 
 def _lay(lie, name, results, mesh, spec, arrays, found):
-    """Places ``found``, the results of a batch, by ``lie``, a `whole.Places`; None: unchanged."""
+    """Places ``found``, the results of a batch, as the `whole.Places` ``lie`` says; leaves them
+    where they are if ``lie`` is None."""
     if lie is None:
         return found
     kinds: Any = results
@@ -336,8 +337,8 @@ class Program:
         compute_stacks: function of (platform, options, *stacks) with which one device computes a
             stack of matrices (`shares`); None if there is none.
         takes: function of the options: whether ``compute_stacks`` supports them.
-        by: the `choice.Operation` that ``compute_stacks`` calls a library for; None unless it is
-            the only one.
+        by: the `choice.Operation` whose library call ``compute_stacks`` makes; None if there are
+            several such operations, or none.
         alone: for a platform, the largest order of a matrix that ``compute_stacks`` computes as a
             stack of one, on a mesh of one device or where one device computes for all.
     """

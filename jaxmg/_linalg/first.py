@@ -4,9 +4,9 @@
 
 The root is the rank that comes last, so that the others wait only for the results.
 
-Its derivative is two such functions: one that also returns what the linear one then needs, which
-stays on the first device, the root of both, and the linear one. So are the transpose of the linear
-one, and batches.
+The derivative consists of two functions of this kind. The first one also returns the arrays that
+the second one, which is linear, needs. These arrays stay on the first device, which is then the
+root of both functions. The transpose of the linear function, and batches, are of this kind too.
 """
 
 import dataclasses
@@ -171,8 +171,9 @@ class First:
         return First(self.layout, jaxpr, kinds + self.results, results)
 
     def batched(self, size, marks):
-        """Returns the `First` of a batch. Marked operands, and all results, have it in front; those
-        that are `OWN` have it behind the devices."""
+        """Returns the `First` of a batch. The batch is the leading dimension of marked operands and
+        of all results, or the second dimension, after that of the devices, of those that are
+        `OWN`."""
         mapped = [i for i, mark in enumerate(marks) if mark]
 
         # One after the other: the rules of functions in ``jaxpr`` would spread a batch.
@@ -196,8 +197,8 @@ class First:
 
 
 def kind_of(kind, shape, layout):
-    """Returns how a result of this shape lies if ``kind`` is possible: rows must be as many on all
-    ranks."""
+    """Returns ``kind``, or WHOLE in place of ROWS if the ranks don't divide the rows of a result of
+    this shape."""
     return WHOLE if kind == ROWS and shape[0] % layout.ranks else kind
 
 
@@ -232,8 +233,9 @@ def _put(values, positions, others):
 def _exchange(layout, coordinates, gathers, arrays, shapes):
     """Moves parts of arrays to one rank, the root, or arrays of the root to all ranks.
 
-    The root is rank 0. If a gather has another result, an int32, the root is the rank that comes
-    last. The number is 1 there and 0 elsewhere, and the last operand of the exchange back.
+    The root is rank 0, unless a gather has an int32 as an additional result. Then the root is the
+    rank that comes last; the number is 1 on the root and 0 on other ranks, and becomes the last
+    operand of the exchange that sends the root's arrays to all.
     """
     plugins.load(layout.platform)
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes)

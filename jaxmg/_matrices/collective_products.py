@@ -126,8 +126,8 @@ def dot(x, y, of_x, of_y, layout=None):
     dimension ``of_y`` of y, in the precision of the dtype.
 
     If a ``layout`` on GPUs is passed, the plugin computes the product: XLA would time several
-    algorithms for each shape, which takes most of a second. Of products that XLA places on several
-    devices itself, it computes those of two batches, of which each device has a part.
+    algorithms for each shape, which takes most of a second. A product that XLA distributes over the
+    devices is left to XLA, unless it is a batch: then each device computes its part by the plugin.
     """
     if layout is not None and _is_for_plugin(x, y, layout):
         left = stacked.TRANSPOSE if of_x == 0 else stacked.NONE

@@ -69,7 +69,7 @@ class Product:
         )
 
     def turned(self, x):
-        """Returns ``x`` as a transposed product needs it: conjugated if this product conjugates."""
+        """Returns an operand of the transposed product: ``x``, conjugated if ``conjugates``."""
         return jnp.conj(x) if self.conjugates else x
 
 

@@ -282,7 +282,7 @@ def _reduced(call, a) -> tuple[Any, Any]:
 
 
 def _with_whole_rows(a, layout):
-    """Returns ``a`` without explicit axes that shard its columns, which JAX can't take apart."""
+    """Gathers columns that explicit axes shard, because JAX can't slice them."""
     if not layout.explicit:
         return a
     divides = a.shape[0] % layout.ranks == 0

@@ -61,8 +61,8 @@ class ByStructure(batching.Batchable):
             return jax.tree.unflatten(tree, jaxpr_as_fun(program)(*arrays))
 
         def unused(shape):
-            """Returns a placeholder of this shape. If the shape is A's, it is A: every device would
-            hold the whole of a constant."""
+            """Returns a placeholder of this shape. For A's shape this is A itself, because every
+            device would hold all of a constant."""
             if (shape.shape, shape.dtype) == (arrays[0].shape, arrays[0].dtype):
                 return arrays[0]
             return jnp.zeros(shape.shape, shape.dtype)

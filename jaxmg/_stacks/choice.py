@@ -59,7 +59,7 @@ class Operation:
     first stack.
 
     Attributes:
-        name: the name of the rows; results that are computed in the same ways have it, too.
+        name: the name of the rows, shared by operations that are computed in the same ways.
         ways: functions of the stacks by the names of the ways, with their own derivatives where JAX
             has none. All but `JAX` and `TURNS` call the plugin.
         rows: the first row that fits a stack determines its way; if none fits, it is `JAX`.
@@ -77,7 +77,7 @@ class Operation:
         return choose(self.rows, platform, min(a.shape[-2:]), len(a), np.dtype(a.dtype))
 
     def function(self, platform, a):
-        """Returns the function that is chosen for a stack. Loads the plugin if it calls it."""
+        """Returns the function chosen for a stack. Loads the plugin if the function calls it."""
         way = self.choose(platform, a)
         if way not in (JAX, TURNS):
             plugins.load(platform)
@@ -88,7 +88,7 @@ class Operation:
 
 
 def choose(rows, platform, order, count, dtype=None):
-    """Returns the way of the first row that fits, for any dtype if that is None; else `JAX`."""
+    """Returns the way of the first row that fits, or `JAX` if none does. Any dtype fits None."""
     kind = dtype and f"{dtype.kind}{np.finfo(dtype).dtype.itemsize}"
     for row in rows:
         fits = row.platform == platform and (kind is None or kind in row.dtypes)

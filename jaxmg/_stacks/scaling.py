@@ -43,8 +43,8 @@ def times_power(x, exponent):
 
 
 def lift_denormals(x):
-    """Returns (y, is_small) for a real x: whether x is denormal or 0, and if so, y is the quotient
-    of x and the least denormal, an integer. Otherwise y is x."""
+    """Returns (y, is_small) for a real x. ``is_small`` says whether x is denormal or 0. If it is, y
+    is x divided by the least denormal, an integer; otherwise y is x."""
     format_ = _Format(x.dtype)
     bits = format_.bits(x)
     small = (bits & ~format_.sign) < format_.first_normal
@@ -173,8 +173,9 @@ def homogeneous(
     result by the power that undoes it.
 
     Args:
-        degrees: degrees of the results. The degree of a single result is the one that isn't 0. With
-            half-integer degrees the exponents are even, and the largest entries are in [1, 4).
+        degrees: degrees of the results. If ``function`` returns only one of the results, its degree
+            is the one that isn't 0. With half-integer degrees the exponents are even, and the
+            largest entries are in [1, 4).
         reads: function of ``a`` and the options that returns the entries that ``function`` reads.
             None: all of ``a``.
         columns: whether the results are linear in the columns of the next array, (..., m) or (...,
@@ -257,7 +258,7 @@ def _scale_of_columns(b, axis):
 
 
 def _times_both(x, p, q):
-    """Returns x p q for powers of two, where only the result has to be in range."""
+    """Returns x p q, where p and q are powers of two. Only the result must be in range."""
     return jax.lax.platform_dependent(
         x, p, q, cpu=_times_both_on_cpu, default=lambda x, p, q: times(x, p)
     )

@@ -227,6 +227,7 @@ def cost_of_pair(pair):
 
 
 def cost_of_step(matrix):
-    """Returns the cost of one step of `jaxmg.tree.orthogonalize`, as `homes.operations` does."""
+    """Returns the cost of one step of `jaxmg.tree.orthogonalize`, in the unit of
+    `homes.operations`."""
     k, larger = sorted(matrix.shape)
     return homes.operations(matrix) * (2 * larger + k) / max(3 * larger, 1)

@@ -182,7 +182,8 @@ def _root_of(p, epsilon, multiply, w, v):
 @_compat.default_promotion()
 def _(p, epsilon, multiply, primals, tangents):
     """JVP rule by divided differences (Y. L. Daleckii, S. G. Krein, 1965), which also exist for
-    equal eigenvalues. That of x^-q at x_i = (1 + t) x_j is x_j^(-q-1) ((1 + t)^-q - 1) / t."""
+    equal eigenvalues. For x^-q and x_i = (1 + t) x_j the divided difference is
+    x_j^(-q-1) ((1 + t)^-q - 1) / t."""
     (a, bad), (a_dot, _) = primals, tangents
     w, v = library.eigh_of_scaled(a, bad)
     inner = _inner(multiply, v, a_dot)

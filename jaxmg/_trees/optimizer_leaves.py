@@ -225,8 +225,8 @@ class Form:
 
     @property
     def matrix_spec(self):
-        """The spec of the matrices. Dimensions that form the rows of a matrix together stay sharded
-        if only the first of them is."""
+        """The spec of the matrices. If several dimensions of the leaf form the rows of a matrix,
+        the rows are sharded only if the first of these dimensions is sharded and no other."""
         if self.spec is None or self.is_plain:
             return self.spec
 

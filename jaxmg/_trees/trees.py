@@ -24,8 +24,8 @@ def map_leaves(
         square: whether the matrices must be square.
         cost: hashable function that returns the cost of a matrix; None for `homes.operations`.
         prepare: function that is applied to each leaf first.
-        rounded: dict from a leaf's dtype to the dtype, by names, in which the leaf is exchanged. A
-            result of the latter dtype gets the leaf's.
+        rounded: dict from the dtype of a leaf to the dtype in which the leaf is exchanged, both by
+            name. Results in the exchange's dtype are converted to the leaf's dtype.
     """
     caller = f"tree.{name}"
     if not checks.ALL:

@@ -21,7 +21,7 @@ pytestmark = [
 small_devices = host_cases.small_devices
 
 _BLOCKS = (1, 2, 5, 100)
-_EAGERLY = "gaussian_log_likelihood: the call is computed eagerly only"
+_EAGERLY = "gaussian_log_likelihood: it runs only eagerly"
 
 
 def _kernel(rows, columns, points, p):

@@ -102,9 +102,9 @@ class BidiagonalBand {
   }
   int64_t Own(int64_t k) const { return ColumnsOf(k, rank_); }
   T* OwnColumnsBehind(int64_t k) const { return matrix_.slot(FirstSlot(k, rank_)); }
-  // Return b elements for each of a rank's columns after tile column k. Packed: contiguous. Spread:
-  // at the positions of these columns among the columns of all ranks. A column of these blocks has
-  // the elements of a tile.
+  // Return blocks with b elements for each of a rank's columns after tile column k; one column of a
+  // block has the b x b elements of a tile. The rank's tiles are contiguous in `packed`, and lie
+  // between those of the other ranks in `all`.
   Bytes2D Packed(const T* packed, int64_t k, int rank) const {
     return Block(packed, b_ * b_, b_ * b_, tiles_.slots() - FirstSlot(k, rank));
   }

@@ -51,6 +51,8 @@ _CODE_OR_LINK = re.compile(
     r"(?P<code>^```.*?^```|`+[^`]+`+(?!\]\())|(?P<text>!?\[[^\[\]]*\])\((?P<target>[^()\s]+)\)",
     re.M | re.S,
 )
+# The file of a page in a docstring, with an anchor.
+_DOCS_PAGE = re.compile(r"(?<![\w/\"])docs/([\w/]+\.md)(#[\w-]+)?")
 # Comments around a part of a page that the site shows in another form: (begin, end, its class).
 _BOXES = (
     ("cards", "end of cards", "grid cards"),
@@ -135,6 +137,22 @@ def on_page_markdown(markdown, page, config, files):
         start = "## Where to start"
         markdown = markdown.replace(start, f"{config.extra['version_line']}\n\n{start}")
     return markdown
+
+
+def on_page_content(html, page, config, files):
+    """Makes links of the names of pages in docstrings, which name their files."""
+    if not page.file.src_uri.startswith("reference/"):
+        return html
+
+    def link(match):
+        file = files.get_file_from_path(match[1])
+        if not file:
+            _log.warning(f"{page.file.src_uri}: a docstring names {match[0]}, which isn't a page")
+            return match[0]
+        url = file.url_relative_to(page.file) + (match[2] or "")
+        return f'<a href="{url}">{_title(file.abs_src_path)}</a>'
+
+    return _DOCS_PAGE.sub(link, html)
 
 
 @event_priority(-50)  # after the search has written its index, before it is made to work offline

@@ -5,17 +5,21 @@ functions need no entry where their reference comes first.
 """
 
 WORDS = {
-    "faq.html#which-function-do-i-need": "which function, which routine",
+    "faq.html#which-function-do-i-need": """
+        which function, which routine, inverse, inv, solve, linear solve, linear system,
+        solver""",
     "faq.html#how-do-i-get-eigenvalues-singular-values-or-a-determinant": """
         eigenvalues, eigenvectors, determinant, log-determinant""",
     "faq.html#how-do-i-make-a-matrix-that-is-too-large": """
         make a matrix, matrix too large, too large for one device""",
+    "faq.html#it-is-out-of-memory-what-can-i-do": "out of memory, cuda out of memory",
     "faq.html#how-many-gpus-do-i-need-does-my-matrix-fit": "need, estimate",
     "faq.html#what-does-jaxmg-not-do": """
         sparse, csr, banded, band matrix, toeplitz, circulant, tridiagonal, block diagonal,
         lobpcg, lanczos, arnoldi, eigsh, conjugate gradient, cg, gmres, krylov, iterative,
         preconditioner, nonsymmetric eigenvalues, nonhermitian, unsymmetric, eig, eigvals,
-        schur, hessenberg, matrix multiplication, matmul, gemm, matrix product, integer,
+        schur, hessenberg, matrix multiplication, matmul, gemm, matrix product, integer, int8,
+        float8, fp8,
         what jaxmg does, limitations, unsupported""",
     "faq.html#is-the-result-reproducible": """
         reproducible, reproducibility, deterministic, determinism, same bits, bitwise,
@@ -52,12 +56,11 @@ WORDS = {
         killed, kill, sigkill, sigterm, sigint, ctrl-c, interrupt, keyboardinterrupt, cancel""",
     "memory.html": "memory, how much memory, gigabytes, workspace, memory usage, footprint",
     "memory.html#how-to-save-memory": """
-        oom, memory error, runs out of memory, resource_exhausted, save memory, reduce
-        memory, donate""",
+        oom, memory error, runs out of memory, resource_exhausted, save
+        memory, reduce memory, donate""",
     "howto/host_memory.html": """
-        out of memory, host memory, memory of the host, host ram, offload, offloading, out
-        of core, larger than gpu, bigger, does not fit, doesn't fit, too big,
-        pinned_host, pinned memory, unified memory, swap""",
+        host memory, host ram, offload, offloading, larger than gpu, bigger, does not fit,
+        doesn't fit, too big, core, pinned_host, pinned, unified, swap""",
     "performance.html": """
         speed, how fast, fast, speedup, benchmark, benchmarks, timing, timings, performance,
         flops, tflops""",
@@ -105,12 +108,13 @@ WORDS = {
     "howto/sharding.html": """
         sharding, sharded, shard, mesh, in_specs, matrix_specs, partitionspec, explicit
         axes, explicit sharding, jit, namedsharding, shard_map, layout""",
-    "howto/sharding.html#make-a-in-pieces": "memmap, load from a file, make a in pieces",
-    "howto/tile_width.html": "t_a, tile width, tile size",
+    "howto/sharding.html#make-a-in-pieces": """
+        memmap, load from a file, make a in pieces, hdf5, zarr, npy""",
+    "howto/tile_width.html": "t_a, tile width, tile size, block size",
     "howto/gaussian_process.html": """
         gaussian process, gaussian processes, gp, kernel, likelihood, marginal likelihood,
         covariance, kriging, bayesian""",
-    "howto/random_field.html": "random field, fft, power spectrum",
+    "howto/random_field.html": "random field, fft, power spectrum, cosmology, astronomy",
     "howto/variational_monte_carlo.html": """
         vmc, variational monte carlo, minsr, stochastic reconfiguration, sampling, quantum,
         schrodinger""",
@@ -130,6 +134,7 @@ WORDS = {
         1.4, 1.4.1, 0.0, 1.x, jaxmg 1.4, migration, migrate, migrating, upgrade, porting""",
     "cuda.html#backends": "cusolver, cusolvermg, cusolvermp, backend, magma, slate, elpa",
     "install.html": "install, installation, pip, wheel, setup, requirements",
+    "install.html#slurm": "offline, no network, no internet, air-gapped, login node",
     "install.html#containers": "docker, container, apptainer",
     "install.html#conda": "conda, mamba, conda-forge",
     "install.html#size-of-the-wheels": "size of the wheels, download size",

@@ -48,17 +48,18 @@ SEARCHES = {
     "faq.html#how-do-i-save-a-factor": "save, pickle, reload, checkpoint, orbax, save a factor",
     "faq.html#how-do-i-see-progress-or-profile-a-call": """
         profiling, timeline, trace, progress, progress bar""",
+    "faq.html#it-is-out-of-memory-what-can-i-do": "out of memory",
     "faq.html#how-many-gpus-do-i-need-does-my-matrix-fit": "how many GPUs do I need",
     "faq.html#is-the-result-reproducible": "reproducible, deterministic, same bits",
     "faq.html#what-does-jaxmg-not-do": """
         sparse, banded, toeplitz, tridiagonal, lobpcg, conjugate gradient, iterative,
         nonsymmetric eigenvalues, eig, schur, matrix multiplication, gemm""",
-    "faq.html#which-function-do-i-need": "which function",
+    "faq.html#which-function-do-i-need": "which function, inverse, linear solve",
     "faq.html#why-does-it-use-one-device-only": "why one device",
     "faq.html#why-is-the-result-nan": "not positive definite, nan, why nan, status, info",
     "howto/gaussian_process.html": "gaussian process, gp, kernel, likelihood",
     "howto/host_memory.html": """
-        out of memory, host memory, offload, larger than gpu, does not fit, does it fit""",
+        host memory, offload, larger than gpu, does not fit, does it fit""",
     "howto/jax_linalg.html#functions": """
         pseudo inverse, pinv, rank deficient, matrix square root, sqrtm, expm, logm, matrix
         function""",
@@ -69,13 +70,16 @@ SEARCHES = {
     "howto/least_squares.html#ridge": "ridge",
     "howto/optimizers.html": "optimizer, flax, optax",
     "howto/optimizers.html#muon-and-shampoo": "polar, orthogonalize, muon, shampoo",
+    "howto/sharding.html#make-a-in-pieces": "hdf5",
     "howto/sharding.html": "sharding, mesh, in_specs, explicit axes, jit",
     "howto/soap.html": "soap",
+    "howto/tile_width.html": "tile width, block size",
     "howto/variational_monte_carlo.html": "minsr, vmc, stochastic reconfiguration",
     "howto/variational_monte_carlo.html#with-netket": "netket",
     "install.html": "install, pip, pip install",
     "install.html#conda": "conda",
     "install.html#containers": "docker",
+    "install.html#slurm": "offline, no internet",
     "install.html#size-of-the-wheels": "size of the wheels",
     "install.html#what-has-been-tested": "version",
     "install.html#which-gpu": "A100",

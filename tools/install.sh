@@ -5,6 +5,7 @@
 set -euo pipefail
 plugin=${1:-cpu}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+echo "Building the wheels with Bazel: two to five minutes the first time. pip shows no progress."
 # The pip of Debian 12 has no -C.
 exec "${PYTHON:-python3}" -m pip install --config-settings "plugin=$plugin" \
   ./xla_ffi/plugin ".[$plugin]"

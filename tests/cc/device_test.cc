@@ -1,6 +1,8 @@
 // The host device: copies, the checks around LAPACK, and the number of BLAS threads.
 #include "xla_ffi/device/host/device.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -258,7 +260,7 @@ TEST(PotrfReportsADiagonalThatIsNotFinite) {
 int threads_now = 0;
 
 TEST(RanksDivideTheCoresDuringACall) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = HostCores();
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
   threads_now = cores;
   {
@@ -287,9 +289,24 @@ TEST(RanksDivideTheCoresDuringACall) {
   HostBlasThreads() = {};
 }
 
+TEST(CoresAreThoseThatAThreadMayRunOn) {
+  HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
+  std::thread([] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    EXPECT(sched_setaffinity(0, sizeof(one), &one) == 0);
+    EXPECT(HostCores() == 1) << HostCores();
+    threads_now = 8;
+    const BlasThreadShare share(1);
+    EXPECT(threads_now == 1) << threads_now;
+  }).join();
+  HostBlasThreads() = {};
+}
+
 TEST(ARankThatWorksAloneHasTheCoresOfWaitingRanks) {
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = HostCores();
   threads_now = cores;
   {
     const BlasThreadShare mine(2 * cores);
@@ -341,7 +358,7 @@ TEST(MatricesOfAStackAreDealtToTheCores) {
 }
 
 TEST(AStackHasTheCoresWhileAnotherCallHasReducedBlasToOneThread) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = HostCores();
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
   threads_now = cores;
   EXPECT(UnsharedBlasThreads() == cores);

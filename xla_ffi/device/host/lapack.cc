@@ -1,5 +1,7 @@
 #include "xla_ffi/device/host/lapack.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <mutex>
 #include <thread>
@@ -25,6 +27,13 @@ BlasThreads& HostBlasThreads() {
   return threads;
 }
 
+int HostCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  return known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+}
+
 int UnsharedBlasThreads() {
   const BlasThreads& threads = HostBlasThreads();
   if (threads.get == nullptr) return 0;
@@ -39,9 +48,8 @@ BlasThreadShare::BlasThreadShare(int ranks) {
   std::lock_guard<std::mutex> lock(sharing_mutex);
   const int current = threads.get();
   if (sharing++ == 0) setting_before = current;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
   // Several devices with a matrix each run concurrent calls of one rank.
-  const int share = std::max(1, std::min(current, cores / std::max(ranks, sharing)));
+  const int share = std::max(1, std::min(current, HostCores() / std::max(ranks, sharing)));
   if (share != current) threads.set(share);
 }
 

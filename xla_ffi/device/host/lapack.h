@@ -52,6 +52,10 @@ struct BlasThreads {
 };
 BlasThreads& HostBlasThreads();
 
+// Returns the number of cores that this thread may run on: batch systems, containers and taskset
+// leave a process some of the machine's.
+int HostCores();
+
 // Returns BLAS's number of threads while no call has a share of them; 0: unknown.
 int UnsharedBlasThreads();
 

@@ -1,7 +1,5 @@
 #include "xla_ffi/device/host/stacks/deal.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -32,16 +30,12 @@ class Active {
   const int before;
 };
 
-// Returns the number of cores that this process may use, but at most BLAS's number of threads,
+// Returns the number of cores that this thread may run on, but at most BLAS's number of threads,
 // which is lower during another device's deal.
 int Cores() {
   const int threads = UnsharedBlasThreads();
   const int most = threads == 0 ? std::numeric_limits<int>::max() : threads;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-  const int cores = known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores, 1, std::max(most, 1));
+  return std::clamp(HostCores(), 1, std::max(most, 1));
 }
 
 }  // namespace

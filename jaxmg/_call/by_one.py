@@ -163,7 +163,7 @@ def _taker(array, device):
     if len(parts) == 1 and parts[0][1]:
         (i, _), alone = parts[0], isinstance(array.sharding, SingleDeviceSharding)
         return 1, lambda array: (array if alone else array.addressable_data(i),)
-    # JAX would copy a part on another device; the memory of a NumPy array it takes as it is.
+    # JAX would copy a part that is on another device, but uses the memory of a NumPy array.
     return len(parts), lambda array: [
         array.addressable_data(i) if here else np.asarray(array.addressable_data(i))
         for i, here in parts

@@ -14,7 +14,7 @@ from jaxmg import _compat
 from jaxmg._layouts import layouts, places
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-# The dtypes that `jaxmg.linalg` promotes to these, as JAX does.
+# Other dtypes, which `jaxmg.linalg` promotes to one of DTYPES, as JAX does.
 _PROMOTABLE = ("bool", "float16", "bfloat16") + tuple(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )

@@ -58,7 +58,7 @@ class _Kind:
     batch: int = 0
 
     def for_devices(self, count):
-        """Returns the kind with a batch that so many devices divide."""
+        """Returns the kind with its batch rounded up to a multiple of ``count`` devices."""
         return dataclasses.replace(self, batch=-(-self.batch // count) * count)
 
 

@@ -29,11 +29,12 @@ from jaxmg._stacks import sections
 
 # The native routine.
 NATIVE = "root_exchange"
-# How an operand or a result lies: by rows; whole on all devices; one on each device, of which only
-# that of a first rank counts, (devices, ...).
+# Placements of an operand or a result. ROWS: by rows. WHOLE: whole on all devices. OWN: an array
+# (devices, ...) with one element on each device, of which only that of the first rank is used.
 ROWS, WHOLE, OWN = "rows", "whole", "own"
-# All devices get what a derivative needs if it has at most so many bytes. Then the derivative's
-# root, too, is the rank that comes last. More stays on the first rank, and takes no time to copy.
+# The arrays that a derivative needs are copied to all devices if they have at most this many bytes.
+# The root of the derivative is then the rank that comes last, too. Larger arrays stay on the first
+# rank, because copying them would take long.
 MOST_BYTES = 1 << 18
 
 

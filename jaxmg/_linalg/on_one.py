@@ -82,7 +82,7 @@ class _Value(batching.Batchable):
         )  # fmt: skip
         # What the caller has on all devices needs no exchange.
         matrix = first.WHOLE if layout.spec == P(None, None) else first.ROWS
-        # By rows where a result lies so, and else on all devices.
+        # Results whose spec is by rows are returned by rows, all others whole on all devices.
         results = tuple(
             first.kind_of(first.ROWS, x.shape, layout)
             if spec == layout.row_spec and len(x.shape) == 2

@@ -26,7 +26,7 @@ from jaxmg._types import Backend, Devices, Else, PrecisionLike, Refine, RoutineN
 # Memory of an iteration with ``refine``: arrays like b (solution, residual, correction, directions)
 # and additional vectors of n numbers. Both counts were read from compiled programs of XLA.
 _LIKE_B, _OF_ROWS = 8, 2
-_MANY = 2**20  # an order with so many rows per rank that tiles have their largest width
+_MANY = 2**20  # an order for which tiles have their largest width
 # `plan` computes the memory of each device in turn; more devices than this would take seconds.
 _MOST_DEVICES = 4096
 

@@ -244,8 +244,9 @@ def _squarings(layout, a, degree):
     # Every higher power is a product of powers from degree + 1 to 2 degree + 1.
     none = jnp.full((), -jnp.inf, largest.dtype)
     state = until(_FIRST_STEPS + 1, 2, by_norm > 0, (sums, jnp.zeros((), jnp.int32), none, none))
-    # No root is below the spectral radius of |A|, nor is this below the ratios (Collatz and
-    # Wielandt). So if A's entries are of one size, few steps show that its norm decides.
+    # Each root is at least the spectral radius of |A|, which is at least each ratio (Collatz and
+    # Wielandt). So if A's entries are of one size, a few steps show that the number of squarings
+    # is `by_norm`.
     fewer = squarings(state[3] - _ROUNDING) < by_norm
     state = until(degree + 1, _FIRST_STEPS + 2, (by_norm > 0) & fewer, state)
     fewer &= squarings(state[2]) < by_norm

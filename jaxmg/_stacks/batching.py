@@ -28,7 +28,7 @@ from jaxmg._stacks import sections
 # A single matrix below this order is faster on one device than on several. A batch of at least as
 # many matrices as devices is faster with whole matrices on the devices for any order.
 _WORTH_SHARING = 4096
-# A device can factor, invert or diagonalise a matrix if it has room for this many of its order.
+# A device can factor, invert or diagonalise a matrix if it has room for this many matrices like it.
 _MATRICES = 6
 
 

@@ -91,8 +91,8 @@ def _placed_like(tangent, result):
     return _alike.bind(tangent, result)
 
 
-# A primitive with two operands, because a batch of a jitted function sees the types of its elements
-# alone: its results and their tangents may be sharded in different ways once they have a batch.
+# A primitive with two operands. When a jitted function is batched, JAX knows only the types of
+# single elements; with the batch dimension, results and their tangents may be sharded differently.
 _alike = Primitive("jaxmg_alike")
 _alike.def_impl(shardings.constrain_like)
 _alike.def_abstract_eval(lambda tangent, result: tangent.update(sharding=result.sharding))

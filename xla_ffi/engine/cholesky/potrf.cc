@@ -378,7 +378,8 @@ class Factorization {
     UpdateRows(on, j, tiles_.offset(j + 1), height_, k, k, panels_.FactorFrom(k, tiles_.offset(j)));
   }
 
-  // Updates, with panel k, the other later tile columns of its batch and the one after the batch.
+  // Updates with panel k the later tile columns of its batch, except tile column k + 1, and the
+  // first tile column after the batch.
   void UpdateWindow(int64_t k) {
     for (int64_t j = k + 2; j <= batches_.of(k).last + 1; ++j) {
       if (!Mine(j)) continue;

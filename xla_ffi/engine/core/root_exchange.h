@@ -1,5 +1,5 @@
 // Gathers arrays on one rank of a call, and scatters this rank's arrays to all ranks. A
-// computation that one rank does for all starts with the one and ends with the other.
+// computation that one rank does for all starts with a gather and ends with a scatter.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_ROOT_EXCHANGE_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_ROOT_EXCHANGE_H_
 
@@ -35,8 +35,8 @@ struct RootExchange {
 // Sets `is_root` to 0.
 RootExchange LeaveSources(const RootExchange& exchange);
 
-// With rank 0 as the root. All ranks must call it with the same sizes, and all return the same
-// Status (routines.h).
+// Runs the exchange; the root is rank 0. All ranks must call it with the same sizes, and all return
+// the same Status (routines.h).
 Status RootExchangeRoutine(const RankContext& context, const RootExchange& exchange);
 
 // As RootExchangeRoutine, by one rank for all ranks of its process, which share its memory. The

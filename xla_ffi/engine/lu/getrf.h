@@ -49,7 +49,8 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 // they need at least as many rows as columns. x.local becomes this rank's columns of X U^-1, and
 // x.data all of it. Enqueued on all streams, kMain last.
 //
-// If `rows` is positive, columns have only so many rows, and matrix.rows is the distance of two.
+// If `rows` is positive, it is the number of rows to factor, and matrix.rows is only the distance
+// between columns.
 template <typename T>
 Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,

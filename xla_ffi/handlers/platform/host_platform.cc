@@ -160,8 +160,9 @@ Status Arrive(PendingRank* pending) noexcept {
   return arrived;
 }
 
-// Returns whether FinishRank of a rank that has arrived need not wait long for others. Waits for
-// this for a moment, and no longer: if XLA's threads all wait, the others can't arrive.
+// Waits a moment for the other ranks, after this rank has arrived. Returns whether FinishRank can
+// run without a long wait. A longer wait here could deadlock: if all of XLA's threads wait, the
+// other ranks can't arrive.
 bool OthersComeSoon(const PendingRank& pending) noexcept {
   if (pending.rank != nullptr) return AwaitGroupBriefly(*pending.rank->meeting, BriefWait().limit);
   if (pending.last) return true;

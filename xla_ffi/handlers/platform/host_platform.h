@@ -72,7 +72,7 @@ inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram 
 }
 // As Launch, for a call that the last rank to arrive does for all, if all are in one process and
 // fits(tuning) is true. `one_thread` limits BLAS to one thread. It also applies to a single rank,
-// which so returns the same bits.
+// so that this rank returns the same bits.
 template <typename Part, typename Fits>
 PlatformResult LaunchForAll(const Platform& platform, const CallSite& site, RankProgram program,
                             bool one_thread, const Fits& fits, const Part& part,

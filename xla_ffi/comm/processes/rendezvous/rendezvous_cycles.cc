@@ -131,9 +131,9 @@ RendezvousRegistry::Entry::~Entry() {
 // `call` is complete, provided that it runs its programs from one thread.
 bool RendezvousRegistry::WaitsBefore(const PendingCall& call, const CallName& missing) const {
   if (call.name.IsSameCall(missing)) return false;  // in another group of its ranks
-  // This process had not made the other program when it ran this one.
+  // This process made the program of `call` before that of `missing`, which doesn't exist yet.
   if (!HasMadeCallSite(missing.digest, missing.index)) return true;
-  // The other call needs devices of this one, and these run one program after the other.
+  // If `missing` needs devices of `call`: a device runs one program after the other.
   const auto known = uses_.find({missing.digest, missing.index, missing.group});
   if (concurrent_ || known == uses_.end()) return false;
   const DeviceUse &use = call.use, &other = known->second;

@@ -240,8 +240,8 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
       if (first + half <= k && row_at(first + half - 1) < row) first += half;
     }
     place[i] = row < count ? row : count + step_at(first);
-    // The last interchange before the row's own. If the row stays in its place, its own: no
-    // interchange has such a row as its source.
+    // i is the last interchange with this row before the row's own. If the row's own leaves it in
+    // its place, i is its own, because no interchange has such a row as its source.
     if (row < count && is_last(k)) sources[0][row] = i;
   }
   __syncthreads();

@@ -6,6 +6,7 @@ FOLDER has the library's tests, of about the installed version; nothing is fetch
 context of a mesh of four CPU devices, all files of FOLDER or those named in the arguments:
 
 - tinygp: the solver of docs/clients.md in place of `DirectSolver`;
+- GPJax: its recipe there;
 - numpyro: `jaxmg.linalg.cholesky`, `cho_solve` and `solve_triangular` in the distributions;
 - optimistix, diffrax: the solvers of `jaxmg.lineax` in place of lineax's, also in
   ``lineax.AutoLinearSolver``;
@@ -22,6 +23,7 @@ import os
 import pathlib
 import re
 import sys
+import types
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -61,14 +63,31 @@ def _replace(value, name, *modules):
         setattr(module, name, value)
 
 
+def _recipe(title, **names):
+    """Runs a recipe of the page; returns its names."""
+    block = rf'^```python title="{title}"\n(.*?)^```$'
+    names = {"jaxmg": jaxmg, "jax": jax, "jnp": jnp, "np": np} | names
+    exec(re.search(block, _PAGE.read_text(), re.M | re.S)[1], names)
+    return names
+
+
 def _tinygp():
     tinygp = importlib.import_module("tinygp")
-    block = re.search(r'^```python title="tinygp"\n(.*?)^```$', _PAGE.read_text(), re.M | re.S)[1]
-    names = {"tinygp": tinygp, "jaxmg": jaxmg, "jnp": jnp, "np": np, "mesh": None}
-    exec(block, names)
-    solver = names["Solver"]
+    solver = _recipe("tinygp", tinygp=tinygp, mesh=None)["Solver"]
     solver.__init__ = _counted(solver.__init__)
     _replace(solver, "DirectSolver", tinygp.gp, tinygp.solvers)
+
+
+def _gpjax():
+    gpjax = importlib.import_module("gpjax")
+    importlib.import_module("gpjax.conditioning")
+    linalg = {
+        name: _counted(getattr(jaxmg.linalg, name))
+        for name in ("cholesky", "cho_solve", "solve_triangular")
+    }
+    stand_in = types.SimpleNamespace(linalg=types.SimpleNamespace(**linalg))
+    mesh = jax.make_mesh((4,), ("rank",), axis_types=(AxisType.Auto,))
+    _recipe("gpjax", gpjax=gpjax, types=types, mesh=mesh, jaxmg=stand_in)
 
 
 def _numpyro():
@@ -99,6 +118,7 @@ def _netket():
 
 _IN_PLACE = {
     "tinygp": _tinygp,
+    "gpjax": _gpjax,
     "numpyro": _numpyro,
     "optimistix": _lineax,
     "diffrax": _lineax,

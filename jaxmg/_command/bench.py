@@ -435,7 +435,8 @@ KINDS = {
     "svd": _Kind(
         lambda a, b: jaxmg.linalg.svd(a),
         jax.jit(lambda a, b: tuple(jnp.linalg.svd(a, full_matrices=False))), _svd_error,
-        # Nominal: the bidiagonal reduction, and as much for the vectors as for those of syevd.
+        # A nominal count: 8/3 n^3 for the bidiagonal reduction, and twice the count for the vectors
+        # of syevd.
         lambda n: 8 / 3 * n**3 + 2 * (counts.operations("syevd", False, n) - 4 / 3 * n**3),
         None, 12, 8,
     ),

@@ -12,8 +12,8 @@ from jaxmg._lu import operations as lu_operations
 from jaxmg._matrices.products import dot
 from jaxmg._stacks import scaling
 
-# Arrays like b that an iteration needs: the directions and their images under A, the products of
-# either with one number each, solution, residual, correction.
+# Number of arrays like b that an iteration needs: the directions z, the products A z, a temporary
+# array as large as either of these two stacks, and the solution, residual, correction and the like.
 LIKE_B = 3 * gmres.RESTART + 12
 # Right-hand sides are refined in groups, so that these arrays take at most 1 / _MEMORY of a rank's
 # rows; or in groups of _LEAST, with which a product with A takes little longer than with one.

@@ -174,9 +174,11 @@ def put(arrays, positions, values):
 
 
 def below(function, arrays):
-    """Returns the results of ``function(size, marks, arrays)``, where the arguments are the batch
-    whose elements ``arrays`` are. Uses a primitive that binds at the transformation level below. A
-    custom_vmap would trace ``function`` first, and so hide the arrays' shardings."""
+    """Calls ``function(size, marks, arrays)`` with the batched arrays below these tracers of vmap.
+
+    Uses a primitive that binds at the transformation level below. A custom_vmap would trace
+    ``function`` first, and so hide the arrays' shardings.
+    """
     trees = []
 
     def flat(size, marks, arrays):

@@ -1,7 +1,7 @@
 """`Cholesky`, `LU` and `QR`: lineax solvers for matrices spread over several devices.
 
-This module needs lineax (``pip install jaxmg[lineax]``); no other module of this package imports
-it.
+This module needs lineax (``pip install "jaxmg[lineax]>=2"``); no other module of this package
+imports it.
 """
 
 # pyright: reportMissingImports=false

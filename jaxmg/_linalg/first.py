@@ -208,7 +208,7 @@ def trace(layout, function, *avals):
     mesh = layout.mesh.abstract_mesh
     mesh = mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Manual))
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
-    # For the context in the `shard_map`.
+    # The function is traced for the context that it gets inside the `shard_map`.
     with _compat.alone(), _compat.use_abstract_mesh(mesh):
         return jax.make_jaxpr(_compat.default_promotion()(lambda *arrays: function(*arrays)))(
             *shapes

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-lineax = pytest.importorskip("lineax", reason="lineax is an extra: pip install jaxmg[lineax]")
+lineax = pytest.importorskip("lineax", reason="lineax is an extra: pip install jaxmg[lineax]>=2")
 
 import jaxmg.lineax  # noqa: E402
 

@@ -80,7 +80,7 @@ def test_the_portable_form_goes_to_any_mesh(kind, tmp_path):
 
 @pytest.mark.parametrize("name", ["scale_by_muon", "scale_by_shampoo", "scale_by_soap"])
 def test_the_state_of_an_optimizer_comes_back(name, tmp_path):
-    pytest.importorskip("optax", reason="optax is an extra: pip install jaxmg[optax]")
+    pytest.importorskip("optax", reason="optax is an extra: pip install jaxmg[optax]>=2")
     from jaxmg import optax as transformations
 
     mesh = Mesh(np.array(jax.devices()[:2]), ("r",))

@@ -42,13 +42,15 @@ _PAGE = pathlib.Path(__file__).parents[2] / "docs/clients.md"
 _tests, _calls = collections.Counter(), collections.Counter()
 
 
-def _counted(function):
-    """Counts the tests that call the function. As in JAX, NumPy's arrays get JAX's dtypes."""
+def _counted(function, converts=True):
+    """Counts the tests that call the function. As in JAX, NumPy's arrays get JAX's dtypes, unless
+    ``converts`` is false, as for a constructor, whose object must not be copied."""
 
     @functools.wraps(function)
     def wrapper(*arguments, **options):
         _calls[os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]] += 1
-        return function(*jax.tree.map(_as_jax, arguments), **options)
+        converted = jax.tree.map(_as_jax, arguments) if converts else arguments
+        return function(*converted, **options)
 
     return wrapper
 
@@ -74,7 +76,7 @@ def _recipe(title, **names):
 def _tinygp():
     tinygp = importlib.import_module("tinygp")
     solver = _recipe("tinygp", tinygp=tinygp, mesh=None)["Solver"]
-    solver.__init__ = _counted(solver.__init__)
+    solver.__init__ = _counted(solver.__init__, converts=False)
     _replace(solver, "DirectSolver", tinygp.gp, tinygp.solvers)
 
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 from jaxmg import _compat
 
-optax = pytest.importorskip("optax", reason="optax is an extra: pip install jaxmg[optax]")
+optax = pytest.importorskip("optax", reason="optax is an extra: pip install jaxmg[optax]>=2")
 contrib = importlib.import_module("optax.contrib")
 
 import jaxmg.optax  # noqa: E402

@@ -17,7 +17,12 @@ _WITH_WORK = (
     "jaxmg.{0} does this, under jit too; jaxmg.{0}_shardmap_ctx, outside of a shard_map, returns "
     "the work array too"
 )
-# Names of LAPACK, ScaLAPACK, SciPy and PyTorch for functions that have another name here, or none.
+_OPTIMIZER = (
+    "jaxmg.optax.scale_by_{0} is the part of it on matrices; put it into optax.chain, before "
+    "optax.scale_by_learning_rate"
+)
+# Names of LAPACK, ScaLAPACK, SciPy, PyTorch and optimizers for functions that have another name
+# here, or none.
 _OTHER_NAMES = {
     "potrf": "jaxmg.cho_factor does this",
     "posv": "jaxmg.potrs does this",
@@ -52,6 +57,9 @@ _OTHER_NAMES = {
     "tensorinv": "jax.numpy.linalg has it",
     "tensorsolve": "jax.numpy.linalg has it",
     "matmul": "jax.numpy multiplies sharded arrays, A @ B",
+    "muon": _OPTIMIZER.format("muon"),
+    "shampoo": _OPTIMIZER.format("shampoo"),
+    "soap": _OPTIMIZER.format("soap"),
     "LinAlgError": "singular matrices raise no error; check the status, or results for NaN",
 }
 

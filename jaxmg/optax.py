@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxmg.tree
-from jaxmg import _compat
+from jaxmg import _compat, _names
 from jaxmg._call import checks
 from jaxmg._call.arguments import either_spec
 from jaxmg._layouts import layouts
@@ -485,3 +485,9 @@ def _check_stats_dtype(name, dtype):
     if str(jnp.dtype(dtype)) not in ("bfloat16", "float32", "float64"):
         raise TypeError(f"{name}: stats_dtype must be bfloat16, float32 or float64; got {dtype!r}")
     return jnp.dtype(dtype)
+
+
+if not TYPE_CHECKING:  # with it type checkers would accept any attribute
+
+    def __getattr__(name):
+        raise _names.missing(__name__, name)

@@ -151,6 +151,7 @@ def test_second_matrix_by_position():
         (jaxmg, "orthogonalize", "it is jaxmg.tree.orthogonalize"),
         (jaxmg, "lineax", "import it first, with `import jaxmg.lineax`"),
         (jaxmg, "optax", "import it first, with `import jaxmg.optax`"),
+        (jaxmg, "muon", "jaxmg.optax.scale_by_muon is the part of it on matrices; .*"),
         (jaxmg, "getrf", "jaxmg.lu_factor does this"),
         (jaxmg, "gesv_jit_ctx", "jaxmg.gesv does this, under jit too; jaxmg.gesv_shardmap_ctx, .*"),
         (jaxmg, "getri_jit_ctx", r"jaxmg.getri\(a, return_status=True\) does this, under jit too"),

@@ -531,6 +531,13 @@ def test_older_jax_is_refused(name):
         getattr(jaxmg.optax, name)()
 
 
+def test_names_of_whole_optimizers_name_their_transformation():
+    with pytest.raises(AttributeError, match="jaxmg.optax.scale_by_soap is the part of it on"):
+        jaxmg.optax.soap  # noqa: B018
+    with pytest.raises(AttributeError, match="^module 'jaxmg.optax' has no attribute 'xyz'$"):
+        jaxmg.optax.xyz  # noqa: B018
+
+
 def test_without_optax_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optax", None)
     spec = importlib.util.spec_from_file_location("jaxmg_optax_again", jaxmg.optax.__file__)

@@ -148,9 +148,13 @@ def height(n, dtype):
 
 def fill(a, device, general):
     """Fills an array on the host, or its upper triangle, by blocks of rows that a device makes."""
-    n, dtype = len(a), a.dtype
-    rows = height(n, dtype)
-    make, plugin = block_maker(n, dtype, rows, general), plugins.load(device.platform)
+    rows = height(len(a), a.dtype)
+    _fill(a, device, block_maker(len(a), a.dtype, rows, general), rows, upper=not general)
+
+
+def _fill(a, device, make, rows, upper=False):
+    """Fills ``a`` by blocks of ``rows`` rows; ``make`` returns the one from a first row on."""
+    plugin, itemsize = plugins.load(device.platform), a.dtype.itemsize
     kinds = [memory.kind for memory in device.addressable_memories()]
     pinned = "pinned_host" in kinds and SingleDeviceSharding(device, memory_kind="pinned_host")
 
@@ -160,17 +164,17 @@ def fill(a, device, general):
         return jax.device_put(block, pinned) if pinned else block
 
     following = made(0)
-    for first in range(0, n, rows):
-        block, count = following, min(rows, n - first)
-        if first + rows < n:
+    for first in range(0, len(a), rows):
+        block, count = following, min(rows, len(a) - first)
+        if first + rows < len(a):
             following = made(first + rows)
         block.block_until_ready()
-        left = 0 if general else first
-        skipped = left * dtype.itemsize
+        left = first if upper else 0
+        skipped = left * itemsize
         address, kept = _address(block)
         plugin.host_copy(
             a.ctypes.data + first * a.strides[0] + skipped, address + skipped, count,
-            (n - left) * dtype.itemsize, a.strides[0], n * dtype.itemsize, pool.threads(),
+            (a.shape[1] - left) * itemsize, a.strides[0], a.shape[1] * itemsize, pool.threads(),
         )  # fmt: skip
         del kept
 
@@ -335,14 +339,7 @@ def tall_maker(shape, dtype, rows):
 
 def fill_tall(a, device):
     rows = min(max(BLOCK // (a.shape[1] * a.itemsize), 1), len(a))
-    make, plugin = tall_maker(a.shape, a.dtype, rows), plugins.load(device.platform)
-    for first in range(0, len(a), rows):
-        with jax.default_device(device):
-            block = np.asarray(make(first))
-        count = a[first : first + rows].nbytes
-        plugin.host_copy(
-            a[first:].ctypes.data, block.ctypes.data, 1, count, count, count, pool.threads()
-        )
+    _fill(a, device, tall_maker(a.shape, a.dtype, rows), rows)
 
 
 def gradient(case, shape, x):

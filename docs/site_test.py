@@ -195,6 +195,14 @@ def test_nothing_is_loaded_from_elsewhere():
         assert not re.search(r"(@import|url\()\s*[\"']?https?:", style.read_text()), style
 
 
+def test_docstrings_link_to_the_pages_that_they_name():
+    reference = {name: page for name, page in pages().items() if name.startswith("reference/")}
+    links = {link for page in reference.values() for link in page.links}
+    assert {"../precision.html", "../howto/host_memory.html"} <= links
+    for name in reference:
+        assert not re.search(r"\bdocs/[\w/]+\.md", (SITE / name).read_text()), name
+
+
 def test_a_page_has_one_title_and_no_anchor_twice():
     for name, page in pages().items():
         assert page.h1 == 1, name

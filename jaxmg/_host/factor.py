@@ -165,7 +165,7 @@ class HostCholeskyFactor(HostFactor):
         return driver.substitute(geometry, self._storage, self._cache, x, direction)
 
     def _backward(self, x):
-        """Returns L^-H x, which overwrites x of the factorization, (n, nrhs)."""
+        """Returns L^-H x in the memory of ``x`` (n, nrhs), a result of the factorization."""
         return self._substitute(self._geometry, x, block_columns.BACKWARD)
 
     def _invert(self, use):

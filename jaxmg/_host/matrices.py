@@ -201,7 +201,7 @@ def check_symmetry(caller, a, rows=512):
 
 
 def view(matrix):
-    """Returns the NumPy array of a matrix in one part, as its memory has it; for tests."""
+    """Returns a NumPy array on the memory of a matrix, which must be in one part; for tests."""
     (_, address, ld), n = matrix.rows[0], matrix.n
     memory = (ctypes.c_char * (((n - 1) * ld + n) * matrix.dtype.itemsize)).from_address(address)
     flat = np.frombuffer(memory, matrix.dtype)

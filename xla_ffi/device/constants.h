@@ -102,9 +102,10 @@ inline constexpr int kLuSwaps = 1024;
 inline constexpr int kLuDepth = 512;
 inline constexpr int kLuStepColumns = 4;
 
-// Substitution with a triangle for few right-hand sides: the threads of a block are a square with
-// this edge; the number of such squares along a tile's edge by the bytes of an element; right-hand
-// sides per block if there are several; and the words of 8 bytes per element.
+// Substitution with a triangle for few right-hand sides. The threads of a block form a square with
+// kTriangleEdge threads on each side, and a tile has kTriangleSquares such squares on each side. A
+// block solves for up to kTriangleColumns right-hand sides. An element takes kTriangleWords words
+// of 8 bytes.
 inline constexpr int kTriangleEdge = 16;
 template <int kBytes>
 inline constexpr int kTriangleSquares = kBytes == 16 ? 2 : 4;

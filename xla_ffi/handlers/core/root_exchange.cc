@@ -31,8 +31,8 @@ PlatformResult Exchange(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
   const size_t numbers = (gathers ? targets.size() : sources.size()) - arrays;
   if (ranks < 1 || arrays == 0 || numbers > 1) {
     return Refuse(Error(Code::kInvalidArgument, kName,
-                        ": needs as many results as operands, at least one, and at most one "
-                        "number; got ",
+                        ": needs at least one array, a result for each operand, and at most one "
+                        "number more; got ",
                         sources.size(), " operands and ", targets.size(), " results on ", ranks,
                         " ranks"));
   }

@@ -99,6 +99,19 @@ def main():
         os.write(int(failure), bytes([_exit_code(error)]))
         raise
     os.write(int(failure), bytes([0]))
+    if int(index) == 0 and int(count) > 1:
+        _say_if_alone(count)
+
+
+def _say_if_alone(count):
+    """Prints a line if the script used jaxmg and never initialized jax.distributed."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if "jaxmg" in sys.modules and getattr(state, "num_processes", None) == 1:
+        print(
+            "jaxmg.launch: the script never called jax.distributed.initialize(), so each of the "
+            f"{count} processes worked alone",
+            file=sys.stderr,
+        )
 
 
 def _run(kind, target, arguments):

@@ -16,10 +16,12 @@ _SEEN = """
 import os, sys
 os.environ["JAX_ENABLE_X64"] = "1"  # read when JAX is imported, which the launcher hasn't done
 import jax
+import jaxmg
 jax.distributed.initialize()
 print(jax.process_index(), "of", jax.process_count(), "with", jax.local_device_count(), "of",
       jax.device_count(), sys.argv[1:], __name__, jax.numpy.zeros(()).dtype)
 print("to stderr", file=sys.stderr)
+jax.distributed.shutdown()
 """
 
 
@@ -58,6 +60,14 @@ def test_a_script_in_two_processes(tmp_path):
     ]
     assert sorted(result.stdout.splitlines()) == expected
     assert {"[0] to stderr", "[1] to stderr"} <= set(result.stderr.splitlines())
+    assert "worked alone" not in result.stderr
+
+
+def test_a_script_without_jax_distributed(tmp_path):
+    result = _launch("-n", 2, _script(tmp_path, "import jaxmg"))
+    said = "jaxmg.launch: the script never called jax.distributed.initialize(), so each of the 2"
+    assert result.returncode == 0 and f"[0] {said}" in result.stderr, result.stderr
+    assert f"[1] {said}" not in result.stderr
 
 
 def test_a_module(tmp_path):

@@ -19,7 +19,9 @@ from jaxmg._matrices import hermitian
 from jaxmg._types import Else, MatrixLike, MeshLike
 
 # Attributes of a `CholeskyFactor` that would have the accuracy of the lower precision here.
-_NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
+_NOT_HERE = (
+    "solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper", "update",
+)  # fmt: skip
 
 
 @exporting.dataclass

@@ -3,7 +3,7 @@
 A new routine is a module of its family with its record and its public functions, and a row here.
 """
 
-from jaxmg._cholesky import cho_factor, potri, potrs, refinement, upper_factor
+from jaxmg._cholesky import cho_factor, potri, potrs, refinement, updates, upper_factor
 from jaxmg._cholesky import operations as cholesky_operations
 from jaxmg._eigen import eigh, syevd, sygvd
 from jaxmg._linalg import first
@@ -40,6 +40,7 @@ _OTHERS = (
     *(operation.native for operation in cholesky_operations.OPERATIONS),
     *(operation.native for operation in lu_operations.OPERATIONS),
     *(operation.native for operation in qr_operations.OPERATIONS),
+    updates.NATIVE,
     *refinement.SERVICES,
     cyclic.NATIVE,
     gesvd.NATIVE,

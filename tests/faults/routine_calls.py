@@ -23,6 +23,7 @@ CASES = {
     "diagonal": ("diagonal", 50, "float32", 1),
     "from_upper": ("from_upper", 50, "float64", 1),
     "upper": ("upper", 50, "complex64", 1),
+    "update": ("update", 50, "float64", 1),
     "gesv": ("gesv", 50, "float64", 1),
     "getri": ("getri", 50, "complex64", 1),
     "lu_factor": ("lu_factor", 50, "float64", 1),
@@ -65,7 +66,7 @@ _LARGE = {
 WITH_COLLECTIVES = (
     "geqrf", "lstsq", "svdvals", "polar", "svd", "svd_on_one", "svdvals_on_one",
 )  # fmt: skip
-_OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
+_OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper", "update")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
 _LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_QR, "getri", "lu_factor"), 800)
@@ -161,6 +162,9 @@ class Problem:
         elif self.routine == "cho_factor":  # its use shows whether it is right
             factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
             result = factor.solve(self.columns)
+        elif self.routine == "update":
+            factor = jax.block_until_ready(self.factor.update(self.columns))
+            result = factor.solve(self.columns)
         elif self.routine == "from_upper":
             factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
             result = jax.block_until_ready(factor).solve(self.columns)
@@ -208,6 +212,9 @@ class Problem:
             "from_packed", "geqrf", "least_squares", "lstsq", "solve",
         ):  # fmt: skip
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
+        elif self.routine == "update":
+            updated = self.matrix + self.b @ self.b.conj().T
+            cases.check_potrs(updated, np.asarray(result), self.b)
         elif self.routine == "solve_triangular":  # of (1 + t) A at t = 0
             x, x_dot = map(np.asarray, result)
             expected = np.linalg.solve(np.asarray(self.u).conj().T, self.b)

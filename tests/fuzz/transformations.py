@@ -83,6 +83,11 @@ def _upper(a, b, m):
     return {"upper": _adjoint(_lower(a))}
 
 
+def _updated(a, b, m):
+    a = a + b @ _adjoint(b)
+    return {**_upper(a, b, m), "logdet": _log_det(a)}
+
+
 def _log_det(a):
     return jnp.linalg.slogdet(a)[1]
 
@@ -137,6 +142,7 @@ REFERENCES = {
     "diagonal": lambda a, b, m: {"diagonal": jnp.diagonal(_lower(a), axis1=-2, axis2=-1).real},
     "from_upper": _upper,
     "upper": _upper,
+    "update": _updated,
     "gesv": _general_case(_general_solution),
     "getri": _general_case(_inverse),
     "lu_factor": _general_case(lambda g, b, m: {**_lu(g, b, m), "logdet": _log_det(g)}),

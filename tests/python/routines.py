@@ -148,6 +148,10 @@ def _factor(a, m, b, results):
     return _norm(u.conj().T @ u - a) / _norm(a)
 
 
+def _updated(a, m, b, results):
+    return _factor(a + b @ b.conj().T, m, b, results)
+
+
 def _lu(g, m, b, results):
     """Returns the error of A P^T = F G; the pivots are the interchanges of columns."""
     lu, pivots = results[0], np.asarray(results[1]).real.astype(int)
@@ -290,6 +294,11 @@ ROUTINES = {
     "upper": Routine(
         "CholeskyFactor.upper", {"jaxmg_factor_rows": "upper factor"}, ("factor",), ("upper",),
         _factor,
+    ),
+    "update": Routine(
+        "CholeskyFactor.update", {"jaxmg_factor_update": "update"}, ("factor", "b"),
+        ("upper", "logdet", "status"), _updated,
+        unpack=lambda factor: (factor.upper(), factor.logdet(), factor.status),
     ),
     "gesv": Routine(
         "gesv", {"jaxmg_gesv": "gesv"}, ("g", "b"), ("x", "logdet", "status"), _solution,

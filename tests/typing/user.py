@@ -185,6 +185,7 @@ def _factor(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.solve(np.ones(_N, np.float32)), Array)
     assert_type(factor.solve_triangular(b, trans="C"), Array)
     assert_type(factor.matmul(b, 1), Array)
+    assert_type(factor.update(b, -1), jaxmg.CholeskyFactor)
     assert_type(factor.logdet(), Array)
     assert_type(factor.diagonal(), Array)
     assert_type(factor.inv(), Array)

@@ -63,6 +63,9 @@ struct Tuning {
     // The order of the diagonal blocks whose inverses are used in substitution: on a GPU products
     // take less time than a TRSV. 0: no inverses.
     int64_t inverse_order = 0;
+    // The order of the blocks of an update (engine/cholesky/update.h): wide ones are fewer steps,
+    // narrow ones fewer operations.
+    int64_t update_block = 64;
   } cholesky;
 
   // Matrices in host memory (engine/offload).

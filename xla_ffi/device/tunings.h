@@ -71,6 +71,7 @@ inline Tuning CudaTuning() {
   tuning.cholesky.update_depth = 2048;
   tuning.cholesky.whole_order = 12288;
   tuning.cholesky.inverse_order = 1024;
+  tuning.cholesky.update_block = 256;
 
   tuning.offload.chunk = 2048;
   tuning.offload.columns = 12288;

@@ -16,6 +16,7 @@
 #include "xla_ffi/engine/cholesky/hemm.h"
 #include "xla_ffi/engine/cholesky/potri.h"
 #include "xla_ffi/engine/cholesky/potrs.h"
+#include "xla_ffi/engine/cholesky/update.h"
 #include "xla_ffi/engine/core/cyclic.h"
 #include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/engine/core/root_exchange.h"

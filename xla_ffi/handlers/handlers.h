@@ -23,6 +23,7 @@
   ROUTINE(factor_diagonal, JaxmgFactorDiagonal)         \
   ROUTINE(factor_tiles, JaxmgFactorTiles)               \
   ROUTINE(factor_rows, JaxmgFactorRows)                 \
+  ROUTINE(factor_update, JaxmgFactorUpdate)             \
   ROUTINE(gesv, JaxmgGesv)                              \
   ROUTINE(getri, JaxmgGetri)                            \
   ROUTINE(getrf, JaxmgGetrf)                            \

@@ -149,6 +149,7 @@ inline Tuning LikeGpu(int64_t update_depth = 9) {
   tuning.cholesky.group_columns = 9;
   tuning.cholesky.update_depth = update_depth;
   tuning.cholesky.inverse_order = 5;
+  tuning.cholesky.update_block = 3;
   tuning.lu.swap_bytes = 600;
   return tuning;
 }

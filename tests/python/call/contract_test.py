@@ -232,6 +232,11 @@ _HANDLERS = {
     "jaxmg_factor_diagonal": ([_BLOCK, _NONE], [(4,)], {}),
     "jaxmg_factor_tiles": ([_BLOCK], [_BLOCK, _NONE], {}),
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
+    "jaxmg_factor_update": (
+        [_BLOCK, _NONE, _COLUMN],
+        [_BLOCK, _NONE, (1,), _STATUS],
+        {"downdate": False},
+    ),
     "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {"parts": 2}),
     "jaxmg_all_gather": ([_BLOCK], [_BLOCK], {}),
     "jaxmg_root_exchange": (

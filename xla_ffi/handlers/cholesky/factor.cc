@@ -5,6 +5,7 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/cholesky/update.h"
 #include "xla_ffi/handlers/call.h"
 
 namespace jaxmg {
@@ -32,6 +33,16 @@ struct SolveRowsAttributes : SquareAttributes {
   static void Visit(Attributes& attributes, Visitor& visit) {
     SquareAttributes::Visit(attributes, visit);
     visit("inverse", attributes.inverse);
+  }
+};
+
+struct UpdateAttributes : SquareAttributes {
+  bool downdate;  // A - V V^H instead of A + V V^H
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("downdate", attributes.downdate);
   }
 };
 
@@ -193,6 +204,32 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coo
       });
 }
 
+PlatformResult FactorUpdate(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                            ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer v,
+                            ffi::Result<ffi::AnyBuffer> new_tiles,
+                            ffi::Result<ffi::AnyBuffer> new_overflow,
+                            ffi::Result<ffi::AnyBuffer> log_det,
+                            ffi::ResultBuffer<ffi::DataType::S32> status,
+                            UpdateAttributes attributes) {
+  static constexpr char kName[] = "factor_update";
+  const auto shape = v.dimensions();
+  if (shape.size() != 2 || shape[0] != attributes.n || v.element_type() != tiles.element_type()) {
+    return Refuse(Error(Code::kInvalidArgument, kName, ": v must be (n, k), of a's dtype"));
+  }
+  return OnFactor(
+      kName, platform, coordinates, attributes, *new_tiles, *new_overflow,
+      [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, *new_tiles, *new_overflow, status->typed_data(),
+                                      DataOf<T>(tiles)),
+                overflow = DataOf<T>(overflow), downdate = attributes.downdate, k = shape[1],
+                v = DataOf<T>(v), log_det = DataOf<Real<T>>(*log_det)](const RankContext& context) {
+          return UpdateRoutine<T>(context, factor, overflow, downdate, k, v, log_det);
+        };
+      },
+      &v);
+}
+
 }  // namespace
 }  // namespace jaxmg
 
@@ -250,4 +287,16 @@ JAXMG_DEFINE_ROUTINE(JaxmgFactorRows, "factor_rows", jaxmg::FactorRows, jaxmg::S
                          .Arg<xla::ffi::AnyBuffer>()   // tiles
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
                          .Ret<xla::ffi::AnyBuffer>(),  // rows of U, overwrites the tiles
+                     jaxmg::kNativeAlone);
+
+JAXMG_DEFINE_ROUTINE(JaxmgFactorUpdate, "factor_update", jaxmg::FactorUpdate,
+                     jaxmg::UpdateAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()                         // tiles
+                         .Arg<xla::ffi::AnyBuffer>()                         // overflow
+                         .Arg<xla::ffi::AnyBuffer>()                         // v
+                         .Ret<xla::ffi::AnyBuffer>()                         // tiles, overwritten
+                         .Ret<xla::ffi::AnyBuffer>()                         // overflow
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_det
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
                      jaxmg::kNativeAlone);

@@ -26,8 +26,12 @@ _LEAF = 32
 
 
 class _Least(NamedTuple):
-    """The least distance of neighboring poles, the least element of z and the least rho, for
-    matrices near 1: exponents of powers of two. Products of all of them are normal numbers."""
+    """The least distance of neighboring poles, the least element of z and the least rho of
+    matrices with entries near 1.
+
+    Each attribute is the exponent of a power of two. The product of the three powers is a normal
+    number.
+    """
 
     gap: int
     z: int

@@ -356,8 +356,8 @@ def _matrix_axes(name, path, array, dimensions):
     of_matrix = (*rows, *columns)
     if not rows or not columns or len(set(of_matrix)) < len(of_matrix):
         raise ValueError(
-            f"{name}: {dimensions} for {path}, of {n} dimensions, must name different dimensions, "
-            "at least one of each kind"
+            f"{name}: {dimensions} must name at least one reduction and one output axis, and none "
+            f"twice; {path} has {n} dimensions"
         )
     return tuple(axis for axis in range(n) if axis not in of_matrix), rows, columns
 

@@ -496,7 +496,7 @@ _BAD_TREES = {
         {"weight_dimension_numbers": Axes(0, 2)},
         "is out of range for the 2 dimensions of updates",
     ),
-    "twice": (_muon, _M, {"weight_dimension_numbers": Axes(0, 0)}, "must name different dimensio"),
+    "twice": (_muon, _M, {"weight_dimension_numbers": Axes(0, 0)}, "and none twice; updates has"),
     "numbers": (_muon, _M, {"weight_dimension_numbers": 3}, "must be a pytree of MuonDimens"),
     "prefix": (_muon, _M, {"weight_dimension_numbers": [None]}, "must be a prefix of the updates"),
     "mesh": (_muon, _M, {"mesh": 3}, "muon: mesh must be a jax.sharding.Mesh"),

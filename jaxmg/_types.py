@@ -13,7 +13,7 @@ MatrixLike: TypeAlias = Array | NDArray[np.inexact[Any]]
 """A matrix, or right-hand sides: float32, float64, complex64 or complex128."""
 
 AnyMatrixLike: TypeAlias = Array | NDArray[np.number[Any] | np.bool_]
-"""The same for `jaxmg.linalg`, which promotes integers and booleans."""
+"""The same for `jaxmg.linalg`, which also takes bfloat16, float16, integers and booleans."""
 
 AnyArray: TypeAlias = Array | NDArray[Any]
 """An array of any dtype."""

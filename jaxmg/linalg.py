@@ -26,7 +26,14 @@ all of them.
 
 Arrays are promoted as in JAX: float32 with float64, real with complex, integers and booleans to
 JAX's default. With ``jax_numpy_dtype_promotion="strict"`` different dtypes raise an error. Dtypes
-that aren't promoted to float32, float64, complex64 or complex128 raise an error too.
+that aren't promoted to float32, float64, complex64, complex128, bfloat16 or float16 raise an error
+too.
+
+All functions compute with bfloat16 and float16 in float32. Results are rounded to the arrays'
+dtype. These results stay float32: eigenvalues, singular values, determinants, condition numbers,
+residuals and estimates of errors, which may exceed float16's range, and the factors of `cho_factor`
+and `lu_factor` and the reflectors of `qr`, with which further functions compute. Default cut-offs
+are those of float32.
 
 ``overwrite_a``, ``overwrite_b``, ``check_finite``, ``turbo`` and ``debug`` are accepted and
 ignored, as in JAX.

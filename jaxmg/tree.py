@@ -8,7 +8,10 @@ together. One exchange moves all leaves to these devices, and another one moves 
     jaxmg.tree.eigh(statistics)        # a tree of (w, v)
     jaxmg.tree.map(f, tree)            # any function of one matrix
 
-A single array is a tree of one leaf. ``None`` isn't a leaf of a tree, as in JAX.
+A single array is a tree of one leaf. ``None`` isn't a leaf of a tree, as in JAX. The functions
+except `map` support float32, float64, complex64, complex128, bfloat16 and float16. They compute
+with the last two in float32, and round matrices to the leaf's dtype; eigenvalues and singular
+values stay float32. (`orthogonalize` iterates in the leaf's dtype unless ``dtype`` is passed.)
 docs/howto/optimizers.md has the costs. All functions need JAX 0.10 or newer.
 """
 
@@ -38,7 +41,7 @@ _Tree = TypeVar("_Tree")
 
 _METHODS = ("newton-schulz", "polar-express", "exact")
 _PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
-_FLOATS = (*checks.DTYPES, "bfloat16", "float16")
+_FLOATS = (*checks.DTYPES, *checks.HALVES)
 
 
 @_compat.api_boundary
@@ -107,7 +110,7 @@ def eigh(
     """Computes the eigenvalues and eigenvectors of each Hermitian matrix of a pytree.
 
     Args:
-        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        tree: Pytree of arrays (..., n, n) of a supported dtype.
         UPLO, symmetrize_input: As in `jax.numpy.linalg.eigh`.
         mesh, matrix_specs, in_specs: As in `map`.
 
@@ -123,7 +126,7 @@ def eigh(
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"tree.eigh: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     function = _function("eigh", UPLO=UPLO, symmetrize_input=bool(symmetrize_input))
-    return trees.map_leaves("eigh", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+    return trees.map_leaves("eigh", function, tree, mesh, matrix_specs, _FLOATS, square=True)
 
 
 @_compat.api_boundary
@@ -139,7 +142,7 @@ def cholesky(
     """Computes the Cholesky factor of each Hermitian positive definite matrix of a pytree.
 
     Args:
-        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        tree: Pytree of arrays (..., n, n) of a supported dtype.
         upper, symmetrize_input: As in `jax.numpy.linalg.cholesky`.
         mesh, matrix_specs, in_specs: As in `map`.
 
@@ -152,9 +155,7 @@ def cholesky(
     if in_specs is not None:
         matrix_specs = either_spec("tree.cholesky", matrix_specs, in_specs)
     function = _function("cholesky", upper=bool(upper), symmetrize_input=bool(symmetrize_input))
-    return trees.map_leaves(
-        "cholesky", function, tree, mesh, matrix_specs, checks.DTYPES, square=True
-    )
+    return trees.map_leaves("cholesky", function, tree, mesh, matrix_specs, _FLOATS, square=True)
 
 
 @_compat.api_boundary
@@ -164,7 +165,7 @@ def inv(
     """Inverts each square matrix of a pytree by LU.
 
     Args:
-        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        tree: Pytree of arrays (..., n, n) of a supported dtype.
         mesh, matrix_specs, in_specs: As in `map`.
 
     Returns:
@@ -176,7 +177,7 @@ def inv(
     if in_specs is not None:
         matrix_specs = either_spec("tree.inv", matrix_specs, in_specs)
     function = _function("inv")
-    return trees.map_leaves("inv", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+    return trees.map_leaves("inv", function, tree, mesh, matrix_specs, _FLOATS, square=True)
 
 
 @_compat.api_boundary
@@ -191,7 +192,7 @@ def qr(
     """Computes the QR decomposition of each matrix of a pytree.
 
     Args:
-        tree: Pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
+        tree: Pytree of arrays (..., m, n) of a supported dtype.
         mode: As in `jax.numpy.linalg.qr`. "reduced": Q (..., m, k) and R (..., k, n), k = min(m,
             n).
         mesh, matrix_specs, in_specs: As in `map`.
@@ -207,7 +208,7 @@ def qr(
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"tree.qr: mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
     function = _function("qr", mode=mode)
-    return trees.map_leaves("qr", function, tree, mesh, matrix_specs, checks.DTYPES)
+    return trees.map_leaves("qr", function, tree, mesh, matrix_specs, _FLOATS)
 
 
 @_compat.api_boundary
@@ -223,7 +224,7 @@ def svd(
     """Computes the singular value decomposition of each matrix of a pytree.
 
     Args:
-        tree: Pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
+        tree: Pytree of arrays (..., m, n) of a supported dtype.
         full_matrices, compute_uv: As in `jax.numpy.linalg.svd`.
         mesh, matrix_specs, in_specs: As in `map`.
 
@@ -237,13 +238,13 @@ def svd(
     if in_specs is not None:
         matrix_specs = either_spec("tree.svd", matrix_specs, in_specs)
     function = _function("svd", full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
-    return trees.map_leaves("svd", function, tree, mesh, matrix_specs, checks.DTYPES)
+    return trees.map_leaves("svd", function, tree, mesh, matrix_specs, _FLOATS)
 
 
 @functools.lru_cache(maxsize=64)
 def _function(name: str, **options: Any) -> Callable[[Any], Any]:
     """Returns a function of jax.numpy.linalg with these options, always the same object."""
-    return functions.Function(name, tuple(options.items()))
+    return functions.InSingle(functions.Function(name, tuple(options.items())))
 
 
 @_compat.api_boundary
@@ -264,7 +265,7 @@ def orthogonal_iteration(
     8.2.4).
 
     Args:
-        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        tree: Pytree of arrays (..., n, n) of a supported dtype.
         bases: Pytree of the same structure, shapes and dtypes, with the initial orthonormal
             columns.
         steps: Number of iterations, at least 1; each is one product and one QR decomposition. SOAP
@@ -284,8 +285,8 @@ def orthogonal_iteration(
     if in_specs is not None:
         matrix_specs = either_spec("tree.orthogonal_iteration", matrix_specs, in_specs)
     count = checks.positive("tree.orthogonal_iteration", "steps", steps)
-    pairs = trees.side_by_side("orthogonal_iteration", tree, bases, checks.DTYPES, matrix_specs)
-    function = functions.OrthogonalIteration(count)
+    pairs = trees.side_by_side("orthogonal_iteration", tree, bases, _FLOATS, matrix_specs)
+    function = functions.InSingle(functions.OrthogonalIteration(count))
     return trees.map_leaves(
         "orthogonal_iteration", function, pairs, mesh, matrix_specs, cost=functions.cost_of_pair
     )
@@ -311,8 +312,7 @@ def orthogonalize(
     for each momentum.
 
     Args:
-        tree: Pytree of arrays (..., m, n) of float32, float64, complex64, complex128, bfloat16 or
-            float16, or a single array.
+        tree: Pytree of arrays (..., m, n) of a supported dtype, or a single array.
         steps: Number of iterations, at least 1; each takes 2 k^2 l + k^3 flops, where k is the
             smaller and l the larger of m and n. Ignored by "exact".
         method: Algorithm. Singular values of at least 0.001 of the Frobenius norm end in the ranges
@@ -375,7 +375,7 @@ def orthogonalize(
             if not absent:
                 raise ValueError(f"tree.orthogonalize: {name} not supported by method='exact'")
         return trees.map_leaves(
-            "orthogonalize", functions.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, checks.DTYPES
+            "orthogonalize", functions.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, _FLOATS
         )
     if dtype is not None and str(jnp.dtype(dtype)) not in _FLOATS:
         raise TypeError(
@@ -407,8 +407,7 @@ def inverse_pth_root(
     preconditioners.
 
     Args:
-        tree: Pytree of arrays (..., n, n) of float32, float64, complex64 or complex128, or a single
-            array.
+        tree: Pytree of arrays (..., n, n) of a supported dtype, or a single array.
         p: Order of the root, at least 1; Shampoo takes 4 for matrices.
         epsilon: Ridge relative to w, at least 0.
         method: Algorithm.
@@ -427,10 +426,10 @@ def inverse_pth_root(
     Derivatives of both methods compute the eigenvectors, and are correct even if eigenvalues are
     equal.
 
-    The ridge has to be well above the rounding errors of A's eigenvalues, n eps w. In float32
-    relative errors were up to 4e-4 / p ("newton") and 3e-3 / p ("eigh") with epsilon 1e-4, and up
-    to 2e-2 / p ("newton") and 2e-1 / p ("eigh") with 1e-6, for orders up to 128. In float64 the two
-    methods agreed to 4e-8 with 1e-6.
+    The ridge has to be well above the rounding errors of A's eigenvalues, n eps w, where eps is
+    that of the leaf's dtype. In float32 relative errors were up to 4e-4 / p ("newton") and
+    3e-3 / p ("eigh") with epsilon 1e-4, and up to 2e-2 / p ("newton") and 2e-1 / p ("eigh") with
+    1e-6, for orders up to 128. In float64 the two methods agreed to 4e-8 with 1e-6.
 
     Cost and errors are those of `map`. An invalid ``method``, ``p`` or ``epsilon`` raises a
     ValueError or a TypeError.
@@ -451,7 +450,7 @@ def inverse_pth_root(
         )
     function = _inverse_root(method, root, float(epsilon))
     return trees.map_leaves(
-        "inverse_pth_root", function, tree, mesh, matrix_specs, checks.DTYPES, square=True
+        "inverse_pth_root", function, tree, mesh, matrix_specs, _FLOATS, square=True
     )
 
 
@@ -470,7 +469,7 @@ def _orthogonal(
 def _inverse_root(method: str, p: int, epsilon: float) -> Callable[[Any], Any]:
     """Returns the function of `inverse_pth_root`, always the same object."""
     by = iterations.root_by_newton if method == "newton" else iterations.root_by_eigenvalues
-    return functions.InverseRoot(by, p, epsilon)
+    return functions.InSingle(functions.InverseRoot(by, p, epsilon))
 
 
 if not TYPE_CHECKING:  # with it type checkers would accept any attribute

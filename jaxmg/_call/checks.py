@@ -14,8 +14,10 @@ from jaxmg import _compat
 from jaxmg._layouts import layouts, places
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-# Other dtypes, which `jaxmg.linalg` promotes to one of DTYPES, as JAX does.
-_PROMOTABLE = ("bool", "float16", "bfloat16") + tuple(
+# The dtypes that `jaxmg.linalg` and `jaxmg.tree` also take; they compute with them in float32.
+HALVES = ("bfloat16", "float16")
+# Other dtypes, which `jaxmg.linalg` promotes, as JAX does.
+_PROMOTABLE = ("bool",) + tuple(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )
 # The names of each `precision`, by the native code's `products` (Precision in device/blas.h). The
@@ -106,8 +108,8 @@ def _other_dtype(routine, name, value, dtypes):
 def promotable(routine, names, arrays):
     """Raises a TypeError for the first array whose dtype JAX doesn't promote, if there is one."""
     for name, value in zip(names, arrays, strict=False):
-        if str(value.dtype) not in (*DTYPES, *_PROMOTABLE):
-            raise TypeError(_other_dtype(routine, name, value, DTYPES)) from None
+        if str(value.dtype) not in (*DTYPES, *HALVES, *_PROMOTABLE):
+            raise TypeError(_other_dtype(routine, name, value, (*DTYPES, *HALVES))) from None
 
 
 def usable(routine, name, *arrays):
@@ -247,10 +249,10 @@ def one_dtype(routine, a, b):
         )
 
 
-def right_hand_side(routine, a, b, transformations=(), square=True):
+def right_hand_side(routine, a, b, transformations=(), square=True, dtypes=DTYPES):
     """Checks that ``b`` and the matrix ``a`` have the same number of rows. If ``square``, the
     columns of ``a`` count instead, because ``a`` may have rows of padding."""
-    array(routine, "b", b, transformations)
+    array(routine, "b", b, transformations, dtypes)
     n = a.shape[1] if square else a.shape[0]
     if b.ndim not in (1, 2) or b.shape[0] != n:
         raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
@@ -12,7 +14,7 @@ from jaxmg._cholesky import cho_factor as keep_factor
 from jaxmg._cholesky import stacks
 from jaxmg._cholesky.factor import CholeskyFactor
 from jaxmg._cholesky.refined_factor import RefinedFactor
-from jaxmg._linalg import compositions, shares
+from jaxmg._linalg import compositions, halves, shares
 from jaxmg._plugin import plugins
 from jaxmg._stacks import scaling
 from jaxmg._types import AnyMatrixLike, MeshLike
@@ -118,7 +120,7 @@ def cho_factor(
     c = compositions.run(
         (a,),
         "cho_factor",
-        triangular_factor,
+        factor_to_keep,
         ("matrix",),
         mesh,
         matrix_specs,
@@ -163,7 +165,7 @@ def cho_solve(
     if in_specs is not None:
         matrix_specs = matrix_spec("linalg.cho_solve", matrix_specs, in_specs)
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
-        return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
+        c_and_lower = c_and_lower, False
     try:
         c, lower = c_and_lower
     except (TypeError, ValueError):
@@ -173,6 +175,7 @@ def cho_solve(
             f"{type(c_and_lower).__name__}"
         ) from None
     if isinstance(c, (CholeskyFactor, RefinedFactor)):
+        b = halves.promoted(b, c.dtype)
         return keep_factor.cho_solve(c, b)  # type: ignore[arg-type]
     return compositions.run(
         (c, b),
@@ -210,6 +213,10 @@ def triangular_factor(call, a):
     reads = compositions.reads(read)
     u = scaling.homogeneous(factor, 0.5, reads=reads, passes_largest=True)(a)
     return (u if upper else compositions.adjoint(u, call.layout),)
+
+
+# It stays float32: a solve with it is as accurate as `solve`.
+factor_to_keep = dataclasses.replace(triangular_factor, single=(0,))
 
 
 @compositions.program()

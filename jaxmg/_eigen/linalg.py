@@ -191,17 +191,17 @@ def pairs(arrays, name, mesh, spec, read=compositions.HERMITIAN):
     return compositions.run(arrays, name, eigenvectors, ("small", "matrix"), mesh, spec, read)
 
 
-@compositions.program()
+@compositions.program(single=(0,))
 def eigenvectors(call, a):
     return eigenpairs_of(a, call.layout, *call.attributes)
 
 
-@compositions.program()
+@compositions.program(single=(0,))
 def eigenvalues(call, a):
     return (eigenvalues_of(a, call.layout, *call.attributes),)
 
 
-@compositions.program(with_b=True)
+@compositions.program(with_b=True, single=(0,))
 def generalized(call, a, b):
     """Computes (w, v) or (w,). With B = U^H U, w of types 2 and 3 are the eigenvalues of C =
     U A U^H. If y are its eigenvectors, v is U^-1 y for type 2 and U^H y for type 3 (LAPACK Users'

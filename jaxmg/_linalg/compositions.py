@@ -20,10 +20,11 @@ from jaxmg._call import blocks, checks, ffi, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import layouts, meshes, shardings
 from jaxmg._layouts.layouts import WHOLE
-from jaxmg._linalg import on_one, shares, whole
+from jaxmg._linalg import halves, on_one, shares, whole
 from jaxmg._matrices import products, symmetry
 from jaxmg._stacks import batching, choice, scaling
 
+_FLOATS = (*checks.DTYPES, *checks.HALVES)
 # Products need no native code. So they also take integers, whose powers have the same dtype in JAX.
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
@@ -63,6 +64,8 @@ def plan(arrays, name, program, results, mesh, spec, *options, pack=None):
     promoted = arrays
     if not program.is_product(*options):
         promoted = (*promote(name, *arrays[:2]), *arrays[2:])
+    if halves.is_half(promoted[0]):
+        program = halves.of(program, str(promoted[0].dtype))
     planned: Any = _plan_promoted(promoted, name, program, results, mesh, spec, *options)
     moves = any(a is not b for a, b in zip(promoted, arrays, strict=True))
     if not moves and pack is None:
@@ -162,7 +165,7 @@ def _takes_b(program, results):
 
 def _dtypes(program, options):
     """Returns the dtypes of the arrays that a program takes."""
-    return checks.DTYPES + (_INTEGERS if program.is_product(*options) else ())
+    return _FLOATS + (_INTEGERS if program.is_product(*options) else ())
 
 
 def matrix_name(name):
@@ -195,7 +198,7 @@ def promote(name, *arrays, names=None):
     return tuple(array if array.dtype == dtype else array.astype(dtype) for array in arrays)
 
 
-def over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True, with_b=False):
+def over_leading(name, function, arrays, dtypes=_FLOATS, square=True, with_b=False):
     """Calls ``function`` for each matrix of a batch, and right-hand sides. Their leading dimensions
     broadcast against each other as in NumPy."""
     called, names = f"linalg.{name}", _names(name)
@@ -294,7 +297,7 @@ def _check(arrays, name, program, results, options):
         called, matrix_name(name), a, True, checks.ALL, _dtypes(program, options), square=square
     )
     if _takes_b(program, results):
-        checks.right_hand_side(called, a, arrays[1], checks.ALL, square=square)
+        checks.right_hand_side(called, a, arrays[1], checks.ALL, square, _FLOATS)
 
 
 def _specs(layout, results, arrays):
@@ -341,6 +344,8 @@ class Program:
             several such operations, or none.
         alone: for a platform, the largest order of a matrix that ``compute_stacks`` computes as a
             stack of one, on a mesh of one device or where one device computes for all.
+        single: the indices of the results that stay float32 if the arrays are bfloat16 or float16
+            (`halves`).
     """
 
     function: collections.abc.Callable
@@ -352,6 +357,7 @@ class Program:
     takes: collections.abc.Callable = lambda *options: True
     by: choice.Operation | None = None
     alone: collections.abc.Mapping = dataclasses.field(default_factory=dict)
+    single: tuple[int, ...] = ()
 
     def __call__(self, call, a, *others):
         """Returns the results. The processes join a rendezvous (`ffi.meet`) before any of XLA's
@@ -380,7 +386,7 @@ def program(**fields) -> collections.abc.Callable[..., Any]:
 
 def reads(read):
     """Returns the function that selects the part that is read, for `scaling.homogeneous`."""
-    return None if read == HERMITIAN else scaling.lower if read == LOWER else scaling.upper
+    return {UPPER: scaling.upper, LOWER: scaling.lower}.get(read)
 
 
 def upper(a, layout, read, largest=None):
@@ -391,9 +397,11 @@ def upper(a, layout, read, largest=None):
     Args:
         largest: the largest magnitude of a scaled matrix, near 1.
     """
-    if read == HERMITIAN:
-        return symmetry.nan_unless_hermitian(a, layout, largest)
-    return adjoint(a, layout) if read == LOWER else a
+    if read in (UPPER, ANY):
+        return a
+    if read == LOWER:
+        return adjoint(a, layout)
+    return symmetry.nan_unless_hermitian(a, layout, largest, halves.rounding(read))
 
 
 def adjoint(a, layout):

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmg._linalg import halves
 from jaxmg._stacks import choice
 from jaxmg._stacks.parts import in_parts
 from jaxmg._stacks.triangle import whole
@@ -22,11 +23,12 @@ def hermitian(a, triangle):
     "hermitian" returns the matrices themselves, symmetrized. A matrix that isn't Hermitian up to
     rounding becomes NaN.
     """
-    if triangle == "hermitian":
+    if triangle.startswith("hermitian"):
         still = jax.lax.stop_gradient(a)
         off = jnp.abs(still - _adjoint(still)).max((-2, -1), keepdims=True, initial=0)
         largest = jnp.abs(still).max((-2, -1), keepdims=True, initial=0)
-        good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
+        eps = 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) + 4 * halves.rounding(triangle)
+        good = off <= eps * largest
         good &= jnp.isfinite(largest)
         a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
         # (a + a^H) / 2 may overflow. In a / 2 + a^H / 2 XLA would merge the divisions with the
@@ -74,5 +76,5 @@ class Share:
 
     def _by_plugin(self, stack):
         """Returns whether the plugin replaces all library calls; it has one thread per core."""
-        by = self.program.by
+        by, stack = self.program.by, jax.eval_shape(halves.widened, stack)
         return by is not None and by.choose(self.platform, stack) != choice.JAX

@@ -30,7 +30,8 @@ def holds(layout, array, size=None):
         return False
     room = layout.memory
     if layout.mesh.size == 1 and room is not None:
-        if _BATCHES * size * math.prod(array.shape[-2:]) * array.dtype.itemsize > room:
+        itemsize = max(array.dtype.itemsize, 4)  # bfloat16 and float16 become float32
+        if _BATCHES * size * math.prod(array.shape[-2:]) * itemsize > room:
             return False  # one matrix after the other
     return batching.is_spread_faster(layout, size, order_of(array.shape[-2:]), array.dtype)
 

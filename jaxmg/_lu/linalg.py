@@ -13,7 +13,7 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._kept import transposed
-from jaxmg._linalg import compositions, whole
+from jaxmg._linalg import compositions, halves, whole
 from jaxmg._lu import factorization, triangular
 from jaxmg._lu import packed as kept_lu
 from jaxmg._lu.factor import LUFactor
@@ -92,6 +92,7 @@ def lu_solve(
     if in_specs is not None:
         matrix_specs = matrix_spec("linalg.lu_solve", matrix_specs, in_specs)
     if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
+        b = halves.promoted(b, lu_and_piv.dtype)
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
     try:
         lu, piv = lu_and_piv
@@ -212,7 +213,7 @@ def _solve_again(arrays, trans, mesh, spec):
     checks.is_an_array("linalg.lu_solve", "b", b)
     given = lu, b
     lu, b = _promoted(*given)  # names ``lu`` and ``b`` in errors
-    checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
+    checks.array("linalg.lu_solve", "lu", lu, checks.ALL, (*checks.DTYPES, *checks.HALVES))
     n, call = lu.shape[-1], ("lu_solve", solve_factored, ("like b",))
 
     def checked(pivots):
@@ -251,7 +252,10 @@ def _checked(trans, name):
     return how
 
 
-@compositions.program(any_shape=True, compute_stacks=lambda platform, options, a: library.lu(a)[:2])
+# The factor stays float32: a solve with it is as accurate as `solve`.
+@compositions.program(
+    any_shape=True, compute_stacks=lambda platform, options, a: library.lu(a)[:2], single=(0,)
+)
 def factored(call, a):
     """Computes LAPACK's L and U, packed, and pivots."""
     return factorization.packed(a, call.layout)

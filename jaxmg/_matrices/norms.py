@@ -41,6 +41,8 @@ def norm(x, ord=None, axis=None, keepdims=False, scaled=False):
     Args:
         scaled: whether the largest entry is known to be near 1.
     """
+    if x.dtype in (jnp.bfloat16, jnp.float16):  # float16 sums would overflow
+        return norm(x.astype(jnp.float32), ord, axis, keepdims, scaled).astype(x.dtype)
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if not isinstance(ord, str | None):
         if len(axes) == 2 and ord in _MATRIX_SUMS:

@@ -1,6 +1,7 @@
 """Checks whether a matrix is Hermitian. The native code reads one triangle and can't."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +13,22 @@ from jaxmg._matrices import products
 from jaxmg._stacks import scaling
 
 
-def nan_unless_hermitian(a, layout, largest=None):
+def nan_unless_hermitian(a, layout, largest=None, eps=0.0):
     """Returns ``a`` (n, n) if it is Hermitian, else NaN, with NaN as its derivative; see
     `is_hermitian`."""
     if not a.size:
         return a
     if largest is not None:
-        factor = jnp.where(is_hermitian(a, layout, largest), 1, jnp.nan)
+        factor = jnp.where(is_hermitian(a, layout, largest, eps), 1, jnp.nan)
         return scaling.times(a, factor.astype(largest.dtype))
     # In a batch, explicit axes must shard all operands of a selection alike.
-    hermitian = jnp.broadcast_to(is_hermitian(a, layout, largest), a.shape)
+    hermitian = jnp.broadcast_to(is_hermitian(a, layout, largest, eps), a.shape)
     hermitian = shardings.constrain_like(hermitian, a)
     # A constant NaN would have the derivative 0.
     return jnp.where(hermitian, a, a * jnp.where(hermitian, 1, jnp.nan).astype(a.dtype))
 
 
-def is_hermitian(a, layout, largest=None):
+def is_hermitian(a, layout, largest=None, eps=0.0):
     """Returns a scalar: whether ``a`` (n, n), n > 0, equals its adjoint up to rounding.
 
     Compares the products of both with one vector, in one pass over each rank's rows; a comparison
@@ -36,13 +37,15 @@ def is_hermitian(a, layout, largest=None):
 
     Args:
         largest: the largest magnitude of ``a``, near 1. None: ``a`` may be of any size.
+        eps: that of a lower precision to which each entry of ``a`` was rounded, so that differences
+            below 8 sqrt(n) eps times the largest entry count as rounding, too; 0: none was.
     """
     a = jax.lax.stop_gradient(a)
     if largest is None:
         largest = scaling.largest(a)
         down, _ = scaling.powers_of(largest)
         a, largest = (scaling.times_scale(x, down) for x in (a, largest))
-    return _is_rounding(_largest_flaw(a, layout, True, False), a, largest)
+    return _is_rounding(_largest_flaw(a, layout, True, False), a, largest, eps)
 
 
 def may_be_definite(a, layout, largest, is_hermitian):
@@ -56,10 +59,11 @@ def may_be_definite(a, layout, largest, is_hermitian):
     return _is_rounding(flaw, a, largest)
 
 
-def _is_rounding(flaw, a, largest):
+def _is_rounding(flaw, a, largest, eps=0.0):
     """Whether this difference of products counts as rounding. An infinite difference doesn't,
     although the largest entry is then infinite, too."""
-    return (flaw <= largest * (20 * len(a) * jnp.finfo(a.dtype).eps)) & jnp.isfinite(flaw)
+    most = 20 * len(a) * float(jnp.finfo(a.dtype).eps) + 8 * math.sqrt(len(a)) * eps
+    return (flaw <= largest * most) & jnp.isfinite(flaw)
 
 
 def _largest_flaw(a, layout, compares, needs_positive):

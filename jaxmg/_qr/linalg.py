@@ -170,7 +170,7 @@ def qr(
             f"linalg.qr: pivoting=True works only with mode 'reduced' or 'r', not with {mode!r}"
         )
     m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
-    program = pivoted if pivoting else decomposed
+    program = pivoted if pivoting else packed if how == "raw" else decomposed
     shapes = Shapes(m, n, how, pivoting)
     results = compositions.run((a,), "qr", program, shapes, mesh, matrix_specs, how)
     if how == "r" and not pivoting:
@@ -318,6 +318,10 @@ def decomposed(call, a):
     if mode == "reduced":
         return reduced(call, a)
     return _raw(call, a) if mode == "raw" else _complete(call, a)
+
+
+# Reflectors stay float32, because rounded ones aren't orthogonal.
+packed = dataclasses.replace(decomposed, single=(0, 1))
 
 
 def _factor(call, a):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, Literal, SupportsIndex
@@ -17,8 +18,8 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._eigen import linalg as eigh_linalg
-from jaxmg._layouts import meshes
-from jaxmg._linalg import compositions, whole
+from jaxmg._layouts import meshes, places
+from jaxmg._linalg import compositions, halves, whole
 from jaxmg._matrices import hermitian, products
 from jaxmg._square import exponential
 from jaxmg._stacks import batching, rotations
@@ -231,12 +232,21 @@ def _root_jvp(primals, tangents):
 
 def _function(a, func, name, mesh, spec) -> Any:
     """Computes a function of a Hermitian matrix from ``func`` of its eigenvalues."""
+    if not halves.is_half(a):
+        return _function_of(a, func, name, mesh, spec, compositions.HERMITIAN)
+    (found,) = places.fetch((a,))
+    checks.usable(f"linalg.{name}", compositions.matrix_name(name), found)
+    result = _function_of(halves.widened(found), func, name, mesh, spec, halves.read_of(a))
+    return halves.narrowed(result, a.dtype)
+
+
+def _function_of(a, func, name, mesh, spec, read) -> Any:
     if isinstance(a, Tracer) or getattr(a, "ndim", 2) > 2:
-        return _function_of_traced(a, func, name, mesh, spec)
-    w, v = eigh_linalg.pairs((a,), name, mesh, spec)
+        return _function_of_traced(a, func, name, mesh, spec, read)
+    w, v = eigh_linalg.pairs((a,), name, mesh, spec, read)
     values = _values_at(w.astype(v.dtype), func, name)
     if isinstance(values, Tracer):
-        return _function_of_traced(a, func, name, mesh, spec)
+        return _function_of_traced(a, func, name, mesh, spec, read)
     return compositions.run((v, values), name, scaled, ("matrix",), mesh, spec)
 
 
@@ -250,19 +260,20 @@ def _values_at(points, func, name):
     return values
 
 
-def _function_of_traced(a, func, name, mesh, spec) -> Any:
+def _function_of_traced(a, func, name, mesh, spec, read) -> Any:
     checks.is_an_array(f"linalg.{name}", compositions.matrix_name(name), a)
     (a,) = compositions.promote(name, a)
     if batching.is_batch(a):
         where = compositions.where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
         lie = whole.places(where[0], (a,), (a.ndim - 2,))
-        found = compositions.over_leading(name, lambda a: _function(a, func, name, *where), (a,))
+        (mesh, spec), each = where, functools.partial(_function_of, func=func, name=name, read=read)
+        found = compositions.over_leading(name, lambda a: each(a, mesh=mesh, spec=spec), (a,))
         return found if lie is None else lie.put(("matrix",), found)
     if _compat.transformation(a):
         mesh, spec = compositions.seen_below(
             name, (a,), mesh, matrix_spec(f"linalg.{name}", spec, None)
         )
-    w, v = eigh_linalg.pairs((a,), name, mesh, spec)
+    w, v = eigh_linalg.pairs((a,), name, mesh, spec, read)
     points = w.astype(v.dtype)
     values = _values_at(points, func, name)
     if not _compat.TRANSFORMS:

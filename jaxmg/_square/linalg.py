@@ -373,7 +373,7 @@ def _log_det_of_stacks(platform, options, a):
     return scaling.log_det_of_scaled(function, a)
 
 
-@compositions.program(compute_stacks=_log_det_of_stacks)
+@compositions.program(compute_stacks=_log_det_of_stacks, single=(0, 1))
 def log_det(call, a):
     function = _by_structure(call, _log_det_definite, _log_det_general)
     return scaling.log_det_of_scaled(function, a, passes_largest=True)
@@ -388,7 +388,9 @@ def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **call.layout.where).slogdet()
 
 
-@compositions.program(compute_stacks=lambda platform, options, a: (determinants.det(platform, a),))
+@compositions.program(
+    compute_stacks=lambda platform, options, a: (determinants.det(platform, a),), single=(0,)
+)
 def determinant(call, a):
     function = _by_structure(call, _determinant_definite, _determinant_general)
     size = scaling.largest(jax.lax.stop_gradient(a))
@@ -410,7 +412,7 @@ def _determinant_general(call, a, exponent):
     return lu_factor.lu_factor(a, **call.layout.where)._det_times(exponent)
 
 
-@compositions.program()
+@compositions.program(single=(0,))
 def condition_number(call, a):
     (p,) = call.attributes
     # Scaling by a power of two doesn't change the condition number.

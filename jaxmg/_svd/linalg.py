@@ -134,7 +134,7 @@ def _vectors(arrays, hermitian, full, subset, backend, mesh, spec):
             pack = functools.partial(_part, start, end)
     elif hermitian:
         _needs_square("svd", m, n)
-        program = svd_programs.decomposed_hermitian
+        program, options = svd_programs.decomposed_hermitian, (compositions.HERMITIAN, *options)
     elif whole:
         program, options = svd_programs.completed, ()
     else:
@@ -158,7 +158,7 @@ def _values(arrays, name, hermitian, subset, backend, mesh, spec):
         program, options = svd_programs.values_by, (backend,)
     elif hermitian:
         _needs_square(name, m, n)
-        program = svd_programs.hermitian_values
+        program, options = svd_programs.hermitian_values, (compositions.HERMITIAN,)
     planned: Any = compositions.plan(arrays, name, program, ("small",), mesh, spec, *options)
     return planned if subset is None else lambda a: planned(a)[..., start:end]
 
@@ -301,10 +301,11 @@ def matrix_rank(
         (vector,) = compositions.promote("matrix_rank", M)
         return jnp.any(jnp.asarray(vector) != 0).astype(int)
     program = svd_programs.values if tol is not None else svd_programs.relative_values
+    options: tuple[Any, ...] = ()
     if hermitian:
         _needs_square("matrix_rank", m, n)
-        program = svd_programs.hermitian_values
-    s = compositions.run((M,), "matrix_rank", program, ("small",), mesh, matrix_specs)
+        program, options = svd_programs.hermitian_values, (compositions.HERMITIAN,)
+    s = compositions.run((M,), "matrix_rank", program, ("small",), mesh, matrix_specs, *options)
     if not min(m, n):
         return jnp.zeros(s.shape[:-1], int)
     if tol is not None:

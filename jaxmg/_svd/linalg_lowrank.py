@@ -14,7 +14,7 @@ from jaxmg import _compat
 from jaxmg._call import checks, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import exporting
-from jaxmg._linalg import compositions
+from jaxmg._linalg import compositions, halves
 from jaxmg._svd import lowrank
 from jaxmg._types import AnyMatrixLike, MeshLike
 
@@ -103,10 +103,12 @@ def _lowrank(arrays, k, oversample, iterations, mesh, spec):
     iterations = _integer("iterations", iterations, 0)
     (a,) = compositions.promote("svd_lowrank", a)
     dtype = a.dtype if jnp.issubdtype(a.dtype, jnp.inexact) else float
+    wide = jnp.float32 if halves.is_half(a) else dtype
 
     def with_omega(a, key=None):
         key = jax.random.key(0) if key is None else key
-        return a, jax.random.normal(key, (n, width + lowrank.PROBES), dtype)
+        omega = jax.random.normal(key, (n, width + lowrank.PROBES), wide)
+        return a, omega.astype(dtype)
 
     planned = compositions.plan(
         with_omega(*arrays), "svd_lowrank", lowrank.decomposed,

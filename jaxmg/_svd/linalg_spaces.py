@@ -14,7 +14,7 @@ from jaxmg import _compat
 from jaxmg._call import checks
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._layouts import shardings
-from jaxmg._linalg import compositions
+from jaxmg._linalg import compositions, halves
 from jaxmg._svd import linalg as svd_linalg
 from jaxmg._svd import spaces
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
@@ -161,10 +161,12 @@ def pinv(
     if isinstance(rtol, jax.Array) or np.ndim(cast(Any, rtol)):
         checks.is_an_array("linalg.pinv", "a", a)
         (a,) = compositions.promote("pinv", a)
-        arrays = a, _cutoffs(rtol, a)
-        return compositions.run(
+        wide = halves.widened(a)
+        arrays = wide, _cutoffs(rtol, wide)
+        inverse = compositions.run(
             arrays, "pinv", spaces.pseudoinverse_above, ((n, m),), mesh, matrix_specs
         )
+        return halves.narrowed(inverse, halves.dtype_of(a))
     rtol = None if rtol is None else float(rtol)
     return compositions.run((a,), "pinv", spaces.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol)
 

@@ -29,7 +29,7 @@ PROBES = 6
 _BOUND = 10 * (2 / np.pi) ** 0.5
 
 
-@compositions.program(any_shape=True)
+@compositions.program(any_shape=True, single=(1, 3))
 def decomposed(call, a, omega):
     """Returns (U, s, V^H, the estimated error) from random numbers ``omega`` (n, l + PROBES)."""
     k, iterations = call.attributes

@@ -23,7 +23,7 @@ from jaxmg._call.arguments import matrix_spec
 from jaxmg._host import passes
 from jaxmg._host.tiles import Tiles
 from jaxmg._layouts import shardings
-from jaxmg._linalg import compositions
+from jaxmg._linalg import compositions, halves
 from jaxmg._qr import gels, tall
 from jaxmg._qr import linalg as qr_linalg
 from jaxmg._stacks import scaling
@@ -185,7 +185,8 @@ _times_power = jax.jit(scaling.times_power)
 
 def _real_scalar(name, a, argument, value):
     """Returns the value as a scalar of a's real dtype."""
-    real = np.finfo(a.dtype).dtype if jnp.issubdtype(a.dtype, jnp.inexact) else a.dtype
+    dtype = np.dtype(np.float32) if halves.is_half(a) else a.dtype
+    real = np.finfo(dtype).dtype if jnp.issubdtype(dtype, jnp.inexact) else dtype
     if np.ndim(value) or jnp.iscomplexobj(value):
         raise ValueError(f"linalg.{name}: {argument} must be a real scalar; got {value!r}")
     return value.astype(real) if isinstance(value, jax.Array) else np.asarray(value, real)
@@ -297,4 +298,4 @@ def _least_norm(a, b, rtol, cut, layout):
     return derivatives.differentiable(value, rule, a, b, rtol)
 
 
-solved = compositions.Program(_solved, any_shape=True, with_b=True)
+solved = compositions.Program(_solved, any_shape=True, with_b=True, single=(1, 3))

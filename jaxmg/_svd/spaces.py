@@ -70,7 +70,7 @@ def _condition_stacks(platform, options, a):
     return (_condition(s, jnp.isnan(a).any((-2, -1)), *options),)
 
 
-@compositions.program(any_shape=True, compute_stacks=_condition_stacks)
+@compositions.program(any_shape=True, compute_stacks=_condition_stacks, single=(0,))
 def condition(call, a):
     """Computes the condition number from singular values."""
     s = svd.values_of(scaling.scaled(a)[0], call.layout)

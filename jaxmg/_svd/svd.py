@@ -44,7 +44,7 @@ def _svd_stacks(platform, options, a):
     return u[..., part], s[..., part], vh[..., part, :]
 
 
-@compositions.program(any_shape=True, compute_stacks=_svd_stacks, by=stacks.SVD)
+@compositions.program(any_shape=True, compute_stacks=_svd_stacks, by=stacks.SVD, single=(1,))
 def decomposed(call, a):
     """Computes (U, s, V^H) with U (m, k) and V^H (k, n), k = min(m, n). If the call has attributes
     (start, end), computes only these singular values and vectors."""
@@ -52,8 +52,9 @@ def decomposed(call, a):
 
 
 @compositions.program(
-    any_shape=True, compute_stacks=lambda platform, options, a: library.svd(a, full_matrices=True)
-)
+    any_shape=True, compute_stacks=lambda platform, options, a: library.svd(a, full_matrices=True),
+    single=(1,),
+)  # fmt: skip
 def completed(call, a):
     """Computes (U, s, V^H) with U (m, m) and V^H (n, n). It has no derivative."""
     return _completed(a, call.layout)
@@ -66,7 +67,7 @@ def _refuse(primals, tangents):
     )
 
 
-@compositions.program(any_shape=True, by_library=True)
+@compositions.program(any_shape=True, by_library=True, single=(1,))
 def decomposed_by(call, a):
     """Computes all of `decomposed`, or `completed`, with a library."""
     backend, whole = call.attributes
@@ -75,7 +76,7 @@ def decomposed_by(call, a):
     return decompose(a, call.layout, backend=backend)
 
 
-@compositions.program(any_shape=True, by_library=True)
+@compositions.program(any_shape=True, by_library=True, single=(0,))
 def values_by(call, a):
     """Computes only the singular values, with a library."""
     (backend,) = call.attributes
@@ -86,6 +87,7 @@ def values_by(call, a):
     any_shape=True,
     compute_stacks=lambda platform, options, a: (stacks.singular_values(platform, a),),
     by=stacks.SVD,
+    single=(0,),
 )
 def values(call, a):
     """Computes only the singular values."""
@@ -98,6 +100,7 @@ def values(call, a):
         stacks.singular_values(platform, scaling.scaled(a, (-2, -1))[0]),
     ),
     by=stacks.SVD,
+    single=(0,),
 )
 def relative_values(call, a):
     """Computes the singular values times a power of two, so that they don't underflow unless A's
@@ -105,14 +108,14 @@ def relative_values(call, a):
     return (values_of(scaling.scaled(a)[0], call.layout),)
 
 
-@compositions.program()
+@compositions.program(single=(1,))
 def decomposed_hermitian(call, a):
     """Computes (U, s, V^H) of a Hermitian matrix from its eigenvectors and eigenvalues."""
-    w, v = eigh_linalg.eigenpairs_of(a, call.layout, compositions.HERMITIAN)
+    read, start, end = call.attributes
+    w, v = eigh_linalg.eigenpairs_of(a, call.layout, read)
     v = polar.by_rows(v, call.layout)  # explicit axes can't select from sharded columns
     order = jnp.argsort(-jnp.abs(w))
     u, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
-    start, end = call.attributes
     vh = products.adjoint(u * sign, call.layout)
     if (start, end) == (0, len(vh)):
         return u, jnp.abs(w)[order], vh
@@ -120,10 +123,10 @@ def decomposed_hermitian(call, a):
     return u[:, start:end], jnp.abs(w)[order][start:end], vh
 
 
-@compositions.program()
+@compositions.program(single=(0,))
 def hermitian_values(call, a):
     """Computes the singular values of a Hermitian matrix."""
-    w = eigh_linalg.eigenvalues_of(a, call.layout, compositions.HERMITIAN)
+    w = eigh_linalg.eigenvalues_of(a, call.layout, *call.attributes)
     return (jnp.sort(jnp.abs(w))[::-1],)
 
 

@@ -90,6 +90,44 @@ def _adjoint(a):
     return jnp.swapaxes(a, -1, -2).conj()
 
 
+@dataclasses.dataclass(frozen=True)
+class InSingle:
+    """A function that computes with bfloat16 and float16 in float32. Matrices among its results are
+    rounded to the dtype of the operand; eigenvalues and singular values stay float32."""
+
+    of: Any
+
+    def __call__(self, a):
+        return _rounded(self.of(_widened(a)), a.dtype, 2)
+
+    def result(self, matrix):
+        wide = jax.ShapeDtypeStruct(matrix.shape, _wide_dtype(matrix.dtype))
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(
+                x.shape, matrix.dtype if len(x.shape) == 2 and x.dtype == wide.dtype else x.dtype
+            ),
+            self.of.result(wide),
+        )
+
+    def compute_stack(self, platform, stack):
+        return _rounded(self.of.compute_stack(platform, _widened(stack)), stack.dtype, 3)
+
+
+def _wide_dtype(dtype):
+    return jnp.dtype(jnp.float32) if str(dtype) in checks.HALVES else dtype
+
+
+def _widened(a):
+    return a.astype(_wide_dtype(a.dtype))
+
+
+def _rounded(results, dtype, ndim):
+    wide = _wide_dtype(dtype)
+    return jax.tree.map(
+        lambda x: x.astype(dtype) if x.ndim == ndim and x.dtype == wide else x, results
+    )
+
+
 class _Like:
     """A function whose result has the shape and dtype of its operand."""
 
@@ -109,7 +147,7 @@ class _ExactlyOrthogonal(_Like):
         return svd_stacks.polar(platform, stack) if stack.size else stack
 
 
-EXACTLY_ORTHOGONAL = _ExactlyOrthogonal()
+EXACTLY_ORTHOGONAL = InSingle(_ExactlyOrthogonal())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jaxmg._layouts import layouts, meshes, shardings
 from jaxmg._layouts import shardings as layouts_shardings
 from jaxmg._trees import trees
 
-_FLOATS = (*checks.DTYPES, "bfloat16", "float16")
+_FLOATS = (*checks.DTYPES, *checks.HALVES)
 
 
 class Leaves:

@@ -88,6 +88,7 @@ AssumeA: TypeAlias = Literal[
     "general",
     "upper triangular",
     "lower triangular",
+    "diagonal",
 ]
 """What is known of a matrix, as in ``scipy.linalg``."""
 

@@ -47,6 +47,7 @@ class QRResult(NamedTuple):
 @overload
 def qr(
     a: AnyMatrixLike, mode: _Reduced = "reduced", *, pivoting: Literal[False] = False,
+    overwrite_a: bool = False, lwork: int | None = None, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None, memory: None = None,
 ) -> QRResult: ...  # fmt: skip
@@ -55,6 +56,7 @@ def qr(
 @overload
 def qr(
     a: AnyMatrixLike | Tiles, mode: Literal["r"], *, pivoting: Literal[False] = False,
+    overwrite_a: bool = False, lwork: int | None = None, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None, memory: float | None = None,
 ) -> Array: ...  # fmt: skip
@@ -63,6 +65,7 @@ def qr(
 @overload
 def qr(
     a: AnyMatrixLike, mode: Literal["raw"], *, pivoting: Literal[False] = False,
+    overwrite_a: bool = False, lwork: int | None = None, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None, memory: None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
@@ -71,6 +74,7 @@ def qr(
 @overload
 def qr(
     a: AnyMatrixLike, mode: Literal["reduced", "economic"] = "reduced", *, pivoting: Literal[True],
+    overwrite_a: bool = False, lwork: int | None = None, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None, memory: None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
@@ -79,6 +83,7 @@ def qr(
 @overload
 def qr(
     a: AnyMatrixLike | Tiles, mode: Literal["r"], *, pivoting: Literal[True],
+    overwrite_a: bool = False, lwork: int | None = None, check_finite: bool = True,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None, memory: float | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
@@ -87,7 +92,9 @@ def qr(
 @overload
 def qr(
     a: AnyMatrixLike | Tiles | Else, mode: _Reduced | Literal["r", "raw"] | Else = "reduced", *,
-    pivoting: bool | Else = False, mesh: MeshLike | None | Else = None,
+    pivoting: bool | Else = False, overwrite_a: bool | Else = False,
+    lwork: int | None | Else = None, check_finite: bool | Else = True,
+    mesh: MeshLike | None | Else = None,
     matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
     memory: float | None | Else = None,
 ) -> QRResult | Array | tuple[Array, ...]: ...  # fmt: skip
@@ -99,6 +106,9 @@ def qr(
     mode: str = "reduced",
     *,
     pivoting: bool = False,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    check_finite: bool = True,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
     in_specs: PartitionSpec | None = None,
@@ -113,6 +123,7 @@ def qr(
             and `jax.numpy` "full" is a deprecated name of "reduced".
         pivoting: Whether to pivot columns, as `scipy.linalg.qr`: each step takes the remaining
             column of largest norm. Requires mode "reduced" or "r", and a tall ``a`` or k <= 4096.
+        overwrite_a, lwork, check_finite: Ignored.
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.
         memory: As in `lstsq`, which also says which ``a`` passes through the devices. Only R of it
             can be computed (mode "r").

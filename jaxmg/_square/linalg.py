@@ -21,7 +21,7 @@ from jaxmg._layouts import exporting, shardings
 from jaxmg._linalg import compositions
 from jaxmg._lu import gesv, getri, lu_factor
 from jaxmg._lu import stacks as lu_stacks
-from jaxmg._lu.linalg import solve_one_triangle
+from jaxmg._lu.linalg import solve_diagonal, solve_one_triangle
 from jaxmg._matrices import norms, products
 from jaxmg._square import determinants, structure
 from jaxmg._stacks import scaling
@@ -31,7 +31,6 @@ from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 
 # SciPy's structures of few nonzero entries, and what solves with them.
 _SPARSE = {
-    "diagonal": "divide b by jax.numpy.diagonal(a)",
     "tridiagonal": "call jax.lax.linalg.tridiagonal_solve with the three diagonals",
     "banded": "call scipy.linalg.solve_banded with the diagonals",
 }
@@ -79,6 +78,7 @@ def solve(
               Cholesky of one triangle, then LU if that fails.
             - "upper triangular" or "lower triangular": `solve_triangular`. The other triangle isn't
               read.
+            - "diagonal": division by the diagonal; other entries don't count.
             - None: as "her" if one pass over ``a`` finds it Hermitian with a positive diagonal,
               else as "gen". Batches and derivatives use "gen".
         mesh, matrix_specs, in_specs: As in `jaxmg.gesv`.
@@ -107,12 +107,14 @@ def solve(
         return compositions.run(
             (a, b), "solve", solve_one_triangle, ("like b",), mesh, matrix_specs, *options
         )
+    if assume_a == "diagonal":
+        return compositions.run((a, b), "solve", solve_diagonal, ("like b",), mesh, matrix_specs)
     if not isinstance(assume_a, str | None) or assume_a not in compositions.ASSUMED:
         if isinstance(assume_a, str) and assume_a in _SPARSE:
             raise ValueError(
                 f"linalg.solve: assume_a={assume_a!r} is not supported; {_SPARSE[assume_a]}"
             )
-        names = *compositions.ASSUMED, "upper triangular", "lower triangular"
+        names = *compositions.ASSUMED, "upper triangular", "lower triangular", "diagonal"
         raise ValueError(
             f"linalg.solve: assume_a must be one of {', '.join(map(repr, names))}; got {assume_a!r}"
         )

@@ -36,8 +36,10 @@ class SVDResult(NamedTuple):
 def svd(
     a: AnyMatrixLike | Else, full_matrices: bool | Else = True, compute_uv: Literal[True] = True,
     hermitian: bool | Else = False, subset_by_index: tuple[int, int] | None | Else = None, *,
-    backend: Backend | Else = "auto", mesh: MeshLike | None | Else = None,
-    matrix_specs: PartitionSpec | None | Else = None, in_specs: PartitionSpec | None | Else = None,
+    overwrite_a: bool | Else = False, check_finite: bool | Else = True,
+    lapack_driver: Literal["gesdd", "gesvd"] | Else = "gesdd", backend: Backend | Else = "auto",
+    mesh: MeshLike | None | Else = None, matrix_specs: PartitionSpec | None | Else = None,
+    in_specs: PartitionSpec | None | Else = None,
 ) -> SVDResult: ...  # fmt: skip
 
 
@@ -45,8 +47,10 @@ def svd(
 def svd(
     a: AnyMatrixLike | Else, full_matrices: bool | Else = True,
     compute_uv: Literal[False] | Else = ..., hermitian: bool | Else = False,
-    subset_by_index: tuple[int, int] | None | Else = None, *, backend: Backend | Else = "auto",
-    mesh: MeshLike | None | Else = None, matrix_specs: PartitionSpec | None | Else = None,
+    subset_by_index: tuple[int, int] | None | Else = None, *, overwrite_a: bool | Else = False,
+    check_finite: bool | Else = True, lapack_driver: Literal["gesdd", "gesvd"] | Else = "gesdd",
+    backend: Backend | Else = "auto", mesh: MeshLike | None | Else = None,
+    matrix_specs: PartitionSpec | None | Else = None,
     in_specs: PartitionSpec | None | Else = None,
 ) -> Array: ...  # fmt: skip
 
@@ -59,6 +63,9 @@ def svd(
     hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
     *,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: Literal["gesdd", "gesvd"] = "gesdd",
     backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
@@ -74,6 +81,7 @@ def svd(
         hermitian: Whether ``a`` is Hermitian; if so, `eigh` is used.
         subset_by_index: (start, end) selects singular values start <= i < end, from the largest
             (0), and their vectors. `svd_lowrank` is faster for a few of the largest.
+        overwrite_a, check_finite, lapack_driver: Ignored.
         backend: "auto", "native" or "cusolvermp" (NVIDIA's gesvd, for all singular values; one
             matrix of a batch after the other).
         mesh, matrix_specs, in_specs: As in `jaxmg.lu_factor`.

@@ -91,6 +91,47 @@ def test_one_triangle_is_assumed(assumed):
     np.testing.assert_allclose(triangle @ np.asarray(x), b, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "ranks, kind, dtype",
+    [
+        (4, AxisType.Auto, "float64"),
+        cases.breadth(3, AxisType.Explicit, "complex64"),
+        cases.breadth(1, AxisType.Auto, "bfloat16"),
+    ],
+)
+def test_a_diagonal_is_assumed(ranks, kind, dtype):
+    """Other entries don't count, nor have they a derivative; 0 gives infinity."""
+    mesh, n = cases.line(ranks, kind=kind), 12
+    wide = "float32" if dtype == "bfloat16" else dtype
+    diagonal = np.array(2.0 ** np.arange(n), wide)
+    matrix = np.full((n, n), np.nan, wide)
+    np.fill_diagonal(matrix, diagonal)
+    a, solve = cases.shard_rows(jnp.asarray(matrix, dtype), mesh), linalg.solve
+    for b in (np.ones(n, wide), cases.shard_rows(jnp.ones((n, 2), dtype), mesh)):
+        x = cases.on(mesh, solve)(
+            a, jnp.asarray(b, dtype), False, False, False, False, True, "diagonal"
+        )
+        expected = np.asarray(b, wide) / (diagonal if b.ndim == 1 else diagonal[:, None])
+        assert x.dtype == dtype
+        np.testing.assert_allclose(np.asarray(x, wide), expected, rtol=1e-6)
+    if not _compat.TRANSFORMS:
+        return
+    with cases.context(mesh):
+        ones = jnp.ones(n, dtype)
+
+        def total(a):
+            return jnp.sum(solve(a, ones, assume_a="diagonal").real.astype(jnp.finfo(wide).dtype))
+
+        gradient = np.asarray(jax.grad(total)(a), wide)
+        np.testing.assert_allclose(gradient, np.diag(-1 / diagonal**2), rtol=1e-6)
+        batch = jnp.asarray(np.stack([matrix, 2 * matrix]), dtype)
+        x = solve(batch, ones, assume_a="diagonal")
+        np.testing.assert_allclose(np.asarray(x, wide), [1 / diagonal, 0.5 / diagonal], rtol=1e-6)
+        x = jax.vmap(lambda a: solve(a, ones, assume_a="diagonal"))(batch)
+        np.testing.assert_allclose(np.asarray(x, wide), [1 / diagonal, 0.5 / diagonal], rtol=1e-6)
+    assert np.isinf(solve(jnp.zeros((2, 2)), jnp.ones(2), assume_a="diagonal")).all()
+
+
 @pytest.mark.extended
 def test_singular_as_in_jax():
     matrix, mesh = cases.general("well", _N, "float64"), cases.line(2)

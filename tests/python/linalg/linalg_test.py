@@ -549,7 +549,7 @@ _EYE = np.eye(3)
     [
         (lambda: linalg.solve(_EYE, _EYE, assume_a="band"), ValueError, "assume_a must be one of"),
         (lambda: linalg.solve(_EYE, _EYE, assume_a="banded"), ValueError, "scipy.linalg.solve"),
-        (lambda: linalg.solve(_EYE, _EYE, assume_a="diagonal"), ValueError, "divide b by jax.num"),
+        (lambda: linalg.solve(_EYE, _EYE, assume_a="tridiagonal"), ValueError, "tridiagonal_solve"),
         (lambda: linalg.solve(_EYE, np.ones(2)), ValueError, r"linalg.solve: b must have shape"),
         (lambda: linalg.inv(np.ones((3, 2))), ValueError, r"linalg.inv: a must be a square"),
         (lambda: linalg.inv(jnp.eye(3, dtype="float8_e5m2")), TypeError, r"inv: a has dtype float"),

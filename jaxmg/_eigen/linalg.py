@@ -219,7 +219,9 @@ def generalized(call, a, b):
         factor = cho_factor.cho_factor(b, **layout.where)
         on, n = factor.layout, a.shape[0]
         u, rows = hermitian.rows(on, factor.upper()), hermitian.rows(on, a)
-        c = hermitian.times_adjoint(on, hermitian.times(on, u, hermitian.full(on, rows)), u)
+        if read != compositions.HERMITIAN:  # only its upper triangle is known
+            rows = hermitian.full(on, rows)
+        c = hermitian.times_adjoint(on, hermitian.times(on, u, rows), u)
         c = hermitian.with_padding(on, c, n)
         if not vectors:
             return eigenvalues_of(c, layout, compositions.UPPER)

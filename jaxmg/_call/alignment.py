@@ -72,7 +72,7 @@ def extend(call, arrays):
         sizes = backends.plan(native, call.layout, call.backend, dtype, larger.shape, call.tile)
         larger = dataclasses.replace(larger, tile=sizes["tile"])
     diagonal = call.routine.extension.diagonal
-    matrices = [_extend(matrix, order, diagonal) for matrix in arrays[:count]]
+    matrices = [extended(matrix, order, diagonal) for matrix in arrays[:count]]
     others = [jnp.pad(b, [(0, order - n), *((0, 0) for _ in b.shape[1:])]) for b in arrays[count:]]
     return larger, [*matrices, *others]
 
@@ -87,7 +87,7 @@ def cut(call, arrays, values):
     )
 
 
-def _extend(matrix, order, diagonal):
+def extended(matrix, order, diagonal):
     """Returns [A 0; 0 D] of order ``order``, where D = ``diagonal`` I and A is ``matrix`` without
     its rows of padding at the end."""
     rows, n = matrix.shape

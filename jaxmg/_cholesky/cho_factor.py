@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, SupportsIndex, overload
 
 from jax import Array
@@ -10,7 +11,7 @@ from jaxmg import _compat
 from jaxmg._call import record, results
 from jaxmg._call.arguments import collect, matrix_spec
 from jaxmg._cholesky import factor as cholesky_factor
-from jaxmg._cholesky import refined_factor, stacks
+from jaxmg._cholesky import growing, refined_factor, stacks
 from jaxmg._host import matrices, requests
 from jaxmg._host.factor import HostCholeskyFactor
 from jaxmg._host.tiles import Tiles
@@ -54,7 +55,7 @@ def cho_factor(
     mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
     pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
     precision: PrecisionLike | None | Else = None, refine: None = None, check: bool | Else = False,
-    memory: None = None,
+    memory: None = None, capacity: SupportsIndex | None | Else = None,
 ) -> cholesky_factor.CholeskyFactor: ...  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def cho_factor(
     mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
     pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
     precision: PrecisionLike | None | Else = None, refine: None = None, check: bool | Else = False,
-    memory: float | None | Else = None,
+    memory: float | None | Else = None, capacity: None = None,
 ) -> cholesky_factor.CholeskyFactor | HostCholeskyFactor: ...  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def cho_factor(
     mesh: MeshLike | None | Else = None, matrix_specs: Specs | None | Else = None,
     pad: bool | Else = True, *, in_specs: Specs | None | Else = None, donate: bool | Else = False,
     precision: Literal["highest"] | None | Else = None, refine: Refine | Else,
-    check: bool | Else = False, memory: float | None | Else = None,
+    check: bool | Else = False, memory: float | None | Else = None, capacity: None = None,
 ) -> refined_factor.RefinedFactor: ...  # fmt: skip
 
 
@@ -92,6 +93,7 @@ def cho_factor(
     refine: Refine | None = None,
     check: bool = False,
     memory: float | None = None,
+    capacity: SupportsIndex | None = None,
 ) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor | HostCholeskyFactor:
     """Factors a Hermitian positive definite matrix by Cholesky, for repeated use.
 
@@ -105,6 +107,10 @@ def cho_factor(
         refine: As in `potrs`. The result is then a `RefinedFactor`, which holds ``a`` and its
             factor in lower precision and can only solve. ``donate`` then saves no memory.
         check, memory: As in `potrs`. A donated NumPy array becomes the memory of the factor.
+
+        capacity: The most rows of A that the factor may get by `CholeskyFactor.append`, m >= n. The
+            factor is that of [A 0; 0 I], of order m. b of its methods has m rows, and those after
+            A's, which should be zero, don't mix with the others.
 
     Returns:
         A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`; for a matrix in host memory that
@@ -123,6 +129,11 @@ def cho_factor(
         >>> x = jaxmg.cho_solve(factor, b)
         >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
     """
+    if capacity is not None:
+        return _with_capacity(
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check, memory,
+            capacity,
+        )  # fmt: skip
     if memory is not None or matrices.is_host(a):
         request = requests.choose(
             "cho_factor", a, mesh=mesh, spec=matrix_spec("cho_factor", matrix_specs, in_specs),
@@ -142,6 +153,21 @@ def cho_factor(
         POTRF, T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
     )
     return _factorize(a, arguments, check)
+
+
+def _with_capacity(
+    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check, memory, capacity
+):  # fmt: skip
+    if refine is not None or memory is not None or check:
+        raise ValueError(
+            "cho_factor: capacity goes with none of refine, memory and check; leave these out"
+        )
+    arguments = collect(
+        POTRF, T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
+    )
+    rows, arguments, n = growing.extend(POTRF, a, arguments, capacity)
+    factor = _factorize(rows, arguments)
+    return dataclasses.replace(factor, count=factor.status * 0 + n)
 
 
 def _factorize(a, arguments, check=False):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import jax
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from jaxmg import _compat
 from jaxmg._call import checks
 from jaxmg._call.arguments import collect
+from jaxmg._cholesky import growing, updates, upper_factor
 from jaxmg._cholesky import operations as cholesky_operations
-from jaxmg._cholesky import updates, upper_factor
 from jaxmg._kept import leaves, pickling, transposed
 from jaxmg._layouts import exporting, layouts
 from jaxmg._transform import dispatch
@@ -24,7 +26,7 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 @exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["tiles", "overflow", "_log_det", "status", "made_for"],
+    data_fields=["tiles", "overflow", "_log_det", "status", "made_for", "count"],
     meta_fields=["layout", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -61,6 +63,7 @@ class CholeskyFactor(pickling.Pickled):
         tile: T, the tile width.
         precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3", or
             None for the default; also applies to `inv`.
+        count: int32 scalar, the order of A in a factor with a capacity; None in others.
     """
 
     tiles: jax.Array
@@ -72,6 +75,7 @@ class CholeskyFactor(pickling.Pickled):
     n: int
     tile: int
     precision: str | None = None
+    count: jax.Array | None = None
 
     @classmethod
     @_compat.api_boundary
@@ -248,6 +252,53 @@ class CholeskyFactor(pickling.Pickled):
             >>> factor = factor.update(v, -1)
         """
         return updates.update(self, v, sign)
+
+    @_compat.api_boundary
+    def append(self, a12: MatrixLike, a22: MatrixLike) -> CholeskyFactor:
+        """Computes the factor of [A A12; A12^H A22], of a factor with a capacity m.
+
+        Args:
+            a12: A12 in its first `count` rows, (m,) or (m, k), of the factor's dtype; the other
+                rows don't matter, so that the shape is always the same.
+            a22: A22, (k, k), Hermitian; for a12 (m,) also a scalar.
+
+        Returns:
+            A new `CholeskyFactor` of the same capacity, with k rows more; this one stays as it is.
+            If the matrix isn't positive definite, the new factor's ``status`` is not 0 and its
+            entries are NaN.
+
+        Cost: m^2 k flops over all ranks, and on several ranks U moves to rows and back. Memory:
+        two factors.
+
+        Raises:
+            ValueError: Less than k rows are left, shapes don't match, or the factor has no
+                capacity. Where ``count`` is traced, a factor without room becomes NaN instead.
+            TypeError, NotImplementedError: As `cho_solve`.
+
+        Examples:
+            >>> factor = jaxmg.cho_factor(a, capacity=1000)
+            >>> factor = factor.append(a12, a22)
+        """
+        return growing.append(self, a12, a22)
+
+    @_compat.api_boundary
+    def remove(self, indices: ArrayLike | Sequence[int]) -> CholeskyFactor:
+        """Computes the factor of A without some rows and columns, of a factor with a capacity m.
+
+        The rows that are left move up, in the same order.
+
+        Args:
+            indices: The rows to remove, from 0 to `count` - 1: an integer, or k different ones.
+
+        Returns:
+            A new `CholeskyFactor` of the same capacity; this one stays as it is.
+
+        Cost: that of `update` with k columns, and U moves to rows and back. Memory: two factors.
+
+        Raises:
+            TypeError, ValueError: ``indices`` are not such integers, or the factor has no capacity.
+        """
+        return growing.remove(self, indices)
 
     def _divide_rows(self, b, adjoint=False):
         """Returns B U^-1, or B U^-H, for a matrix B sharded by rows, as in `hermitian`."""

@@ -21,6 +21,7 @@ from jaxmg._types import Else, MatrixLike, MeshLike
 # Attributes of a `CholeskyFactor` that would have the accuracy of the lower precision here.
 _NOT_HERE = (
     "solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper", "update",
+    "append", "remove",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from jaxmg import _compat
 from jaxmg._call import blocks, checks, ffi, programs, results
 from jaxmg._kept import leaves
 from jaxmg._layouts import layouts, meshes, shardings
@@ -22,6 +23,8 @@ def update(factor, v, sign):
     """Computes `CholeskyFactor.update`."""
     leaves.check(_NAME, factor, factor.n)
     checks.usable(_NAME, "factor", factor.tiles, factor.overflow, factor.status)
+    if factor.count is not None and getattr(v, "ndim", 0) in (1, 2):
+        v = _before(factor.count, v)
     of = _Update(factor.layout, factor.n, factor.tile, factor.overflow is not None, _sign(sign) < 0)
     overflow = () if factor.overflow is None else (factor.overflow,)
     arrays = (factor.tiles, *overflow, factor.status, v)
@@ -35,6 +38,13 @@ def update(factor, v, sign):
         factor, tiles=tiles, overflow=overflow[0] if overflow else None, _log_det=log_det,
         status=status,
     )  # fmt: skip
+
+
+def _before(count, v):
+    """Returns V with zeros in the rows from ``count`` on, which are not A's (`growing`)."""
+    with _compat.entered_by(count):
+        row = jnp.arange(v.shape[0]).reshape(-1, *[1] * (v.ndim - 1))
+        return jnp.where(row < count, v, jnp.zeros((), v.dtype))
 
 
 def _sign(sign):

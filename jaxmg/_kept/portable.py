@@ -51,6 +51,11 @@ def portable(factor):
     name, (m, n) = type(factor).__name__, factor.shape
     meshes.refuse_manual_axes(f"{name}.portable")
     leaves.check(f"{name}.portable", factor, n)
+    if getattr(factor, "count", None) is not None:
+        raise ValueError(
+            f"{name}.portable: the portable form has no capacity; pickle the factor, or save "
+            "factor.upper() and factor.count"
+        )
     vector = jnp.zeros(1, jnp.int32)
     if name == "CholeskyFactor":
         matrix = factor.upper()

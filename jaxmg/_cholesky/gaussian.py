@@ -180,7 +180,7 @@ def _in_core(request, tiles, precision, pulls):
         of_y = _of_y(solution, request.b.shape)
         if not any(pulls):
             return value, (), of_y
-        layout = plans.over(np.asarray(request.mesh.devices))
+        layout = plans.over(request.caller, request.mesh)
         rows, inverse = -(-tiles.shape[0] // layout.ranks), factor.inv()
         del factor
         inverse = jnp.pad(inverse, ((0, rows * layout.ranks - inverse.shape[0]), (0, 0)))

@@ -69,6 +69,26 @@ class Geometry:
         """Returns the first column of block row j that is read."""
         return 0 if self.whole else j * self.width
 
+    @functools.cached_property
+    def local(self) -> tuple[int, ...]:
+        """For each rank its index among those of this process; -1: it is in another process. Empty
+        if all are in this one."""
+        here = [process == jax.process_index() for process in self.layout.processes]
+        return tuple(sum(here[:rank]) if mine else -1 for rank, mine in enumerate(here))
+
+    @property
+    def local_ranks(self) -> int:
+        return sum(index >= 0 for index in self.local) if self.local else self.layout.ranks
+
+    def stored(self, j: int) -> int:
+        """Returns the number of columns of block column j in this process's part of a factor."""
+        first, end = self.ends(j)
+        if not self.local:
+            return end - first
+        tiles = range(0, end - first, self.tile)
+        mine = (at for p, at in enumerate(tiles) if self.local[p % self.layout.ranks] >= 0)
+        return sum(min(self.tile, end - first - at) for at in mine)
+
     @property
     def _sizes(self) -> dict[str, int]:
         return {

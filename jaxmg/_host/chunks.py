@@ -55,6 +55,12 @@ class Cut:
     def chunks(self) -> int:
         return -(-self.m // self.rows)
 
+    @functools.cached_property
+    def here(self) -> tuple[int, ...]:
+        """The indices of this process's devices."""
+        devices = self.layout.mesh.devices.flat
+        return tuple(i for i, one in enumerate(devices) if one.process_index == jax.process_index())
+
     @property
     def steps(self) -> int:
         return -(-self.chunks // self.layout.ranks)

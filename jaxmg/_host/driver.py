@@ -53,15 +53,13 @@ class Factored(typing.NamedTuple):
 
 
 def packed_bytes(geometry):
-    """Returns the bytes of a factor in memory of its own."""
-    rows = [end - first for first, end in map(geometry.ends, range(geometry.blocks))]
-    columns = [geometry.n - geometry.start(j) for j in range(geometry.blocks)]
-    size = np.dtype(geometry.dtype).itemsize
-    return sum(_aligned(r * c * size) for r, c in zip(rows, columns, strict=True))
+    """Returns the bytes of a factor, or of this process's part of it, in memory of its own."""
+    return sum(_block_bytes(geometry, j) for j in range(geometry.blocks))
 
 
-def _aligned(count):
-    return -(-count // 256) * 256
+def _block_bytes(geometry, j):
+    count = geometry.stored(j) * (geometry.n - geometry.start(j))
+    return -(-count * np.dtype(geometry.dtype).itemsize // 256) * 256
 
 
 def in_place(geometry, matrix):
@@ -72,12 +70,10 @@ def in_place(geometry, matrix):
 
 def packed(geometry, span):
     """Returns the `Storage` of a factor in memory of its own."""
-    blocks, at, size = [], span.address, np.dtype(geometry.dtype).itemsize
+    blocks, at = [], span.address
     for j in range(geometry.blocks):
-        first, end = geometry.ends(j)
-        ld = geometry.n - geometry.start(j)
-        blocks.append((at, ld))
-        at += _aligned((end - first) * ld * size)
+        blocks.append((at, geometry.n - geometry.start(j)))
+        at += _block_bytes(geometry, j)
     return Storage(blocks, [span])
 
 
@@ -159,7 +155,7 @@ def registered(geometry, factor, source):
     spec = {
         "dtype": geometry.dtype, "n": geometry.n, "nrhs": geometry.nrhs, "width": geometry.width,
         "tile": geometry.tile, "ranks": geometry.layout.ranks, "source": source, "factor": factor,
-        "whole": geometry.whole,
+        "whole": geometry.whole, "local": geometry.local,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         pageable = [
@@ -178,8 +174,8 @@ def registered(geometry, factor, source):
 
 def _ring(plugin, geometry):
     """Returns pinned memory through which native calls copy pageable memory."""
-    count = min(_RING * geometry.layout.ranks, packed_bytes(geometry))
-    count = max(count, _LEAST_RING * geometry.layout.ranks)
+    count = min(_RING * geometry.local_ranks, packed_bytes(geometry))
+    count = max(count, _LEAST_RING * geometry.local_ranks)
     return pool.take(count) or pool.allocate("a in pageable memory", plugin, count, "copying it")
 
 

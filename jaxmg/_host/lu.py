@@ -23,6 +23,7 @@ from jaxmg import _compat
 from jaxmg._host import block_columns, driver
 from jaxmg._host import factor as host_factor
 from jaxmg._kept import transposed
+from jaxmg._layouts import places
 from jaxmg._types import MatrixLike, MeshLike, Trans
 
 
@@ -51,7 +52,7 @@ def factorize(geometry, source, factor, x):
         handle = stack.enter_context(driver.registered(geometry, factor.blocks, feed.blocks))
         stack.callback(driver.wait_for, live)
         buffer, rest = block_columns.host_buffer(geometry), block_columns.host_cache(geometry)
-        pivots = jax.device_put(np.zeros(geometry.n, np.int32), geometry.layout.sharding(P()))
+        pivots = places.put(np.zeros(geometry.n, np.int32), geometry.layout.sharding(P()))
         live[:] = [buffer(), buffer(), x, pivots, *([rest()] if geometry.cache else [])]
         shares, signs, status = [], [], 0
         for j in range(geometry.blocks):
@@ -123,7 +124,7 @@ class HostLUFactor(host_factor.HostFactor):
         transposed: bool,
     ) -> None:
         replicated = NamedSharding(mesh, P())
-        status = jax.device_put(jnp.int32(factored.status), replicated)
+        status = places.put(np.int32(factored.status), replicated)
         super().__init__(geometry, storage, status, mesh)
         self._pivots, self._cache = factored.pivots, factored.cache
         self._log_abs = jax.device_put(factored.log_abs, replicated)

@@ -131,9 +131,9 @@ def _check_both_triangles(caller, a):
         )
 
 
-def check_file(caller, a):
-    """Raises if ``a`` is a map of a file that has become too short: reading it would end the
-    process (SIGBUS)."""
+def _map_below(a):
+    """Returns (the map of a file that has the memory of ``a``, bytes of the file, offset of the
+    map); None if there is none."""
     owner, offset = a, None
     while owner is not None and not isinstance(owner, mmap.mmap):
         if isinstance(owner, np.memmap) and owner.offset is not None:
@@ -143,11 +143,25 @@ def check_file(caller, a):
         else:
             owner = getattr(owner, "base", None)
     if owner is None:
-        return
+        return None
     try:
-        there = owner.size()
+        return owner, owner.size(), offset
     except (OSError, ValueError):  # anonymous memory
+        return None
+
+
+def is_mapped(a):
+    """Whether the memory of an array is that of a file."""
+    return isinstance(a, np.ndarray) and _map_below(a) is not None
+
+
+def check_file(caller, a):
+    """Raises if ``a`` is a map of a file that has become too short: reading it would end the
+    process (SIGBUS)."""
+    found = _map_below(a)
+    if found is None:
         return
+    owner, there, offset = found
     view = np.frombuffer(owner, np.uint8)
     start = (offset or 0) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     first = a.ctypes.data - view.ctypes.data
@@ -220,6 +234,32 @@ def require_values(caller, operands):
         "jaxmg.Tiles) and its factor work in eager calls only; call it outside of jit, grad, vmap, "
         "shard_map and jax.export"
     )
+
+
+def check_processes(caller, layout, a, donate):
+    """Raises if the layout has devices of several processes, and not each of these has all of a."""
+    if not layout.processes:
+        return
+    if not isinstance(a, tiles.Tiles) and not is_mapped(a):
+        raise ValueError(
+            f"{caller}: the mesh has devices of several processes, so a matrix in host memory must "
+            "be jaxmg.Tiles or a NumPy array that maps a file (np.memmap, the same file in all "
+            "processes). Pass one of them, or a mesh of jax.local_devices(), or an array that is "
+            "sharded over the devices of all processes"
+        )
+    if donate and not isinstance(a, tiles.Tiles):
+        raise ValueError(
+            f"{caller}: donate=True isn't supported for a file that several processes map: each "
+            "has its part of the factor in memory of its own; leave donate out"
+        )
+
+
+def sample(a):
+    """Returns some bytes of a matrix, to compare it with that of another process."""
+    if isinstance(a, tiles.Tiles):
+        return b""
+    rows, columns = (np.linspace(0, size - 1, _SAMPLES).astype(int) for size in a.shape)
+    return np.stack([a[rows, columns], a[rows, columns[::-1]]]).tobytes()
 
 
 def separate(caller, a, b):

@@ -20,10 +20,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import checks
-from jaxmg._host import chunks, driver, matrices, plans, pool, requests, rows, tiles
-from jaxmg._layouts import layouts, meshes
+from jaxmg._call import checks, ffi
+from jaxmg._host import agreement, chunks, driver, matrices, plans, pool, requests, rows, tiles
+from jaxmg._layouts import layouts, meshes, places
 from jaxmg._plugin import plugins
+from jaxmg._processes import rendezvous
 
 # The memory that a call in core needs, as a multiple of A's.
 _IN_CORE = 3
@@ -99,9 +100,10 @@ def choose(caller, a, b, mesh, spec, memory, residuals=False):
     there = memory if memory is not None else plans.limit(layout.platform)
     if not made and fits_in_core(layout, a, there):
         return None
-    requests.require_one_process(caller, layout)
-    devices = plans.over(np.asarray(layout.mesh.devices))
-    source = None if made else rows.describe(caller, a)
+    devices = plans.over(caller, layout.mesh)
+    matrices.check_processes(caller, devices, a, donate=False)
+    with agreement.in_step(caller, devices, None):
+        source = None if made else rows.describe(caller, a)
     cut = chunks.cut(
         caller, devices, a.shape, _columns_of(b), a.dtype,
         plans.budget(memory, there), by_columns=source is not None and source.by_columns,
@@ -132,8 +134,8 @@ def compress(request) -> Compressed:
     with _compat.entered(cut.layout.mesh), _compat.default_promotion(), contextlib.ExitStack() as s:
         b = request.b
         if b is not None:
-            b = np.ascontiguousarray(np.asarray(b).reshape(cut.m, -1))
-        state = _run(request, b, s)
+            b = np.ascontiguousarray(rendezvous.gather(b).reshape(cut.m, -1))
+        state = ffi.meet_first(cut.layout, *_run(request, b, s))
         r, c, squares, e, f = chunks.host_end(cut)(*state)
     return Compressed(r, c, squares, e, f, cut.layout)
 
@@ -146,7 +148,10 @@ def _run(request, b, stack):
     if cut.function:
         parameters, a = tiles.put_parameters(a, cut.layout), None
     sources = [a, None if b is None else rows.describe(request.caller, b)]
-    feed = _Feed(request.caller, cut, sources, stack)
+    sample = b"" if a is None or not cut.layout.processes else matrices.sample(a.keep)
+    shape = (request.caller, cut.m, cut.n, cut.nrhs, cut.dtype, cut.rows, cut.by_columns)
+    with agreement.in_step(request.caller, cut.layout, (*shape, sample)):
+        feed = _Feed(request.caller, cut, sources, stack)
     by_device = NamedSharding(mesh, P(cut.layout.rows))
     live: list[typing.Any] = []
     stack.callback(driver.wait_for, live)
@@ -156,13 +161,13 @@ def _run(request, b, stack):
     for i in range(-1, cut.steps):
         following = feed.prepare(i + 1)
         here = [i * ranks + rank for rank in range(ranks)]
-        places = [cut.ends(q) if i >= 0 else (0, 0) for q in here]
+        ends = [cut.ends(q) if i >= 0 else (0, 0) for q in here]
         call = [
             (feed.handle, next_, first == end, 0)
-            for next_, (first, end) in zip(following, places, strict=True)
+            for next_, (first, end) in zip(following, ends, strict=True)
         ]
-        place = [(first, end - first, cut.m - 1) for first, end in places]
-        call, place = (jax.device_put(np.array(x, np.int32), by_device) for x in (call, place))
+        place = [(first, end - first, cut.m - 1) for first, end in ends]
+        call, place = (places.put(np.array(x, np.int32), by_device) for x in (call, place))
         now, then = buffers[i % 2], buffers[(i + 1) % 2]
         live[:] = [*now, *then, *state]
         done, then[0], then[1], *state = step(call, place, *now, *then, *state, *parameters)
@@ -185,19 +190,18 @@ class _Feed:
     def __init__(self, caller, cut, sources, stack):
         self._cut, self._sources = cut, sources
         self._plugin = plugins.load(cut.layout.platform)
-        self._copied = -1
         self.handle = 0
         if all(source is None for source in sources):
             return
-        places = [[part[1] for part in s.parts] if s is not None else [] for s in sources]
-        pageable = [pool.is_pageable(self._plugin, each) for each in places]
+        found = [[part[1] for part in s.parts] if s is not None else [] for s in sources]
+        pageable = [pool.is_pageable(self._plugin, each) for each in found]
         self._pageable = pageable
         counts = [
             count if staged else 0 for count, staged in zip(cut.buffer_bytes, pageable, strict=True)
         ]
         self._counts, self._slot = counts, 0
         if any(pageable):
-            total = 2 * cut.layout.ranks * sum(counts)
+            total = 2 * len(cut.here) * sum(counts)
             span = pool.take(total) or pool.allocate(
                 caller, self._plugin, total, "copies of chunks in pinned memory"
             )
@@ -209,17 +213,21 @@ class _Feed:
                 (buffer, offset, pitch, place or address, pitch if place else step, count, times)
                 for buffer, place, (offset, pitch, address, step, count, times) in self._pieces(q)
             ]
+            if q % cut.layout.ranks in cut.here
+            else []
             for q in range(cut.chunks)
         ]
         self.handle = self._plugin.host_open_chunks(bytes_, pieces)
         stack.callback(self._plugin.host_close_chunks, self.handle)
 
     def _pieces(self, chunk):
-        """Yields (buffer, address in pinned memory, piece of `rows.Rows`) for a chunk. The address
+        """Yields (buffer, address in pinned memory, piece of `rows.Rows`) for a chunk of this
+        process's devices. The address
         is 0 for what the devices can copy from where it is."""
         cut, ranks = self._cut, self._cut.layout.ranks
         step, rank = divmod(chunk, ranks)
-        slot = self._slot + (step % 2 * ranks + rank) * sum(self._counts)
+        place = step % 2 * len(cut.here) + cut.here.index(rank)
+        slot = self._slot + place * sum(self._counts)
         for buffer, source in enumerate(self._sources):
             if source is not None:
                 place = slot + buffer * self._counts[0]
@@ -233,7 +241,7 @@ class _Feed:
         following = [step * ranks + rank for rank in range(ranks)]
         following = [q if self.handle and q < cut.chunks else -1 for q in following]
         for chunk in following:
-            if chunk < 0 or not any(self._pageable):
+            if chunk < 0 or chunk % ranks not in cut.here or not any(self._pageable):
                 continue
             for _, place, (_, pitch, address, step_, count, times) in self._pieces(chunk):
                 if place:

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import backends, checks
 from jaxmg._host import block_columns, pool
-from jaxmg._layouts import layouts
+from jaxmg._layouts import layouts, meshes
 from jaxmg._plugin import plugins
 
 # The share of JAX's memory of a device that a call takes without memory=.
@@ -46,10 +46,10 @@ def fits_in_core(layout, native, n, dtype, nrhs, memory, copies):
     return own + max(sizes["bytes"]) <= memory
 
 
-def over(devices):
-    """Returns the layout of a call on these devices of one process."""
-    mesh = Mesh(np.array(devices).ravel(), ("rank",))
-    return layouts.Layout(mesh, ("rank",), (), P("rank", None))
+def over(caller, mesh):
+    """Returns the layout of a call on the devices of a mesh, along one axis."""
+    line = Mesh(np.array(mesh.devices).ravel(), ("rank",))
+    return meshes.with_processes(caller, layouts.Layout(line, ("rank",), (), P("rank", None)))
 
 
 def budget(memory, there):

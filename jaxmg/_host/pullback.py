@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import ffi
 from jaxmg._host import tiles as host_tiles
+from jaxmg._layouts import places
 
 _LENGTH = {"cpu": 256, "gpu": 1024}  # the most indices of a tile
 
@@ -30,11 +31,12 @@ class Pullback:
     """
 
     def __init__(self, tiles, wanted, solution, layout, width, tile):
+        self._layout = layout
         leaves, structure = jax.tree.flatten(host_tiles.put_parameters(tiles, layout))
         self._leaves = tuple(leaf for leaf, want in zip(leaves, wanted, strict=True) if want)
         others = tuple(leaf for leaf, want in zip(leaves, wanted, strict=True) if not want)
         everywhere = layout.sharding(P())
-        self._arguments = (self._leaves, others, jax.device_put(solution, everywhere))
+        self._arguments = (self._leaves, others, places.put(solution, everywhere))
         key = (tiles.function, structure, tuple(wanted), tiles.shape[0], tiles.dtype, layout)
         self._add = _adder(*key, width, tile)
         self._sums = _zeros(tiles.dtype, layout)(self._leaves)
@@ -47,12 +49,20 @@ class Pullback:
 
     def result(self):
         """Returns the cotangents, in the order of the leaves."""
-        return _totals(self._sums, self._leaves)
+        # XLA's sum over processes could wait for a lost one without end.
+        sums = ffi.meet_first(self._layout, *self._sums)
+        return _totals(self._layout)(sums, self._leaves)
 
 
-@jax.jit
-def _totals(sums, leaves):
-    return tuple(jnp.sum(one, 0).astype(leaf.dtype) for one, leaf in zip(sums, leaves, strict=True))
+@functools.lru_cache(maxsize=32)
+def _totals(layout):
+    """Returns the compiled function of (sums, leaves) that returns the cotangents everywhere."""
+
+    def run(sums, leaves):
+        pairs = zip(sums, leaves, strict=True)
+        return tuple(jnp.sum(one, 0).astype(leaf.dtype) for one, leaf in pairs)
+
+    return jax.jit(run, out_shardings=layout.sharding(P()))
 
 
 @functools.lru_cache(maxsize=32)

@@ -11,7 +11,6 @@ import dataclasses
 import typing
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
@@ -19,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._host import block_columns, driver, lu, matrices, plans, pool, tiles
+from jaxmg._host import agreement, block_columns, driver, lu, matrices, plans, pool, tiles
 from jaxmg._host import factor as host_factor
-from jaxmg._layouts import meshes
+from jaxmg._layouts import meshes, places
 from jaxmg._plugin import plugins
 
 
@@ -91,17 +90,16 @@ def choose(
     if plans.fits_in_core(layout, native, n, a.dtype, nrhs, there, copies):
         if not made:
             return None
-        require_one_process(caller, layout)
-        devices = plans.over(np.asarray(layout.mesh.devices))
+        devices = plans.over(caller, layout.mesh)
         if not general:
-            tiles.check_hermitian(caller, a, np.asarray(devices.mesh.devices).flat[0])
+            tiles.check_hermitian(caller, a, devices)
         with _compat.entered(devices.mesh):
             matrix = tiles.make(a, devices, whole=general)
         return Request(caller, matrix, b, devices.mesh, None, True)
-    require_one_process(caller, layout)
+    devices = plans.over(caller, layout.mesh)
+    matrices.check_processes(caller, devices, a, donate)
     _refuse_options(caller, tile, backend, refine)
     products = checks.precision(caller, precision, a.dtype, "native")
-    devices = plans.over(np.asarray(layout.mesh.devices))
     # Not None: without a limit the call is in core.
     limit: typing.Any = plans.budget(memory, there)
     geometry, _, room = plans.cut(
@@ -140,15 +138,6 @@ def require_host(caller, a, shape="(n, n)"):
         raise ValueError(
             f"{caller}: with memory= a must be one matrix of shape {shape}; it has shape "
             f"{tuple(a.shape)}"
-        )
-
-
-def require_one_process(caller, layout):
-    if len({device.process_index for device in np.asarray(layout.mesh.devices).flat}) > 1:
-        raise ValueError(
-            f"{caller}: a matrix in host memory is for the devices of one process, and the mesh "
-            "has devices of several; pass a mesh of jax.local_devices(), or an array that is "
-            "sharded over the devices of all processes"
         )
 
 
@@ -235,9 +224,12 @@ def _allocate(request):
     """Returns (`block_columns.Geometry`, `driver.Storage`) of a factor in memory of its own."""
     caller, geometry = request.caller, request.geometry
     shapes: list[typing.Any] = [geometry]
+    # All processes must take one width, whatever memory each of them has.
     while (
-        shape := plans.narrower(shapes[-1], request.room)
-    ) and shape.width * _NARROWEST >= geometry.width:
+        not geometry.local
+        and (shape := plans.narrower(shapes[-1], request.room))
+        and shape.width * _NARROWEST >= geometry.width
+    ):
         shapes.append(shape)
     for shape in shapes:
         span = pool.take(driver.packed_bytes(shape))
@@ -255,9 +247,27 @@ def _allocate(request):
 
 def _place(request, b):
     """Returns (the matrix as `driver.factorize` takes it, `block_columns.Geometry`,
-    `driver.Storage` of the factor, whether it takes a's memory)."""
+    `driver.Storage` of the factor, whether it takes a's memory), in all processes or in none."""
+    geometry, found = request.geometry, None
+    call = (
+        request.caller, geometry.n, geometry.nrhs, geometry.dtype, geometry.width, geometry.cache,
+        geometry.products, matrices.sample(request.a) if geometry.local else b"",
+    )  # fmt: skip
+    try:
+        with agreement.in_step(request.caller, geometry.layout, call):
+            found = _place_here(request, b)
+    except BaseException:
+        if found is not None:
+            found[2].release()
+        raise
+    return found
+
+
+def _place_here(request, b):
     caller, geometry, a = request.caller, request.geometry, request.a
     if isinstance(a, tiles.Tiles):
+        if caller not in plans.LU:
+            tiles.check_hermitian(caller, a, geometry.layout)
         return a, *_allocate(request), False
     source = matrices.describe(caller, a, request.donate, hermitian=caller not in plans.LU)
     if request.donate:
@@ -286,9 +296,6 @@ def _given_back(request, storage, in_place):
 def _factorize(request, b):
     """Returns (factor, right-hand sides after the forward substitution, whether the memory has the
     conjugate of the matrix)."""
-    if isinstance(request.a, tiles.Tiles):
-        device = request.geometry.layout.mesh.devices.flat[0]
-        tiles.check_hermitian(request.caller, request.a, device)
     source, geometry, storage, in_place = _place(request, b)
     conjugated = getattr(source, "transposed", False) and np.dtype(geometry.dtype).kind == "c"
     with _given_back(request, storage, in_place):
@@ -297,7 +304,7 @@ def _factorize(request, b):
     replicated = NamedSharding(request.mesh, P())
     factor = host_factor.HostCholeskyFactor(
         geometry, storage, cache, jax.device_put(log_det, replicated),
-        jax.device_put(jnp.int32(status), replicated), request.mesh, conjugated,
+        places.put(np.int32(status), replicated), request.mesh, conjugated,
     )  # fmt: skip
     return factor, x, conjugated
 

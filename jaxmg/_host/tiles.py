@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 
 from jaxmg import _compat
 from jaxmg._call import checks, ffi
+from jaxmg._layouts import places
 
 _CHECKED = 8  # the length of the index vectors of the check at construction
 _COMPARED = 64  # the largest length of those of `check_hermitian`
@@ -149,8 +150,16 @@ def _dtype(dtype):
 
 
 def put_parameters(tiles, layout):
-    """Returns the parameters on all devices of the layout."""
-    return jax.device_put(tiles.parameters, NamedSharding(layout.mesh, P()))
+    """Returns the parameters on all devices of the layout. In several processes numbers stay
+    what they are: arrays that are made by each process have no weak types."""
+    everywhere = NamedSharding(layout.mesh, P())
+    if not layout.processes:
+        return jax.device_put(tiles.parameters, everywhere)
+
+    def put(leaf):
+        return places.put(leaf, everywhere) if hasattr(leaf, "dtype") else leaf
+
+    return jax.tree.map(put, tiles.parameters)
 
 
 def make(tiles, layout, whole=False):
@@ -268,10 +277,12 @@ def _fill(function, parameters, block, *sizes):
     return each_tile(fill, block, block.shape, *sizes)
 
 
-def check_hermitian(caller, tiles, device):
+def check_hermitian(caller, tiles, layout):
     """Raises a ValueError if some tiles of the matrix aren't the adjoints of their mirror images.
-    NaN is equal to NaN: such a matrix is reported by its status."""
-    n = tiles.shape[0]
+    NaN is equal to NaN: such a matrix is reported by its status. Computes on one device."""
+    n, here = tiles.shape[0], jax.process_index()
+    devices = layout.mesh.devices.flat
+    device = next((one for one in devices if one.process_index == here), devices[0])
     length = min(n, _COMPARED)
     random = np.random.default_rng(n)
     starts = random.integers(0, n - length + 1, (_PLACES + 1, 2))

@@ -161,7 +161,7 @@ def _run_pass(request, shape, damp, name, results, rcond):
     small, dtype = passes.compress(request), np.dtype(request.cut.dtype)
     if damp is not None:
         value = _real_scalar(name, small.r, "damp", damp)
-        damp = _times_power(jnp.asarray(value), -small.e)
+        damp = _times_power(value, -small.e)
     if rcond is None:
         rcond = float(jnp.finfo(dtype).eps) * max(request.cut.m, request.cut.n)
     layout = small.layout

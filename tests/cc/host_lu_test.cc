@@ -8,15 +8,18 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/cc/support/devices/failing_device.h"
 #include "tests/cc/support/devices/recording_device.h"
 #include "tests/cc/support/distributed.h"
 #include "tests/cc/support/problem.h"
 #include "tests/cc/support/ranks.h"
 #include "tests/cc/support/routine_cases.h"
+#include "tests/cc/support/spread_factor.h"
 #include "tests/cc/support/testing.h"
 #include "xla_ffi/device/tunings.h"
 #include "xla_ffi/engine/offload/host_cache.h"
@@ -67,15 +70,26 @@ struct Plain {
 template <typename T>
 class Offloaded {
  public:
-  Offloaded(const HostShape& given, bool in_place, std::vector<T> matrix)
-      : shape(Whole(given)), a(std::move(matrix)), source_(a), factor_(in_place ? 0 : a.size()) {
+  // kSpread: as for ranks each in a process of its own, which has only its tile columns.
+  enum Place { kSame, kSquare, kSpread };
+
+  Offloaded(const HostShape& given, int place, std::vector<T> matrix)
+      : shape(Whole(given)),
+        a(std::move(matrix)),
+        source_(a),
+        factor_(place == kSame ? 0 : a.size()) {
     const int64_t n = shape.n;
     b = RandomMatrix<T>(n * shape.nrhs, 3);
     host_.dtype = DtypeName<T>();
     host_.shape = shape;
     for (int64_t j = 0; j < shape.blocks(); ++j) {
       host_.source.push_back({&source_[shape.first(j) * n], n});
-      host_.factor.push_back({(in_place ? source_ : factor_).data() + shape.first(j) * n, n});
+      T* const data = place == kSame ? source_.data() : factor_.data();
+      host_.factor.push_back({data + shape.first(j) * n, n});
+    }
+    if (place == kSpread) {
+      spread_.emplace(shape, factor_.data());
+      shape.spread = true;
     }
     // A RecordingDevice takes interchanged rows for as many as are between two columns.
     const auto size = static_cast<size_t>((shape.rank_columns() + 1) * shape.ld());
@@ -94,8 +108,8 @@ class Offloaded {
     log_abs.resize(shape.ranks);
     sign.resize(shape.ranks);
   }
-  Offloaded(const HostShape& given, bool in_place)
-      : Offloaded(given, in_place, RandomMatrix<T>(given.n * given.n, given.n)) {}
+  Offloaded(const HostShape& given, int place)
+      : Offloaded(given, place, RandomMatrix<T>(given.n * given.n, given.n)) {}
 
   HostGetrfOperand<T> getrf(int rank) {
     return {shape,
@@ -110,7 +124,7 @@ class Offloaded {
             &log_abs[rank],
             &sign[rank],
             &status[rank],
-            Finds(),
+            Finds(rank),
             cache[rank].data(),
             cache[rank].data(),
             static_cast<int64_t>(cache[rank].size())};
@@ -121,7 +135,7 @@ class Offloaded {
             x[rank].data(),
             nullptr,
             pivots[rank].data(),
-            Finds(),
+            Finds(rank),
             cache[rank].data(),
             static_cast<int64_t>(cache[rank].size())};
   }
@@ -218,7 +232,7 @@ class Offloaded {
   }
   HostMatrix& host() { return host_; }
 
-  const HostShape shape;
+  HostShape shape;
   std::vector<T> a, b;
   std::vector<std::vector<T>> even, odd, x, cache;
   std::vector<std::vector<int32_t>> pivots;
@@ -235,8 +249,8 @@ class Offloaded {
     shape.whole = true;
     return shape;
   }
-  FindHostMatrix Finds() const {
-    auto kept = std::make_shared<const HostMatrix>(host_);
+  FindHostMatrix Finds(int rank) const {
+    auto kept = std::make_shared<const HostMatrix>(spread_ ? spread_->Of(rank, host_) : host_);
     return [kept](int32_t id, std::shared_ptr<const HostMatrix>* found) {
       if (id != kId) return jaxmg::Error(Code::kInvalidArgument, "there is no matrix ", id);
       *found = kept;
@@ -245,12 +259,13 @@ class Offloaded {
   }
 
   std::vector<T> source_, factor_;
+  std::optional<SpreadFactor<T>> spread_;
   HostMatrix host_;
 };
 
 template <typename T>
-void CheckShape(const HostShape& shape, bool in_place, const Tuning* tuning, bool fills = false) {
-  Offloaded<T> offloaded(shape, in_place);
+void CheckShape(const HostShape& shape, int place, const Tuning* tuning, bool fills = false) {
+  Offloaded<T> offloaded(shape, place);
   offloaded.Factor(tuning, fills);
   const Plain<T> plain(offloaded.a, shape.n);
   const double limit = 20 * shape.n * kEps<T>;
@@ -298,12 +313,13 @@ TEST(EveryOrderIsFactoredFromHostMemory) {
       const int64_t nrhs = std::vector<int64_t>{0, 1, 3}[(n + ranks) % 3];
       const HostShape shape = ShapeOf(n, nrhs, tile, slots, ranks);
       const Tuning* tuning = n % 2 == 0 ? &gpu : nullptr;
-      const bool in_place = (n + ranks) % 2 == 0, fills = (n + 2 * ranks) % 5 == 0;
-      CheckShape<double>(shape, in_place, tuning, fills);
-      CheckShape<std::complex<float>>(shape, !in_place, tuning);
+      const int place = static_cast<int>(n + 2 * ranks) % 3;
+      const bool fills = (n + 2 * ranks) % 5 == 0;
+      CheckShape<double>(shape, place, tuning, fills);
+      CheckShape<std::complex<float>>(shape, (place + 1) % 3, tuning);
       if (n % 3 != 0) continue;
-      CheckShape<float>(shape, in_place, tuning);
-      CheckShape<std::complex<double>>(shape, !in_place, tuning, fills);
+      CheckShape<float>(shape, place, tuning);
+      CheckShape<std::complex<double>>(shape, (place + 2) % 3, tuning, fills);
     }
   }
 }
@@ -318,9 +334,11 @@ TEST(EveryWidthIsFactoredFromHostMemory) {
       for (int64_t slots : {1, 2, 3, 5}) {
         for (int ranks : {1, 2, 3}) {
           const HostShape shape = ShapeOf(n, 2, std::min(tile, n), slots, ranks);
-          CheckShape<double>(shape, true, &gpu);
-          CheckShape<double>(shape, false, &copied, /*fills=*/true);
-          CheckShape<std::complex<double>>(shape, false, nullptr);
+          CheckShape<double>(shape, 0, &gpu);
+          CheckShape<double>(shape, 1, &copied, /*fills=*/true);
+          CheckShape<std::complex<double>>(shape, 1, nullptr);
+          CheckShape<double>(shape, 2, &gpu);
+          CheckShape<std::complex<float>>(shape, 2, &copied, /*fills=*/true);
         }
       }
     }
@@ -334,8 +352,9 @@ TEST(StreamsOfFactorsInHostMemoryWaitForEachOther) {
     OnStreams(tuning, [&] {
       for (int ranks : {1, 2, 3}) {
         for (int64_t slots : {1, 2, 4}) {
-          CheckShape<double>(ShapeOf(45, 3, 4, slots, ranks), ranks % 2 == 0, nullptr);
-          CheckShape<double>(ShapeOf(37, 1, 3, slots, ranks), ranks % 2 == 1, nullptr, true);
+          CheckShape<double>(ShapeOf(45, 3, 4, slots, ranks), ranks % 2, nullptr);
+          CheckShape<double>(ShapeOf(37, 1, 3, slots, ranks), 1 - ranks % 2, nullptr, true);
+          CheckShape<double>(ShapeOf(44, 2, 4, slots, ranks), 2, nullptr);
         }
       }
     });
@@ -347,8 +366,8 @@ TEST(EveryAccessToFactorsInHostMemoryIsOrdered) {
   gpu.offload.chunk = 4;
   for (const Tuning& tuning : {gpu, host}) {
     for (int ranks : {1, 2, 3}) {
-      for (int64_t slots : {1, 2, 4}) {
-        Offloaded<double> offloaded(ShapeOf(50, 2, 4, slots, ranks), /*in_place=*/true);
+      for (int64_t slots : {1, 2, 4, -2}) {
+        Offloaded<double> offloaded(ShapeOf(50, 2, 4, std::abs(slots), ranks), slots < 0 ? 2 : 0);
         const int64_t blocks = offloaded.shape.blocks();
         // All calls together: a call may leave nothing behind that the next one doesn't wait for.
         Recording recording(ranks);
@@ -486,13 +505,13 @@ TEST(InvalidCallsOnFactorsFailOnAllRanks) {
   expect("there is no substitution 6", /*factors=*/false);
   offloaded.Call(0);
   offloaded.host().shape.nrhs = 2;
-  expect("has other sizes", true, /*solves=*/false);
+  expect("isn't that of the call (float64, order 20", true, /*solves=*/false);
   offloaded.host().shape.nrhs = 1;
   offloaded.host().shape.whole = false;
-  expect("has other sizes");
+  expect("isn't that of the call (float64, order 20");
   offloaded.host().shape.whole = true;
   offloaded.host().dtype = "float32";
-  expect("has other sizes, float32 of order 20");
+  expect("that was opened (float32, order 20, 1 right-hand sides, whole block columns of 8");
 }
 
 TEST(AFailedAllocationOfFactorsFailsOnAllRanks) {
@@ -508,6 +527,38 @@ TEST(AFailedAllocationOfFactorsFailsOnAllRanks) {
     });
     for (const Status& outcome : outcomes) EXPECT(!outcome.ok());
     EXPECT(outcomes[1].code() == Code::kResourceExhausted) << outcomes[1].message();
+  }
+}
+
+TEST(EachFailureOfFactorsIsOneOfAllRanksAndTheNextCallWorks) {
+  Tuning gpu = LikeGpu();
+  gpu.offload.chunk = 4;
+  const auto on_streams = [&](int) { return NewAsyncDevice(NewHostDevice(), gpu); };
+  for (int ranks : {1, 3}) {
+    for (int place : {1, 2}) {
+      Offloaded<double> offloaded(ShapeOf(20, 2, 2, 2, ranks), place);
+      const auto factor = [&] {
+        offloaded.Restart();
+        for (auto& pivots : offloaded.pivots) std::fill(pivots.begin(), pivots.end(), -1);
+        offloaded.Factor(nullptr);
+        offloaded.Sweep(nullptr, LuSweep::kLower);
+        const double error = offloaded.Error(Op::kNone);
+        EXPECT(error <= 1e-12) << offloaded.text() << error;
+      };
+      factor();
+      const auto block = static_cast<int32_t>(offloaded.shape.blocks() / 2);
+      for (int sweep = -1; sweep < kLuSweeps; ++sweep) {
+        FailEachCall(
+            ranks,
+            [&](const RankContext& context) {
+              const int rank = context.comm.rank();
+              offloaded.calls[rank] = {kId, block, std::max(sweep, 0), 0};
+              return sweep < 0 ? HostGetrfRoutine<double>(context, offloaded.getrf(rank))
+                               : HostGetrsRoutine<double>(context, offloaded.getrs(rank));
+            },
+            factor, place == 1 ? DeviceMaker(on_streams) : DeviceMaker(OnHost));
+      }
+    }
   }
 }
 

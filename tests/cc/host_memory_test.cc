@@ -7,15 +7,18 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/cc/support/devices/failing_device.h"
 #include "tests/cc/support/devices/recording_device.h"
 #include "tests/cc/support/distributed.h"
 #include "tests/cc/support/problem.h"
 #include "tests/cc/support/ranks.h"
 #include "tests/cc/support/routine_cases.h"
+#include "tests/cc/support/spread_factor.h"
 #include "tests/cc/support/testing.h"
 #include "xla_ffi/device/host_ranges.h"
 #include "xla_ffi/device/tunings.h"
@@ -46,7 +49,8 @@ FindHostMatrix Knows(const HostMatrix& matrix) {
 template <typename T>
 class Offloaded {
  public:
-  enum class Place { kSame, kSquare, kPacked };
+  // kSpread: as for ranks each in a process of its own, which has only its tile columns.
+  enum class Place { kSame, kSquare, kPacked, kSpread };
 
   Offloaded(const Problem<T>& problem, const HostShape& shape, Place place, bool has_source = true)
       : shape(shape), source_(problem.a), place_(place) {
@@ -66,12 +70,17 @@ class Offloaded {
     for (int64_t j = 0; j < shape.blocks(); ++j) {
       const int64_t at = shape.first(j) * (n + 1);
       if (has_source) host_.source.push_back({&source_[at], n});
+      if (place == Place::kSpread) continue;
       if (place != Place::kPacked) {
         host_.factor.push_back({square + at, n});
       } else {
         host_.factor.push_back({factor_.data() + packed, shape.rows(j)});
         packed += shape.rows(j) * shape.columns(j);
       }
+    }
+    if (place == Place::kSpread) {
+      spread_.emplace(shape, factor_.data());
+      this->shape.spread = true;
     }
     const auto size = static_cast<size_t>(shape.rank_columns() * shape.ld());
     for (int rank = 0; rank < shape.ranks; ++rank) {
@@ -94,6 +103,7 @@ class Offloaded {
     host_.ring = {ring_.data(), ring_.size(), 2};
     for (HostBlock& block : host_.source) block.pageable = true;
     for (HostBlock& block : host_.factor) block.pageable = true;
+    if (spread_) spread_->SetPageable();
   }
 
   // Fills the buffers with a block column, as a caller of a matrix without a source does.
@@ -121,7 +131,7 @@ class Offloaded {
             x[rank].data(),
             &log_det[rank],
             &status[rank],
-            Knows(host_),
+            Knows(HostOf(rank)),
             cache[rank].data(),
             cache[rank].data(),
             static_cast<int64_t>(cache[rank].size())};
@@ -131,14 +141,14 @@ class Offloaded {
             reinterpret_cast<const int32_t*>(&calls[rank]),
             x[rank].data(),
             nullptr,
-            Knows(host_),
+            Knows(HostOf(rank)),
             cache[rank].data(),
             static_cast<int64_t>(cache[rank].size())};
   }
 
   HostPotriOperand<T> potri(int rank) {
     return {shape, reinterpret_cast<const int32_t*>(&calls[rank]), even[rank].data(),
-            odd[rank].data(), Knows(host_)};
+            odd[rank].data(), Knows(HostOf(rank))};
   }
   // The routines by number.
   Status Routine(int routine, const RankContext& context) {
@@ -211,8 +221,15 @@ class Offloaded {
   // Element (row, column) of L, row >= column.
   T l(int64_t row, int64_t column) const {
     const int64_t j = column / shape.width, first = shape.first(j);
-    const HostBlock& block = host_.factor[j];
-    return static_cast<T*>(block.data)[(column - first) * block.ld + row - first];
+    if (!spread_) {
+      const HostBlock& block = host_.factor[j];
+      return static_cast<T*>(block.data)[(column - first) * block.ld + row - first];
+    }
+    const int64_t p = (column - first) / shape.tile;
+    const HostMatrix host = HostOf(shape.tiles(j).owner(p));
+    const HostBlock& block = host.factor[j];
+    const int64_t stored = host.StoredColumn(p) + (column - first) % shape.tile;
+    return static_cast<T*>(block.data)[stored * block.ld + row - first];
   }
 
   std::string text() const {
@@ -222,7 +239,7 @@ class Offloaded {
            ": ";
   }
 
-  const HostShape shape;
+  HostShape shape;
   std::vector<T> b;
   std::vector<std::vector<T>> even, odd, x, cache;
   std::vector<HostCall> calls;
@@ -231,7 +248,22 @@ class Offloaded {
   HostMatrix& host() { return host_; }
 
  private:
+  // What a rank knows of the matrix.
+  HostMatrix HostOf(int rank) const {
+    if (!spread_) return host_;
+    HostMatrix host = spread_->Of(rank, host_);
+    if (ring_.empty()) return host;
+    // Each process has a ring of its own.
+    const size_t each = ring_.size() / shape.ranks;
+    int first = rank;
+    while (first > 0 && spread_->Process(first - 1) == spread_->Process(rank)) --first;
+    host.ring.data = const_cast<char*>(ring_.data()) + first * each;
+    host.ring.bytes = each * host.local_ranks();
+    return host;
+  }
+
   std::vector<T> source_, factor_;
+  std::optional<SpreadFactor<T>> spread_;
   std::vector<char> ring_;
   HostMatrix host_;
   const Place place_;
@@ -328,12 +360,12 @@ TEST(EveryOrderIsSolvedFromHostMemory) {
       const int64_t nrhs = std::vector<int64_t>{0, 1, 3}[(n + ranks) % 3];
       const HostShape shape = ShapeOf(n, nrhs, tile, slots, ranks);
       const Tuning* tuning = n % 2 == 0 ? &gpu : nullptr;
-      const int place = static_cast<int>(n + 2 * ranks) % 3;
+      const int place = static_cast<int>(n + 2 * ranks) % 4;
       CheckShape<double>(shape, place, tuning);
-      CheckShape<std::complex<float>>(shape, (place + 1) % 3, tuning);
+      CheckShape<std::complex<float>>(shape, (place + 1) % 4, tuning);
       if (n % 3 != 0) continue;
-      CheckShape<float>(shape, place, tuning);
-      CheckShape<std::complex<double>>(shape, (place + 2) % 3, tuning);
+      CheckShape<float>(shape, (place + 3) % 4, tuning);
+      CheckShape<std::complex<double>>(shape, (place + 2) % 4, tuning);
     }
   }
 }
@@ -351,6 +383,8 @@ TEST(EveryWidthIsSolvedFromHostMemory) {
           CheckShape<double>(shape, 0, &gpu);
           CheckShape<double>(shape, 2, &copied, /*fills=*/true);
           CheckShape<std::complex<double>>(shape, 1, nullptr);
+          CheckShape<double>(shape, 3, &gpu);
+          CheckShape<std::complex<float>>(shape, 3, &copied, /*fills=*/true);
         }
       }
     }
@@ -366,6 +400,7 @@ TEST(StreamsOfHostMemoryWaitForEachOther) {
         for (int64_t slots : {1, 2, 4}) {
           CheckShape<double>(ShapeOf(45, 3, 4, slots, ranks), ranks % 3, nullptr);
           CheckShape<double>(ShapeOf(37, 1, 3, slots, ranks), ranks % 3, nullptr, true);
+          CheckShape<double>(ShapeOf(44, 2, 4, slots, ranks), 3, nullptr);
         }
       }
     });
@@ -377,10 +412,11 @@ TEST(EveryAccessToHostMemoryIsOrdered) {
   gpu.offload.chunk = 4;
   for (const Tuning& tuning : {gpu, host}) {
     for (int ranks : {1, 2, 3}) {
-      for (int64_t slots : {1, 2, 4}) {
-        const HostShape shape = ShapeOf(50, 2, 4, slots, ranks);
+      for (int64_t slots : {1, 2, 4, -2}) {
+        const HostShape shape = ShapeOf(50, 2, 4, std::abs(slots), ranks);
         Problem<double> problem({shape.n, ranks, 0});
-        Offloaded<double> offloaded(problem, shape, Place<double>::kSame);
+        Offloaded<double> offloaded(problem, shape,
+                                    slots < 0 ? Place<double>::kSpread : Place<double>::kSame);
         // All calls together: a call may leave nothing behind that the next one doesn't wait for.
         Recording recording(ranks);
         const auto outcomes = RunRanks(
@@ -548,15 +584,15 @@ TEST(InvalidCallsFailOnAllRanks) {
   expect("but the call is on -1");
   offloaded.Call(0);
   offloaded.host().dtype = "float32";
-  expect("has other sizes, float32 of order 20");
+  expect("that was opened (float32, order 20, 1 right-hand sides, block columns of 8, tiles of 2");
   offloaded.host().dtype = "float64";
   offloaded.host().shape.whole = true;
-  expect("has other sizes");
+  expect("isn't that of the call (float64, order 20");
   offloaded.host().shape.whole = false;
   offloaded.host().shape.nrhs = 2;
-  expect("has other sizes", /*also_solves=*/false);
+  expect("isn't that of the call (float64, order 20", /*also_solves=*/false);
   offloaded.host().shape.tile = 4;
-  expect("has other sizes");
+  expect("isn't that of the call (float64, order 20");
 }
 
 TEST(AFailedAllocationFailsOnAllRanks) {
@@ -572,6 +608,39 @@ TEST(AFailedAllocationFailsOnAllRanks) {
     });
     for (const Status& outcome : outcomes) EXPECT(!outcome.ok());
     EXPECT(outcomes[1].code() == Code::kResourceExhausted) << outcomes[1].message();
+  }
+}
+
+TEST(EachFailureIsOneOfAllRanksAndTheNextCallWorks) {
+  Tuning gpu = LikeGpu();
+  gpu.offload.chunk = 4;
+  const auto on_streams = [&](int) { return NewAsyncDevice(NewHostDevice(), gpu); };
+  for (int ranks : {1, 3}) {
+    for (Place<double> place : {Place<double>::kPacked, Place<double>::kSpread}) {
+      for (int64_t n : {20, 21}) {  // with a ring, and without
+        Problem<double> problem({n, ranks, 0});
+        Offloaded<double> offloaded(problem, ShapeOf(n, 2, 2, 2, ranks), place);
+        const auto factor = [&] {
+          for (auto& x : offloaded.x) x = offloaded.b;
+          offloaded.Run(nullptr);
+          const double error = BackwardError(problem, offloaded.b, offloaded.x[0], 2);
+          EXPECT(error <= 1e-13) << offloaded.text() << error;
+        };
+        factor();
+        for (int routine : {0, 1, 2}) {
+          const int64_t block = offloaded.shape.blocks() / 2;
+          offloaded.Call(block, routine == 1 ? 1 : 0);
+          FailEachCall(
+              ranks,
+              [&](const RankContext& context) {
+                const int rank = context.comm.rank();
+                offloaded.calls[rank] = {kId, static_cast<int32_t>(block), routine == 1, 0};
+                return offloaded.Routine(routine, context);
+              },
+              factor, n % 2 == 0 ? DeviceMaker(on_streams) : DeviceMaker(OnHost));
+        }
+      }
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/cc/support/devices/async_device.h"
+#include "tests/cc/support/devices/failing_device.h"
 #include "tests/cc/support/problem.h"
 #include "tests/cc/support/ranks.h"
 #include "tests/cc/support/tall_problem.h"
@@ -132,6 +133,53 @@ TEST(InvalidCalls) {
   call.chunks.bytes[1] += 8;
   const Status small = call.Run({kId, 0, 0, 0}, OnHost);
   EXPECT(small.code() == Code::kInvalidArgument) << small.message();
+}
+
+TEST(EachFailureOfAChunkIsReportedAndTheNextCallWorks) {
+  for (const DeviceMaker& make : {DeviceMaker(OnHost), DeviceMaker(OnThreads)}) {
+    Call<double> call(17, 3, 2);
+    for (int64_t at = 0;; ++at) {
+      Fault fault = {at};
+      const Status status =
+          call.Run({kId, 1, 0, 0}, [&](int rank) { return NewFailingDevice(make(rank), fault); });
+      if (!fault.occurred()) {
+        EXPECT(status.ok() && at > 3) << status.message();
+        break;
+      }
+      EXPECT(status.message().find("on purpose") != std::string::npos) << status.message();
+      CheckCall<double>(17, 3, 2, make);
+    }
+  }
+}
+
+TEST(EachFailureOfARingIsReported) {
+  const int64_t height = 300, columns = 7;
+  std::vector<char> memory(8 * 192), from(height * columns, 3), on_device(from.size()),
+      to(from.size());
+  const Bytes2D there = Block(on_device.data(), height, height, columns);
+  const auto run = [&](Device& device) -> Status {
+    JAXMG_RETURN_IF_ERROR(device.ReserveTransfers());
+    HostRing ring(device, {memory.data(), memory.size(), 2}, 0, 1);
+    JAXMG_RETURN_IF_ERROR(ring.Prepare());
+    JAXMG_RETURN_IF_ERROR(
+        ring.Load(Stream::kLoad, there, Block(from.data(), height, height, columns)));
+    JAXMG_RETURN_IF_ERROR(device.Synchronize());
+    JAXMG_RETURN_IF_ERROR(
+        ring.Store(Stream::kStore, Block(to.data(), height, height, columns), there));
+    return ring.Drain();
+  };
+  for (int64_t at = 0;; ++at) {
+    Fault fault = {at};
+    const auto device = NewAsyncDevice(NewHostDevice(), HostTuning());
+    FailingDevice failing(*device, fault);
+    const Status status = run(failing);
+    EXPECT(device->Synchronize().ok());
+    if (!fault.occurred()) {
+      EXPECT(status.ok() && to == from && at > 30) << status.message();
+      break;
+    }
+    EXPECT(status.message() == "failed on purpose") << status.message();
+  }
 }
 
 TEST(ARingCopiesBlocksOfAnySize) {

@@ -88,6 +88,19 @@ def test_lost_before_a_qr(routine, how, lost):
     _lose("potrs", 5100, how, lost, "auto", further=routine)
 
 
+@pytest.mark.parametrize(
+    "how, lost, transport",
+    [
+        ("STOP", 2, "auto"),
+        pytest.param("KILL", 1, "tcp", marks=pytest.mark.slow),
+        pytest.param("KILL", 2, "auto", marks=pytest.mark.slow),
+    ],
+)
+def test_lost_in_a_call_from_host_memory(how, lost, transport):
+    """Each process has its part of the factor, and Python makes a call for each block column."""
+    _lose("host_potrf", 3000, how, lost, transport)
+
+
 _NAMES = {"lu_solve": "LUFactor.solve", "wide": "gels"}
 
 

@@ -35,6 +35,7 @@ _CORE = [
     "condition_test.py",
     "derivatives_test.py",
     "expm_test.py",
+    "host_processes_test.py",
     *_LU,
     "least_squares_test.py",
     "linalg_general_test.py",

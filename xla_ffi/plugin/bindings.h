@@ -238,6 +238,10 @@ inline int32_t OpenHost(const pybind11::dict& spec) {
       spec["ranks"].cast<int>(),     spec.contains("whole") && spec["whole"].cast<bool>()};
   matrix.source = HostBlocks(spec["source"], IsPageable(spec, "source"));
   matrix.factor = HostBlocks(spec["factor"], IsPageable(spec, "factor"));
+  if (spec.contains("local")) {
+    matrix.local = spec["local"].cast<std::vector<int>>();
+    matrix.shape.spread = !matrix.local.empty();
+  }
   if (spec.contains("ring")) {
     const auto [address, bytes, threads] = spec["ring"].cast<std::tuple<uint64_t, size_t, int>>();
     matrix.ring = {reinterpret_cast<void*>(address), bytes, threads};

@@ -34,7 +34,7 @@ def pageable(request, monkeypatch):
 
 def budget(shape, dtype, ranks, rows, nrhs=0):
     """Returns the bytes of each device for chunks of so many rows."""
-    layout = plans.over(cases.line(ranks).devices)
+    layout = plans.over("lstsq", cases.line(ranks))
     cut = chunks.Cut(layout, *shape, nrhs, str(np.dtype(dtype)), rows)
     return cut.bytes
 

@@ -9,13 +9,10 @@
 #include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/lu/gesv.h"
 #include "xla_ffi/engine/offload/host_cache.h"
-#include "xla_ffi/engine/offload/transfer.h"
+#include "xla_ffi/engine/offload/host_panels.h"
 
 namespace jaxmg {
 namespace {
-
-// The buffers of streamed panels: one is multiplied while two are loaded.
-constexpr int64_t kBuffers = 3;
 
 // The operations of the updates of block column j.
 double UpdateWork(const HostShape& shape, int64_t j) {
@@ -41,7 +38,7 @@ class LuBlockColumn {
         chunk_(shape_.chunk(context.device.tuning())),
         flow_(context, space.precision),
         a_(operand.a[j % 2]),
-        panels_(workspace.Get(space.panels)),
+        panels_(flow_, host, &ring, workspace.Get(space.panels), chunk_),
         cache_(shape_, rank_, operand.cache, operand.cached),
         ring_(ring),
         end_(tiles_.slots_before(rank_, tiles_.nonempty())),
@@ -66,8 +63,8 @@ class LuBlockColumn {
     JAXMG_RETURN_IF_ERROR(flow_.status());
     // The block column from its diagonal down.
     const Matrix<T> below = {tiles_, rank_, ld_, a_ + first_, nullptr};
-    JAXMG_RETURN_IF_ERROR(Getrf(context_, precision_, below, x_, panels_, operand_.pivots + first_,
-                                info, determinant, shape_.n - first_));
+    JAXMG_RETURN_IF_ERROR(Getrf(context_, precision_, below, x_, panels_.at(0),
+                                operand_.pivots + first_, info, determinant, shape_.n - first_));
     while (Prefetch()) {
     }
     Flow ends(context_);
@@ -96,7 +93,6 @@ class LuBlockColumn {
 
   // A rank alone has all of the last block column.
   bool alone() const { return tiles_.ranks() == 1; }
-  T* Buffer(size_t i) const { return panels_ + static_cast<int64_t>(i % kBuffers) * chunk_ * ld_; }
 
   // The number of this rank's columns, which are contiguous in its buffer.
   int64_t ColumnsIn(const Tiles& tiles) const {
@@ -111,7 +107,7 @@ class LuBlockColumn {
   void LoadTile(int64_t j, int64_t slot, T* buffer, Data& block) {
     const Tiles tiles = shape_.tiles(j);
     const int64_t p = tiles.tile_in(rank_, slot);
-    RingStep<T> on(ring_, flow_, Stream::kLoad, "load tile", p);
+    RingStep<T> on(&ring_, flow_, Stream::kLoad, "load tile", p);
     on.Writes(block);
     on.Load(host_.source[j], {0, shape_.n, tiles.offset(p), tiles.width(p)},
             buffer + slot * tiles.width() * ld_, ld_);
@@ -132,19 +128,16 @@ class LuBlockColumn {
     if (i >= chunks.size()) return;
     const Chunk& chunk = chunks[i];
     const int64_t row = chunk.row(shape_);
-    RingStep<T> on(ring_, flow_, Stream::kLoad, "load panel", chunk.k);
-    on.Gives(loaded_[i % kBuffers]);
-    on.Load(host_.factor[chunk.k], {row, shape_.n - row, chunk.column, chunk.columns}, Buffer(i),
-            ld_);
+    panels_.Load(i, chunk.k, {row, shape_.n - row, chunk.column, chunk.columns});
   }
 
   // Stores this rank's tile column in `slot` of block column j.
   void StoreTile(Flow& flow, int64_t j, int64_t slot, Data& block) {
     const Tiles tiles = shape_.tiles(j);
     const int64_t p = tiles.tile_in(rank_, slot);
-    RingStep<T> on(ring_, flow, Stream::kStore, "store tile", p);
+    RingStep<T> on(&ring_, flow, Stream::kStore, "store tile", p);
     on.Reads(block);
-    on.Store(host_.factor[j], {0, shape_.n, tiles.offset(p), tiles.width(p)},
+    on.Store(host_.factor[j], {0, shape_.n, host_.StoredColumn(p), tiles.width(p)},
              operand_.a[j % 2] + slot * tiles.width() * ld_, ld_);
   }
 
@@ -180,7 +173,7 @@ class LuBlockColumn {
     }
     Stage stage(flow_.device(), "update", static_cast<int64_t>(chunks.size()),
                 UpdateWork(shape_, j_));
-    for (size_t i = 0; i + 1 < kBuffers; ++i) LoadChunk(streamed, i);
+    for (size_t i = 0; i + 1 < HostPanels<T>::kBuffers; ++i) LoadChunk(streamed, i);
     size_t next = 0;  // of those that are streamed
     int64_t done = 0;
     for (Chunk chunk : chunks) {
@@ -188,11 +181,15 @@ class LuBlockColumn {
       if (chunk.data != nullptr) {
         UpdateWith(chunk, chunk.k == j_ - 1 ? other_block_ : kept_);
       } else {
-        chunk.data = Buffer(next);
-        LoadChunk(streamed, next + kBuffers - 1);
-        UpdateWith(chunk, loaded_[next++ % kBuffers]);
+        chunk.data = panels_.at(next);
+        LoadChunk(streamed, next + HostPanels<T>::kBuffers - 1);
+        UpdateWith(chunk, panels_.data(next++));
       }
       stage.Done(Stream::kMain, ++done);
+    }
+    {
+      Step<T> last(flow_, Stream::kMain);
+      panels_.AwaitTaken(last);  // Getrf has its panels there
     }
     while (alone() && StoreNext()) {
     }
@@ -250,7 +247,7 @@ class LuBlockColumn {
   const int64_t ld_, chunk_;
   Flow flow_;
   T* const a_;
-  T* const panels_;
+  HostPanels<T> panels_;
   const HostCache<T> cache_;
   HostRing& ring_;
   const int64_t end_, columns_;  // this rank's slots that have columns, and these columns
@@ -258,7 +255,6 @@ class LuBlockColumn {
   int64_t prefetched_ = 0, stored_ = 0;
   // This block column; the buffer of the last and of the next one; the cache.
   Data loaded_block_, other_block_, kept_;
-  std::array<Data, kBuffers> loaded_;
 };
 
 }  // namespace
@@ -268,7 +264,7 @@ HostGetrfSpace<T>::HostGetrfSpace(const HostShape& shape, Precision products, co
     : precision(LuPrecision<T>(products, shape.n, ranks.tuning)) {
   const Tiles tiles = shape.tiles(0);
   const int64_t streamed =
-      shape.blocks() > 1 ? kBuffers * shape.chunk(ranks.tuning) * shape.ld() : 0;
+      shape.blocks() > 1 ? HostPanels<T>::kBuffers * shape.chunk(ranks.tuning) * shape.ld() : 0;
   records = pieces.Reserve<char>(RecordsBytes(ranks.size));
   panels = pieces.Reserve<T>(std::max(streamed, GetrfWorkspace<T>(tiles, shape.n, ranks.tuning)));
   local = pieces.Reserve<T>(LocalInPlace(tiles, shape.nrhs));
@@ -290,7 +286,7 @@ Status HostGetrfRoutine(const RankContext& context, const HostGetrfOperand<T>& o
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
     JAXMG_RETURN_IF_ERROR(CheckHostMatrix("host_getrf", *host, shape, DtypeName<T>(),
                                           /*with_right_hand_sides=*/true));
-    ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
+    ring.emplace(device, host->ring, host->LocalIndex(context.comm.rank()), host->local_ranks());
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
     outcome.emplace(context, false, workspace.Get(space.records), operand.status);

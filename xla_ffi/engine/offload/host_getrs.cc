@@ -37,7 +37,7 @@ class LuBlockSweep {
       : context_(context),
         flow_(context),
         shape_(operand.shape),
-        factor_(host.factor[call.block]),
+        host_(host),
         lower_(IsLower(static_cast<LuSweep>(call.direction))),
         op_(OpOf(static_cast<LuSweep>(call.direction))),
         ascends_(lower_ == (op_ != Op::kNone)),
@@ -113,9 +113,10 @@ class LuBlockSweep {
   void LoadTile(size_t i) {
     if (i >= streamed_.size()) return;
     const int64_t p = streamed_[i], height = Height(p);
-    RingStep<T> on(ring_, flow_, Stream::kLoad, "load tile", p);
+    RingStep<T> on(&ring_, flow_, Stream::kLoad, "load tile", p);
     on.Gives(loaded_[i % kBuffers]);
-    on.Load(factor_, {Begin(p), height, tiles_.offset(p), tiles_.width(p)}, Buffer(i), height);
+    on.Load(host_.factor[block_], {Begin(p), height, host_.StoredColumn(p), tiles_.width(p)},
+            Buffer(i), height);
   }
 
   // Where the tile column of this step is: the diagonal tile, the other rows, and the columns of X
@@ -176,7 +177,7 @@ class LuBlockSweep {
   const RankContext& context_;
   Flow flow_;
   const HostShape& shape_;
-  const HostBlock factor_;
+  const HostMatrix& host_;
   const bool lower_;
   const Op op_;
   const bool ascends_;
@@ -219,7 +220,7 @@ Status HostGetrsRoutine(const RankContext& context, const HostGetrsOperand<T>& o
     if (call.direction < 0 || call.direction >= kLuSweeps) {
       return Error(Code::kInvalidArgument, "host_getrs: there is no substitution ", call.direction);
     }
-    ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
+    ring.emplace(device, host->ring, host->LocalIndex(context.comm.rank()), host->local_ranks());
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
     JAXMG_RETURN_IF_ERROR(device.ReserveHandles());

@@ -24,6 +24,8 @@ struct HostShape {
   int ranks;
   // Whether block columns have all n rows, for LU, and not only those from the diagonal on.
   bool whole = false;
+  // Whether the ranks are in several processes.
+  bool spread = false;
 
   int64_t blocks() const { return (n + width - 1) / width; }
   // The first column of block column j, which is also the row of its diagonal; the number of its
@@ -59,6 +61,23 @@ struct HostMatrix {
   std::vector<HostBlock> source;  // the matrix; empty: the caller fills the ranks' buffers
   std::vector<HostBlock> factor;  // may be the same memory
   HostRingMemory ring;
+  // If the ranks are in several processes: the index of each rank among those of this process; -1:
+  // it is in another one. The factor then has only the tile columns of this process's ranks, one
+  // after the other; the source has all columns.
+  std::vector<int> local = {};
+
+  // The number of ranks in this process, and the index of one of them.
+  int local_ranks() const {
+    if (!shape.spread) return shape.ranks;
+    return static_cast<int>(
+        std::count_if(local.begin(), local.end(), [](int i) { return i >= 0; }));
+  }
+  int LocalIndex(int rank) const { return shape.spread ? local[rank] : rank; }
+  // The first column of tile p of a block column in `factor`.
+  int64_t StoredColumn(int64_t p) const {
+    const int64_t index = LocalIndex(static_cast<int>(p % shape.ranks));
+    return (p / shape.ranks * local_ranks() + index) * shape.tile;
+  }
 };
 
 // Which matrix, and which of its block columns, a call works on: the elements of its operand

@@ -9,13 +9,10 @@
 #include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/engine/core/stage.h"
 #include "xla_ffi/engine/offload/host_cache.h"
-#include "xla_ffi/engine/offload/transfer.h"
+#include "xla_ffi/engine/offload/host_panels.h"
 
 namespace jaxmg {
 namespace {
-
-// The buffers of streamed panels: one is multiplied while two are loaded.
-constexpr int64_t kBuffers = 3;
 
 // Potrf gets the right-hand sides in its own precision, and whole block columns can't be
 // equilibrated; products with streamed panels scale their own factors instead.
@@ -43,7 +40,7 @@ class BlockColumn {
         flow_(context, space.precision),
         matrix_({tiles_, context.comm.rank(), ld_, operand.a[j % 2], nullptr}),
         x_({shape_.nrhs, operand.x + shape_.first(j) * shape_.nrhs, workspace.Get(space.local)}),
-        panels_(workspace.Get(space.panels)),
+        panels_(flow_, host, &ring, workspace.Get(space.panels), chunk_),
         factor_(workspace.Get(space.factor)),
         cache_(shape_, matrix_.rank, operand.cache, operand.cached),
         ring_(ring),
@@ -72,8 +69,8 @@ class BlockColumn {
     part.stores = [this](Flow& flow, int64_t k, Data& diagonal, Data& below) {
       Store(flow, k, diagonal, below);
     };
-    JAXMG_RETURN_IF_ERROR(Potrf(context_, Precision::kHighest, matrix_, x_, panels_, info, log_det,
-                                /*spoils=*/false, part));
+    JAXMG_RETURN_IF_ERROR(Potrf(context_, Precision::kHighest, matrix_, x_, panels_.at(0), info,
+                                log_det, /*spoils=*/false, part));
     JAXMG_RETURN_IF_ERROR(GatherLocal(context_, matrix_, x_));
     flow_.Join();
     JAXMG_RETURN_IF_ERROR(flow_.status());
@@ -90,7 +87,6 @@ class BlockColumn {
   };
 
   int64_t Width(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
-  T* Buffer(size_t i) const { return panels_ + static_cast<int64_t>(i % kBuffers) * chunk_ * ld_; }
 
   // --- Transfers ---------------------------------------------------------------------------------
 
@@ -98,7 +94,7 @@ class BlockColumn {
   void LoadTile(int64_t j, int64_t slot, T* buffer, Data& block) {
     const Tiles tiles = shape_.tiles(j);
     const int64_t p = tiles.tile_in(matrix_.rank, slot), begin = tiles.offset(p);
-    RingStep<T> on(ring_, flow_, Stream::kLoad, "load tile", p);
+    RingStep<T> on(&ring_, flow_, Stream::kLoad, "load tile", p);
     on.Writes(block);
     on.Load(host_.source[j], {begin, shape_.rows(j) - begin, begin, tiles.width(p)},
             buffer + slot * tiles.width() * ld_ + begin, ld_);
@@ -118,18 +114,16 @@ class BlockColumn {
   void LoadChunk(const std::vector<Chunk>& chunks, size_t i) {
     if (i >= chunks.size()) return;
     const Chunk& chunk = chunks[i];
-    RingStep<T> on(ring_, flow_, Stream::kLoad, "load panel", chunk.k);
-    on.Gives(loaded_[i % kBuffers]);
     const int64_t row = shape_.first(j_) - shape_.first(chunk.k);
-    on.Load(host_.factor[chunk.k], {row, shape_.rows(j_), chunk.column, chunk.columns}, Buffer(i),
-            ld_);
+    panels_.Load(i, chunk.k, {row, shape_.rows(j_), chunk.column, chunk.columns});
   }
 
   void Store(Flow& flow, int64_t k, Data& diagonal, Data& below) {
     const int64_t begin = tiles_.offset(k);
-    RingStep<T> on(ring_, flow, Stream::kStore, "store tile", k);
+    RingStep<T> on(&ring_, flow, Stream::kStore, "store tile", k);
     on.Reads(diagonal, below);
-    on.Store(host_.factor[j_], {begin, shape_.rows(j_) - begin, begin, tiles_.width(k)},
+    on.Store(host_.factor[j_],
+             {begin, shape_.rows(j_) - begin, host_.StoredColumn(k), tiles_.width(k)},
              matrix_.tile(k, begin), ld_);
     T* const kept = cache_.at(j_, tiles_.slot(k));
     if (kept == nullptr) return;
@@ -154,7 +148,7 @@ class BlockColumn {
     }
     const double work = ProductWork(shape_.rows(j_), tiles_.columns(), shape_.first(j_));
     Stage stage(flow_.device(), "update", static_cast<int64_t>(chunks.size()), work);
-    for (size_t i = 0; i + 1 < kBuffers; ++i) LoadChunk(streamed, i);
+    for (size_t i = 0; i + 1 < HostPanels<T>::kBuffers; ++i) LoadChunk(streamed, i);
     size_t next = 0;  // of those that are streamed
     int64_t done = 0;
     for (Chunk chunk : chunks) {
@@ -162,12 +156,14 @@ class BlockColumn {
       if (chunk.data != nullptr) {
         UpdateWith(chunk, chunk.k == j_ - 1 ? other_block_ : kept_);
       } else {
-        chunk.data = Buffer(next);
-        LoadChunk(streamed, next + kBuffers - 1);
-        UpdateWith(chunk, loaded_[next++ % kBuffers]);
+        chunk.data = panels_.at(next);
+        LoadChunk(streamed, next + HostPanels<T>::kBuffers - 1);
+        UpdateWith(chunk, panels_.data(next++));
       }
       stage.Done(Stream::kMain, ++done);
     }
+    Step<T> last(flow_, Stream::kMain);
+    panels_.AwaitTaken(last);  // Potrf has its panels there
   }
 
   // A rank alone has all columns of the last block column, and of those that are cached.
@@ -258,7 +254,7 @@ class BlockColumn {
   Flow flow_;
   const Matrix<T> matrix_;
   const RightHandSides<T> x_;
-  T* const panels_;
+  HostPanels<T> panels_;
   T* const factor_;
   const HostCache<T> cache_;
   HostRing& ring_;
@@ -269,7 +265,6 @@ class BlockColumn {
   int64_t prefetched_ = 0;
   // This block column; the buffer of the last and of the next one; the cache.
   Data loaded_block_, other_block_, kept_;
-  std::array<Data, kBuffers> loaded_;
 };
 
 }  // namespace
@@ -279,7 +274,7 @@ HostPotrfSpace<T>::HostPotrfSpace(const HostShape& shape, Precision products, co
     : precision(StreamedPrecision<T>(products, shape.n, ranks.tuning)) {
   const Tiles tiles = shape.tiles(0);
   const int64_t chunk = shape.chunk(ranks.tuning);
-  const int64_t streamed = shape.blocks() > 1 ? kBuffers * chunk * shape.ld() : 0;
+  const int64_t streamed = shape.blocks() > 1 ? HostPanels<T>::kBuffers * chunk * shape.ld() : 0;
   records = pieces.Reserve<char>(RecordsBytes(ranks.size));
   panels = pieces.Reserve<T>(
       std::max(streamed, PotrfWorkspace<T>(tiles, shape.ld(), Precision::kHighest, ranks.tuning)));
@@ -303,7 +298,7 @@ Status HostPotrfRoutine(const RankContext& context, const HostPotrfOperand<T>& o
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
     JAXMG_RETURN_IF_ERROR(CheckHostMatrix("host_potrf", *host, shape, DtypeName<T>(),
                                           /*with_right_hand_sides=*/true));
-    ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
+    ring.emplace(device, host->ring, host->LocalIndex(context.comm.rank()), host->local_ranks());
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
     outcome.emplace(context, false, workspace.Get(space.records), operand.status);

@@ -8,13 +8,10 @@
 #include "xla_ffi/engine/cholesky/potri.h"
 #include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/engine/core/stage.h"
-#include "xla_ffi/engine/offload/transfer.h"
+#include "xla_ffi/engine/offload/host_panels.h"
 
 namespace jaxmg {
 namespace {
-
-// The buffers of streamed panels: one is multiplied while two are loaded.
-constexpr int64_t kBuffers = 3;
 
 template <typename T>
 class InverseColumn {
@@ -32,9 +29,9 @@ class InverseColumn {
         below_(shape_.rows(j) - height_),
         a_({tiles_, context.comm.rank(), ld_, operand.a, nullptr}),
         z_({tiles_, context.comm.rank(), ld_, operand.z, nullptr}),
-        panels_(panels),
         words_(words),
         flow_(context),
+        panels_(flow_, host, nullptr, panels, chunk_),
         end_(tiles_.slots_before(a_.rank, tiles_.nonempty())) {
     for (int64_t k = j + 1; k < shape_.blocks(); ++k) {
       for (int64_t column = 0; column < shape_.columns(k); column += chunk_) {
@@ -47,14 +44,14 @@ class InverseColumn {
     flow_.Fork();
     for (int64_t slot = 0; slot < end_; ++slot) LoadTile(slot);
     Step<T>(flow_, Stream::kMain).Reads(factor_);  // before panels, which the event would cover
-    for (size_t i = 0; i + 1 < kBuffers; ++i) LoadChunk(i);
+    for (size_t i = 0; i < kLast; ++i) LoadChunk(i);
     DivideByDiagonal();
     MultiplyByInverse();
     for (int64_t p = a_.rank; p < tiles_.nonempty() && below_ > 0; p += tiles_.ranks()) {
       Store(p, height_, below_, under_);
     }
     JAXMG_RETURN_IF_ERROR(flow_.status());
-    JAXMG_RETURN_IF_ERROR(Potri(context_, Precision::kHighest, a_, panels_));
+    JAXMG_RETURN_IF_ERROR(Potri(context_, Precision::kHighest, a_, panels_.at(0)));
     SubtractFromDiagonal();
     for (int64_t p = a_.rank; p < tiles_.nonempty(); p += tiles_.ranks()) {
       Store(p, tiles_.offset(p), height_ - tiles_.offset(p), diagonal_);
@@ -73,7 +70,9 @@ class InverseColumn {
     int64_t k, column, columns;
   };
 
-  T* Buffer(size_t i) const { return panels_ + static_cast<int64_t>(i % kBuffers) * chunk_ * ld_; }
+  // The buffer of panels that also takes tile columns of B from other ranks.
+  static constexpr size_t kLast = HostPanels<T>::kBuffers - 1;
+
   // Columns of this rank in its slots [0, end).
   int64_t Columns(int64_t end) const {
     int64_t columns = 0;
@@ -85,24 +84,22 @@ class InverseColumn {
     const int64_t p = tiles_.tile_in(a_.rank, slot), begin = tiles_.offset(p);
     Step<T> on(flow_, Stream::kLoad, "load tile", p);
     on.Writes(factor_);
-    Load(on, host_.factor[j_], {begin, shape_.rows(j_) - begin, begin, tiles_.width(p)},
+    Load(on, host_.factor[j_],
+         {begin, shape_.rows(j_) - begin, host_.StoredColumn(p), tiles_.width(p)},
          a_.tile(p, begin), ld_);
   }
 
   void LoadChunk(size_t i) {
     if (i >= chunks_.size()) return;
     const Chunk& chunk = chunks_[i];
-    Step<T> on(flow_, Stream::kLoad, "load panel", chunk.k);
-    on.Gives(loaded_[i % kBuffers]);
-    Load(on, host_.factor[chunk.k],
-         {chunk.column, shape_.rows(chunk.k) - chunk.column, chunk.column, chunk.columns},
-         Buffer(i), ld_);
+    panels_.Load(i, chunk.k,
+                 {chunk.column, shape_.rows(chunk.k) - chunk.column, chunk.column, chunk.columns});
   }
 
   void Store(int64_t p, int64_t row, int64_t rows, Data& data) {
     Step<T> on(flow_, Stream::kStore, "store tile", p);
     on.Reads(data);
-    StoreToHost(on, host_.factor[j_], {row, rows, tiles_.offset(p), tiles_.width(p)},
+    StoreToHost(on, host_.factor[j_], {row, rows, host_.StoredColumn(p), tiles_.width(p)},
                 z_.tile(p, row), ld_);
   }
 
@@ -122,7 +119,8 @@ class InverseColumn {
       if (tiles_.ranks() > 1) on.Broadcast(a_.rank, Block(data, ld_, below_, tiles_.width(p)));
       return {data, ld_};
     }
-    T* const data = Buffer(kBuffers - 1);
+    panels_.AwaitTaken(on, kLast);
+    T* const data = panels_.at(kLast);
     on.Broadcast(tiles_.owner(p), Block(data, below_, below_, tiles_.width(p)));
     return {data, below_};
   }
@@ -135,7 +133,7 @@ class InverseColumn {
     for (int64_t q = tiles_.nonempty() - 1; q >= 0; --q) {
       const int64_t begin = tiles_.offset(q), width = tiles_.width(q);
       Step<T> on(flow_, Stream::kMain, "solve", q);
-      on.Writes(loaded_[kBuffers - 1]);
+      on.Writes(panels_.data(kLast));
       if (tiles_.owner(q) == a_.rank) {
         on.Trsm(Side::kRight, Op::kNone, below_, width, a_.tile(q, begin), ld_, a_.tile(q, height_),
                 ld_);
@@ -158,11 +156,12 @@ class InverseColumn {
     if (below_ == 0) return;
     Stage stage(flow_.device(), "multiply", count, ProductWork(below_, height_, below_));
     for (size_t i = 0; i < chunks_.size(); ++i) {
-      LoadChunk(i + kBuffers - 1);
+      LoadChunk(i + kLast);
       Step<T> on(flow_, Stream::kMain, "multiply", chunks_[i].k);
-      on.Writes(under_, loaded_[i % kBuffers]);
+      on.Writes(under_, panels_.data(i));
       if (i == 0 && columns > 0) on.SetZero(below_, columns, z_.data + height_, ld_);
-      if (columns > 0) MultiplyChunk(on, chunks_[i], Buffer(i), columns);
+      panels_.AwaitTaken(on, i);  // it is overwritten
+      if (columns > 0) MultiplyChunk(on, chunks_[i], panels_.at(i), columns);
       stage.Done(Stream::kMain, static_cast<int64_t>(i) + 1);
     }
   }
@@ -195,7 +194,7 @@ class InverseColumn {
     Stage stage(flow_.device(), "subtract", count, SolveWork(height_, below_));
     for (int64_t q = 0; q < count; ++q) {
       Step<T> on(flow_, Stream::kMain, "subtract", q);
-      on.Writes(diagonal_, loaded_[kBuffers - 1]).Reads(under_);
+      on.Writes(diagonal_, panels_.data(kLast)).Reads(under_);
       const Factor b = Share(on, q);
       const int64_t columns = Columns(tiles_.slots_before(a_.rank, q + 1));
       if (columns > 0) {
@@ -215,21 +214,21 @@ class InverseColumn {
   const int64_t height_, below_;  // rows of the diagonal block, and below it
   // Only a rank's last tile column may be narrower, so its columns are contiguous.
   const Matrix<T> a_, z_;
-  T* const panels_;
   T* const words_;
   Flow flow_;
+  HostPanels<T> panels_;
   const int64_t end_;  // the end of this rank's slots that have columns
   std::vector<Chunk> chunks_;
   // This block column of L; of Z, below and in its diagonal block.
   Data factor_, under_, diagonal_;
-  std::array<Data, kBuffers> loaded_;
 };
 
 }  // namespace
 
 template <typename T>
 HostPotriSpace<T>::HostPotriSpace(const HostShape& shape, const Ranks& ranks) {
-  const int64_t streamed = shape.blocks() > 1 ? kBuffers * shape.chunk(ranks.tuning) : 0;
+  const int64_t streamed =
+      shape.blocks() > 1 ? HostPanels<T>::kBuffers * shape.chunk(ranks.tuning) : 0;
   words = pieces.Reserve<T>(ranks.size + 1);
   panels = pieces.Reserve<T>(std::max(
       streamed * shape.ld(), PotriWorkspace<T>(shape.tiles(0), shape.ld(), Precision::kHighest)));

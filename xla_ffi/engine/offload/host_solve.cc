@@ -25,7 +25,7 @@ class BlockSweep {
              const HostCall& call, T* panels, HostRing& ring)
       : flow_(context),
         shape_(operand.shape),
-        factor_(host.factor[call.block]),
+        host_(host),
         forward_(call.direction == 0),
         rank_(context.comm.rank()),
         first_(shape_.first(call.block)),
@@ -87,9 +87,10 @@ class BlockSweep {
   void LoadTile(size_t i) {
     if (i >= streamed_.size()) return;
     const int64_t p = streamed_[i], begin = tiles_.offset(p);
-    RingStep<T> on(ring_, flow_, Stream::kLoad, "load tile", p);
+    RingStep<T> on(&ring_, flow_, Stream::kLoad, "load tile", p);
     on.Gives(loaded_[i % kBuffers]);
-    on.Load(factor_, {begin, height_ - begin, begin, tiles_.width(p)}, Buffer(i), height_ - begin);
+    on.Load(host_.factor[block_], {begin, height_ - begin, host_.StoredColumn(p), tiles_.width(p)},
+            Buffer(i), height_ - begin);
   }
 
   // The right-hand sides pass from owner to owner, and at last to all ranks.
@@ -124,7 +125,7 @@ class BlockSweep {
 
   Flow flow_;
   const HostShape& shape_;
-  const HostBlock factor_;
+  const HostMatrix& host_;
   const bool forward_;
   const int rank_;
   const int64_t first_, height_;  // the block column's first column, and its rows
@@ -159,7 +160,7 @@ Status HostSolveRoutine(const RankContext& context, const HostSolveOperand<T>& o
     JAXMG_RETURN_IF_ERROR(ReadHostCall(device, operand.call, operand.find, &call, &host));
     JAXMG_RETURN_IF_ERROR(CheckHostMatrix("host_solve", *host, shape, DtypeName<T>(),
                                           /*with_right_hand_sides=*/false));
-    ring.emplace(device, host->ring, context.comm.rank(), shape.ranks);
+    ring.emplace(device, host->ring, host->LocalIndex(context.comm.rank()), host->local_ranks());
     JAXMG_RETURN_IF_ERROR(ring->Prepare());
     JAXMG_RETURN_IF_ERROR(workspace.Allocate(device));
     JAXMG_RETURN_IF_ERROR(device.ReserveHandles());

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <sstream>
+#include <string>
 
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/host_copy.h"
@@ -35,32 +37,36 @@ void StoreToHost(Step<T>& on, const HostBlock& to, const HostPart& part, const T
   on.Copy(InHostMemory<T>(to, part), Block(source, ld, part.rows, part.columns));
 }
 
-// A step that copies pageable memory through a ring, if there is one. A store is then complete
-// after HostRing::Drain.
+// A step that copies pageable memory through a ring, unless that is null or has no memory. A store
+// is then complete after HostRing::Drain.
 template <typename T>
 class RingStep : public Step<T> {
  public:
-  RingStep(HostRing& ring, Flow& flow, Stream stream, const char* name, int64_t index)
+  RingStep(HostRing* ring, Flow& flow, Stream stream, const char* name, int64_t index)
       : Step<T>(flow, stream, name, index), ring_(ring) {}
 
   void Load(const HostBlock& from, const HostPart& part, T* target, int64_t ld) {
-    if (!ring_.works() || !from.pageable) return jaxmg::Load(*this, from, part, target, ld);
+    if (!Takes(from)) return jaxmg::Load(*this, from, part, target, ld);
     this->Do([&] {
-      return ring_.Load(this->stream(), Block(target, ld, part.rows, part.columns),
-                        InHostMemory<T>(from, part));
+      return ring_->Load(this->stream(), Block(target, ld, part.rows, part.columns),
+                         InHostMemory<T>(from, part));
     });
   }
 
   void Store(const HostBlock& to, const HostPart& part, const T* source, int64_t ld) {
-    if (!ring_.works() || !to.pageable) return StoreToHost(*this, to, part, source, ld);
+    if (!Takes(to)) return StoreToHost(*this, to, part, source, ld);
     this->Do([&] {
-      return ring_.Store(this->stream(), InHostMemory<T>(to, part),
-                         Block(source, ld, part.rows, part.columns));
+      return ring_->Store(this->stream(), InHostMemory<T>(to, part),
+                          Block(source, ld, part.rows, part.columns));
     });
   }
 
  private:
-  HostRing& ring_;
+  bool Takes(const HostBlock& block) const {
+    return ring_ != nullptr && ring_->works() && block.pageable;
+  }
+
+  HostRing* const ring_;
 };
 
 // Reads an operand `call` from device memory, and waits for it.
@@ -88,17 +94,27 @@ inline Status ReadHostCall(Device& device, const int32_t* source, const FindHost
   return Status::Ok();
 }
 
+// Describes a matrix in host memory for an error.
+inline std::string DescribeHostMatrix(const std::string& dtype, const HostShape& shape) {
+  std::ostringstream text;
+  text << dtype << ", order " << shape.n << ", " << shape.nrhs << " right-hand sides, "
+       << (shape.whole ? "whole " : "") << "block columns of " << shape.width << ", tiles of "
+       << shape.tile << ", " << shape.ranks << " ranks" << (shape.spread ? " of processes" : "");
+  return text.str();
+}
+
 // Returns an error unless a matrix has the sizes and the dtype of a call.
 inline Status CheckHostMatrix(const char* name, const HostMatrix& host, const HostShape& shape,
                               const char* dtype, bool with_right_hand_sides) {
   const HostShape& own = host.shape;
   if (host.dtype == dtype && own.n == shape.n && own.width == shape.width &&
       own.tile == shape.tile && own.ranks == shape.ranks && own.whole == shape.whole &&
-      (own.nrhs == shape.nrhs || !with_right_hand_sides)) {
+      own.spread == shape.spread && (own.nrhs == shape.nrhs || !with_right_hand_sides)) {
     return Status::Ok();
   }
-  return Error(Code::kInvalidArgument, name, ": the matrix in host memory has other sizes, ",
-               host.dtype, " of order ", own.n, " in block columns of ", own.width);
+  return Error(Code::kInvalidArgument, name, ": the matrix that was opened (",
+               DescribeHostMatrix(host.dtype, own), ") isn't that of the call (",
+               DescribeHostMatrix(dtype, shape), ")");
 }
 
 }  // namespace jaxmg

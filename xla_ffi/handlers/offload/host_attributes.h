@@ -22,8 +22,13 @@ struct HostAttributes : PrecisionAttributes {
 };
 
 inline HostShape ShapeOf(const HostAttributes& attributes) {
-  return {attributes.n, attributes.nrhs, attributes.width, attributes.tile,
-          static_cast<int>(attributes.ranks)};
+  return {attributes.n,
+          attributes.nrhs,
+          attributes.width,
+          attributes.tile,
+          static_cast<int>(attributes.ranks),
+          /*whole=*/false,
+          attributes.processes.count > 0};
 }
 
 inline bool Is(ffi::AnyBuffer buffer, int64_t rows, int64_t columns) {
@@ -39,10 +44,6 @@ inline Status CheckHostCall(const char* name, ffi::Buffer<ffi::DataType::S32>& c
                  attributes.ranks);
   }
   JAXMG_RETURN_IF_ERROR(CheckHostShape(name, ShapeOf(attributes)));
-  if (attributes.processes.count > 0) {
-    return Error(Code::kInvalidArgument, name,
-                 ": all devices must be in the process whose memory has the matrix");
-  }
   if (call.element_count() * sizeof(int32_t) != sizeof(HostCall)) {
     return Error(Code::kInvalidArgument, name, ": call must have 4 elements");
   }

@@ -77,6 +77,10 @@ Status OpenHostMatrix(HostMatrix matrix, int32_t* id) {
   if (dtype != "float32" && dtype != "float64" && dtype != "complex64" && dtype != "complex128") {
     return Error(Code::kInvalidArgument, "host_open: unsupported dtype '", dtype, "'");
   }
+  if (matrix.shape.spread && static_cast<int>(matrix.local.size()) != matrix.shape.ranks) {
+    return Error(Code::kInvalidArgument, "host_open: local has ", matrix.local.size(),
+                 " elements, not one of each of the ", matrix.shape.ranks, " ranks");
+  }
   if (!matrix.source.empty()) {
     JAXMG_RETURN_IF_ERROR(CheckBlocks("source", matrix.source, matrix.shape));
   }

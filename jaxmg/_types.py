@@ -56,6 +56,7 @@ Refine: TypeAlias = Literal[
 ]
 """The precision of a factorization whose solutions are refined."""
 
+HostRoutineName: TypeAlias = Literal["gaussian_log_likelihood", "lstsq", "qr"]
 RoutineName: TypeAlias = Literal[
     "potrs",
     "potri",

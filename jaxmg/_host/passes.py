@@ -112,6 +112,21 @@ def choose(caller, a, b, mesh, spec, memory, residuals=False):
     return Pass(caller, a if made else source, b, cut, layout.mesh)
 
 
+def plan(routine, shape, nrhs, dtype, layout, memory):
+    """Returns the `plans.HostPlan` of a call on an array (m, n)."""
+    caller, (m, n) = f"plan({routine!r})", shape
+    most = plans.known_budget(caller, memory, layout)
+    cut = chunks.cut(caller, layout, shape, nrhs, dtype, most, residuals=routine == "lstsq")
+    # The Gram matrix of each chunk below R, and for R alone a second one.
+    rows = layout.ranks * cut.steps * (cut.rows + n)
+    count = rows * (n * n * (1 if nrhs else 2) + 4 * n * nrhs) * (4 if dtype.kind == "c" else 1)
+    copies = 2 * layout.ranks * sum(cut.buffer_bytes)
+    return plans.HostPlan(
+        routine, n, dtype, cut.rows, cut.chunks, 0, cut.bytes, most, copies, pool.available()[0],
+        cut.steps * sum(cut.buffer_bytes), count, layout.ranks, m,
+    )  # fmt: skip
+
+
 def _may_leave(a, b):
     """Whether a call without memory= may have a matrix that doesn't fit the devices."""
     if isinstance(a, Tracer) or isinstance(b, Tracer) or not matrices.is_host(a) or a.ndim != 2:

@@ -20,6 +20,7 @@ from jaxmg._plugin import plugins
 _SHARE = 15 / 16
 # The functions whose block rows have all columns.
 LU = ("gesv", "lu_factor")
+LIKELIHOOD = "gaussian_log_likelihood"
 # A matrix of less than this share of a device's memory fits, with its copy and workspace.
 _SURELY = 1 / 8
 
@@ -115,19 +116,20 @@ class HostPlan:
     """Holds the result of `plan` with ``host=True``; prints as a sentence.
 
     Attributes:
-        routine, n, dtype: The arguments of `plan`.
-        width: Number of columns of a block column.
-        blocks: Number of block columns.
-        tile: Tile width.
+        routine, n, dtype: The arguments of `plan`; of a tall matrix n is the number of columns.
+        width: Number of columns of a block column, or of rows of a chunk of a tall matrix.
+        blocks: Number of block columns, or of chunks.
+        tile: Tile width; 0 for a tall matrix.
         bytes: Peak bytes on each device: two block columns, right-hand sides and workspace, and
-            with ``memory`` a part of the factor.
+            with ``memory`` a part of the factor; of a tall matrix two chunks, R and workspace.
         memory: Bytes of each device that the call may take.
-        host_bytes: Bytes of host memory that the call allocates for the factor, beyond A; 0 if A is
-            donated.
+        host_bytes: Bytes of host memory that the call allocates beyond A: for the factor, 0 if A is
+            donated; of a tall matrix for copies of chunks, if A is in pageable memory.
         host_memory: Bytes of host memory that are there; None if unknown.
         traffic: Bytes that pass over the busiest device's link to host memory.
         operations: Floating-point operations of the call.
         devices: Number of devices.
+        m: Number of rows of a tall matrix; None for a square one.
     """
 
     routine: str
@@ -143,10 +145,11 @@ class HostPlan:
     traffic: int
     operations: float
     devices: int
+    m: int | None = None
 
     @property
     def fits(self) -> bool | None:
-        """Returns whether the factor fits in host memory; None if unknown."""
+        """Returns whether ``host_bytes`` fit in host memory; None if unknown."""
         return None if self.host_memory is None else self.host_bytes <= self.host_memory
 
     def seconds(self, rate: float, link: float = 50e9) -> float:
@@ -163,9 +166,12 @@ class HostPlan:
         fits = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
         where = f"{self.devices} device{'s' if self.devices > 1 else ''}"
         of = "" if self.host_memory is None else f" of {pool.readable(self.host_memory)}"
+        size, blocks = f"n = {self.n}", f"block column{'s' if self.blocks > 1 else ''} of"
+        if self.m is not None:
+            size, blocks = f"({self.m}, {self.n})", "chunks of rows, of"
         return (
-            f"{self.routine} from host memory, n = {self.n}, {self.dtype}, on {where}: "
-            f"{self.blocks} block column{'s' if self.blocks > 1 else ''} of {self.width}, "
+            f"{self.routine} from host memory, {size}, {self.dtype}, on {where}: "
+            f"{self.blocks} {blocks} {self.width}, "
             f"{pool.readable(self.bytes)} of {pool.readable(self.memory)} on each device, "
             f"{pool.readable(self.traffic)} over each link; {pool.readable(self.host_bytes)}{of} "
             f"of host memory beyond A: {fits[self.fits]}"
@@ -181,20 +187,27 @@ def plan(routine, n, nrhs, dtype, layout, memory, donate, operations, factor_byt
             memory of its own.
     """
     caller = f"plan({routine!r})"
+    most = known_budget(caller, memory, layout)
+    shape, count, _ = cut(
+        caller, layout, n, nrhs, dtype, most, checks.DEFAULT, memory is not None, routine in LU
+    )
+    passed = traffic(shape, sweeps=1 if routine in ("potrs", "gesv") else 0)
+    if routine == LIKELIHOOD:  # A is made; the inverse streams as much as a factorization
+        passed += traffic(shape, sweeps=1, made=True)
+    return HostPlan(
+        routine, n, np.dtype(dtype), shape.width, shape.blocks, shape.tile, count, most,
+        0 if donate else factor_bytes(shape), pool.available()[0], passed, operations, layout.ranks,
+    )  # fmt: skip
+
+
+def known_budget(caller, memory, layout):
+    """Returns `budget` for a plan. Raises a ValueError if it is unknown."""
     most = budget(memory, layout.memory)
     if most is None:
         raise ValueError(
             f"{caller}: host=True needs memory=, because the devices don't report their memory"
         )
-    shape, count, _ = cut(
-        caller, layout, n, nrhs, dtype, int(most), checks.DEFAULT, memory is not None,
-        routine in LU,
-    )  # fmt: skip
-    return HostPlan(
-        routine, n, np.dtype(dtype), shape.width, shape.blocks, shape.tile, count, int(most),
-        0 if donate else factor_bytes(shape), pool.available()[0],
-        traffic(shape, sweeps=1 if routine in ("potrs", "gesv") else 0), operations, layout.ranks,
-    )  # fmt: skip
+    return int(most)
 
 
 def traffic(shape, sweeps, made=False):

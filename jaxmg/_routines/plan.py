@@ -14,15 +14,25 @@ from numpy.typing import DTypeLike
 from jaxmg import _compat
 from jaxmg._call import backends, checks
 from jaxmg._cholesky import refinement
-from jaxmg._host import driver, plans
+from jaxmg._host import driver, passes, plans
 from jaxmg._host.plans import HostPlan
 from jaxmg._kept import lower_precision
 from jaxmg._layouts import layouts
 from jaxmg._lu import refinement as lu_refinement
 from jaxmg._plugin import plugins
 from jaxmg._routines import counts, table
-from jaxmg._types import Backend, Devices, Else, PrecisionLike, Refine, RoutineName
+from jaxmg._types import (
+    Backend,
+    Devices,
+    Else,
+    HostRoutineName,
+    PrecisionLike,
+    Refine,
+    RoutineName,
+)
 
+# The functions of tall matrices in host memory.
+_TALL = ("lstsq", "least_squares", "qr")
 # Memory of an iteration with ``refine``: arrays like b (solution, residual, correction, directions)
 # and additional vectors of n numbers. Both counts were read from compiled programs of XLA.
 _LIKE_B, _OF_ROWS = 8, 2
@@ -94,7 +104,8 @@ def plan(
 
 @overload
 def plan(
-    routine: RoutineName | Else, n: SupportsIndex | Else, dtype: DTypeLike | Else,
+    routine: RoutineName | HostRoutineName | Else,
+    n: SupportsIndex | tuple[SupportsIndex, SupportsIndex] | Else, dtype: DTypeLike | Else,
     devices: Devices | SupportsIndex | None | Else = None, *, nrhs: SupportsIndex | Else = 1,
     T_A: SupportsIndex | None | Else = None, backend: Backend | Else = "auto",
     donate: bool | Else = False, return_eigenvectors: bool | Else = True,
@@ -105,8 +116,8 @@ def plan(
 
 @_compat.overloaded_boundary
 def plan(
-    routine: RoutineName,
-    n: SupportsIndex,
+    routine: RoutineName | HostRoutineName,
+    n: SupportsIndex | tuple[SupportsIndex, SupportsIndex],
     dtype: DTypeLike,
     devices: Devices | SupportsIndex | None = None,
     *,
@@ -124,8 +135,10 @@ def plan(
 
     Args:
         routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve",
-            "lu_factor", "geqrf" or "least_squares".
-        n: Order of A, at least 1.
+            "lu_factor", "geqrf" or "least_squares"; with ``host`` "potrs", "cho_factor", "gesv",
+            "lu_factor", "gaussian_log_likelihood" (with its gradient), or "lstsq",
+            "least_squares" or "qr" of `jaxmg.linalg`.
+        n: Order of A, at least 1; for the last three (m, n).
         dtype: float32, float64, complex64 or complex128.
         devices: Devices that share A by rows: a sequence, a ``jax.sharding.Mesh``, or a number of
             devices like ``jax.local_devices()[0]``, which need not exist. None: all local devices.
@@ -139,8 +152,7 @@ def plan(
             include those of a fallback.
         precision: As in the call. Precisions that split operands into parts take memory for them.
         memory: Bytes that JAX may use on one device, such as 80e9. None: as the device reports.
-        host: Whether to plan "potrs", "cho_factor", "gesv" or "lu_factor" of a matrix that stays in
-            host memory.
+        host: Whether the matrix stays in host memory.
 
     Returns:
         A `Plan`. It assumes that A is sharded by rows; any other A needs one more copy. With
@@ -155,8 +167,23 @@ def plan(
         >>> assert jaxmg.plan("potri", n, a.dtype, mesh, donate=True).fits is not False
         >>> jaxmg.plan("syevd", 131072, "float64", devices=8, memory=140e9).fits
         >>> jaxmg.plan("potrs", 150000, "float64", host=True, memory=72e9).seconds(52e12)
+        >>> jaxmg.plan("lstsq", (6000000, 2048), "float64", host=True, memory=72e9)
     """
     name = f"plan({routine!r})"
+    if host and isinstance(routine, str) and routine in _TALL:
+        sizes = n if isinstance(n, tuple) and len(n) == 2 else (0, 0)
+        shape = tuple(checks.non_negative(name, "n", size) for size in sizes)
+        if not shape[0] >= shape[1] >= 1:
+            raise ValueError(f"{name}: n must be (m, n) with m >= n >= 1; got {n!r}")
+        nrhs = 0 if routine == "qr" else max(checks.non_negative(name, "nrhs", nrhs), 1)
+        layout = _layout(name, devices, memory)
+        return passes.plan(routine, shape, nrhs, _dtype(name, dtype), layout, memory)
+    if host and routine == plans.LIKELIHOOD:
+        n, nrhs = checks.positive(name, "n", n), checks.positive(name, "nrhs", nrhs)
+        return _plan_host(
+            name, routine, n, nrhs, _dtype(name, dtype), _layout(name, devices, memory), memory,
+            donate=False,
+        )  # fmt: skip
     if not isinstance(routine, str) or routine not in table.PLANS:
         raise ValueError(
             f"plan: routine must be one of {', '.join(map(repr, table.PLANS))}; got {routine!r}"
@@ -204,12 +231,18 @@ def plan(
 
 def _plan_host(name, routine, n, nrhs, dtype, layout, memory, donate):
     """Returns the `HostPlan` of a call."""
-    if routine not in ("potrs", "cho_factor", "gesv", "lu_factor"):
+    if routine not in ("potrs", "cho_factor", "gesv", "lu_factor", plans.LIKELIHOOD):
         raise ValueError(
-            f"{name}: host=True is only for 'potrs', 'cho_factor', 'gesv' and 'lu_factor'"
+            f"{name}: host=True is only for 'potrs', 'cho_factor', 'gesv', 'lu_factor', "
+            f"'{plans.LIKELIHOOD}' and {', '.join(map(repr, _TALL))}"
         )
-    nrhs = nrhs if routine in ("potrs", "gesv") else 0
-    count = counts.operations(routine, dtype.kind == "c", n, nrhs)
+    nrhs = nrhs if routine in ("potrs", "gesv", plans.LIKELIHOOD) else 0
+    is_complex = dtype.kind == "c"
+    if routine == plans.LIKELIHOOD:  # the inverse, with the factor, and both substitutions
+        parts = ("potri", "cho_solve")
+        count = sum(counts.operations(part, is_complex, n, nrhs) for part in parts)
+    else:
+        count = counts.operations(routine, is_complex, n, nrhs)
     return plans.plan(routine, n, nrhs, dtype, layout, memory, donate, count, driver.packed_bytes)
 
 

@@ -324,6 +324,8 @@ def _host_memory(mesh: Mesh) -> None:
         assert_type(memory.array((2, 2), "float32"), NDArray[Any])
     plan = jaxmg.plan("potrs", 1000, "float32", 1, host=True, memory=1e7)
     assert_type(plan, jaxmg.HostPlan)
+    tall = jaxmg.plan("lstsq", (1000, 10), "float32", 1, host=True, memory=1e7)
+    assert_type(tall, jaxmg.HostPlan)
     assert_type(plan.seconds(1e12), float)
 
 

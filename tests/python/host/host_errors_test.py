@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._host import plans, pool
+from jaxmg._host import passes, plans, pool
 from jaxmg._layouts import layouts
 from jaxmg._plugin import plugins
 
@@ -282,13 +282,43 @@ def test_plan():
     # Twice as much passes over the link for the same block columns.
     alike = jaxmg.plan("potrs", n, "float64", 1, host=True, memory=memory)
     assert general.traffic * general.width > 1.7 * alike.traffic * alike.width
-    with pytest.raises(ValueError, match="host=True is only for 'potrs', 'cho_factor', 'gesv' and"):
+    gradient = jaxmg.plan("gaussian_log_likelihood", n, "float64", 1, host=True, memory=memory)
+    assert gradient.operations == n**3 + 2 * n**2 and gradient.host_bytes >= n * n * 4
+    assert gradient.traffic > 1.5 * alike.traffic and gradient.width == alike.width
+    with pytest.raises(
+        ValueError, match="host=True is only for 'potrs', 'cho_factor', 'gesv', 'lu"
+    ):
         jaxmg.plan("getri", n, "float64", 1, host=True, memory=memory)
     with pytest.raises(ValueError, match="memory=10 bytes of each device aren't enough"):
         jaxmg.plan("potrs", n, "float64", 1, host=True, memory=10)
     if layouts.device_memory(jax.default_backend()) is None:
         with pytest.raises(ValueError, match="host=True needs memory="):
             jaxmg.plan("potrs", n, "float64", 1, host=True)
+
+
+def test_plan_of_tall_matrices():
+    m, n, memory = 100_000, 30, 4e6
+    plan = jaxmg.plan("lstsq", (m, n), "float64", 2, host=True, memory=memory, nrhs=3)
+    assert isinstance(plan, jaxmg.HostPlan) and (plan.m, plan.n, plan.devices) == (m, n, 2)
+    assert plan.blocks == -(-m // plan.width) > 2 and plan.bytes <= plan.memory == memory
+    assert m * (n + 3) * 8 // 2 <= plan.traffic < m * (n + 3) * 5 and plan.fits
+    assert plan.host_bytes == 4 * plan.width * (n + 3) * 8
+    assert plan.seconds(1e9) == pytest.approx(plan.operations / 2e9)
+    assert str(plan).startswith("lstsq from host memory, (100000, 30), float64, on 2 devices: ")
+    of_r = jaxmg.plan("qr", (m, n), "complex64", 1, host=True, memory=memory)
+    assert of_r.operations > 8 * m * n * n and of_r.traffic >= m * n * 8
+    mesh, a = cases.line(2), np.ones((m, n))
+    request = passes.choose("linalg.lstsq", a, np.ones((m, 3)), mesh, None, memory, True)
+    assert (request.cut.rows, request.cut.bytes) == (plan.width, plan.bytes)
+    for sizes in ((n, m), n, (m, n, 1), (m, 0)):
+        with pytest.raises(
+            ValueError, match=r"plan\('lstsq'\): n must be \(m, n\) with m >= n >= 1"
+        ):
+            jaxmg.plan("lstsq", sizes, "float64", 1, host=True, memory=memory)
+    with pytest.raises(ValueError, match="R and one row of a, of shape .* need"):
+        jaxmg.plan("qr", (m, n), "float64", 1, host=True, memory=100)
+    with pytest.raises(ValueError, match="routine must be one of .* got 'qr'"):
+        jaxmg.plan("qr", n, "float64")
 
 
 def test_plan_is_the_call():

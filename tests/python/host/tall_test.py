@@ -176,6 +176,34 @@ def test_rank(dtype, kind, expected):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("graded", ["values", "columns"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex64", marks=pytest.mark.breadth)])
+def test_conditions(dtype, graded):
+    """R is backward stable for columns of any length, and x of any rank, whatever finds them."""
+    m, n, mesh, unit = 200, 6, cases.line(2), cases.eps(dtype)
+    memory = budget((m, n), dtype, 2, 13, 1)
+    q = np.linalg.qr(problem(m, n, "complex128" if dtype == "complex64" else dtype)[0])[0]
+    v = np.linalg.qr(problem(n, n, q.dtype, seed=4)[0])[0]
+    b = problem(m, n, dtype)[1]
+    for power in range(0, 19, 1 if dtype == "float64" else 3):
+        weights = 10.0 ** -np.linspace(0, power, n)
+        a = (q * weights @ v if graded == "values" else q @ v * weights).astype(dtype)
+        check_r(a, jaxmg.linalg.qr(a, "r", mesh=mesh, memory=memory))
+        x, resid, rank, s = map(np.asarray, jaxmg.linalg.lstsq(a, b, mesh=mesh, memory=memory))
+        cutoff = m * unit * s[0]
+        assert (s > cutoff).sum() == rank
+        np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), atol=50 * unit * s[0])
+        # As good as NumPy's of the same rank.
+        left, values, right = np.linalg.svd(a, full_matrices=False)
+        best = right[:rank].conj().T @ (left[:, :rank].conj().T @ b / values[:rank])
+        rest, least = (np.linalg.norm(b - a @ y) for y in (x, best))
+        size = np.linalg.norm(b) + s[0] * np.linalg.norm(x)
+        assert rest <= least + 100 * m * unit * size, power
+        assert np.linalg.norm(x) <= 2 * np.linalg.norm(best) + 1 or rank == n
+        assert abs(resid[0] - rest**2) <= 1e-2 * rest**2 + 100 * m * unit * np.linalg.norm(b) ** 2
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("complex128", marks=pytest.mark.breadth)]
 )

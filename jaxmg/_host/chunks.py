@@ -122,7 +122,7 @@ def cut(caller, layout, shape, nrhs, dtype, memory, **named):
     return of(low)
 
 
-class State(typing.NamedTuple):
+class SoFar(typing.NamedTuple):
     """What a pass carries along, on each device its own.
 
     R is the factor of A's columns divided by powers of two, and Q^H b of b's. Global arrays have
@@ -182,7 +182,7 @@ def _mapped(cut, function, inputs, results):
 
 @_compiled
 def host_start(cut):
-    """Returns the function that allocates both pairs of buffers, and the `State` of no rows."""
+    """Returns the function that allocates both pairs of buffers, and the `SoFar` of no rows."""
     dtype = np.dtype(cut.dtype)
     real = jnp.finfo(dtype).dtype
     n, k = cut.n, max(cut.nrhs, 1)
@@ -214,7 +214,7 @@ def host_step(cut):
             a = _made(cut, first, last, parameters)
         elif cut.by_columns:
             a = a.T
-        old = State(r, c, of_a, of_b, squares)
+        old = SoFar(r, c, of_a, of_b, squares)
         inside = (jnp.arange(cut.rows, dtype=jnp.int32) < count)[:, None]
         rows, of_a = _stacked(r, of_a[0], a, inside)
         columns = jnp.zeros((0, 0), r.dtype)
@@ -235,7 +235,7 @@ def host_step(cut):
                 moved = scaling.times_power(squares[0], 2 * (of_b[0] - exponents))
                 squares = (moved + _lost(layout, rows, columns, r, c))[None]
             of_b = exponents[None]
-        new = State(r, c, of_a[None], of_b, squares)
+        new = SoFar(r, c, of_a[None], of_b, squares)
         kept = (jnp.where(call[0, 2] != 0, x, y) for x, y in zip(old, new, strict=True))
         return i, next_a, next_b, *kept
 
@@ -296,8 +296,8 @@ def _made(cut, first, last, parameters):
 
 
 @_compiled
-def host_end(cut):
-    """Returns the function of a `State` that returns (R (ranks n, n) by devices, Q^H b (ranks n,
+def host_scaled(cut):
+    """Returns the function of a `SoFar` that returns (R (ranks n, n) by devices, Q^H b (ranks n,
     nrhs), the squares (nrhs,), e, f): R is the factor of A 2^-e, and so on; the f of b (nrhs,) are
     one for each column."""
     ranks, n, k = cut.layout.ranks, cut.n, max(cut.nrhs, 1)

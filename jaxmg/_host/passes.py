@@ -1,6 +1,6 @@
 """One pass over a matrix with many more rows than columns that stays in host memory, or that a
-function makes: `choose` decides whether a call takes it, and `compress` returns R and Q^H b of all
-rows.
+function makes: `choose` decides whether a call takes it, and `small_problem` returns R and Q^H b
+of all rows.
 
 Chunks of rows go to the devices, each to one. A native call computes R and Q^H b of a chunk below
 the R so far, while the device's next chunk is loaded. Chunks from memory that isn't pinned are
@@ -48,7 +48,7 @@ class Pass:
     mesh: typing.Any
 
 
-class Compressed(typing.NamedTuple):
+class SmallProblem(typing.NamedTuple):
     """The problem that has the solution of all rows: ``r`` (ranks n, n) and ``c`` (ranks n, nrhs),
     by the devices of ``layout``, are R of A 2^-e and Q^H b of b 2^-f, and ``squares`` (nrhs,) what
     the residuals have besides those of this problem."""
@@ -143,20 +143,20 @@ def _columns_of(b):
     return 0 if b is None else 1 if b.ndim == 1 else b.shape[1]
 
 
-def compress(request) -> Compressed:
-    """Returns the `Compressed` problem of a pass."""
+def small_problem(request) -> SmallProblem:
+    """Returns the `SmallProblem` of a pass."""
     cut = request.cut
     with _compat.entered(cut.layout.mesh), _compat.default_promotion(), contextlib.ExitStack() as s:
         b = request.b
         if b is not None:
             b = np.ascontiguousarray(rendezvous.gather(b).reshape(cut.m, -1))
         state = ffi.meet_first(cut.layout, *_run(request, b, s))
-        r, c, squares, e, f = chunks.host_end(cut)(*state)
-    return Compressed(r, c, squares, e, f, cut.layout)
+        r, c, squares, e, f = chunks.host_scaled(cut)(*state)
+    return SmallProblem(r, c, squares, e, f, cut.layout)
 
 
 def _run(request, b, stack):
-    """Returns the `chunks.State` of all rows."""
+    """Returns the `chunks.SoFar` of all rows."""
     cut, a = request.cut, request.a
     ranks, mesh = cut.layout.ranks, cut.layout.mesh
     parameters = ()

@@ -191,7 +191,7 @@ def qr(
 
 def _of_pass(request, pivoting):
     """Returns R, or (R, p), of a matrix that passes through the devices."""
-    small = passes.compress(request)
+    small = passes.small_problem(request)
     with _compat.default_promotion():
         layout = small.layout
         found = qr(small.r, "r", pivoting=pivoting, mesh=layout.mesh, matrix_specs=layout.row_spec)

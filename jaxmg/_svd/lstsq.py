@@ -158,7 +158,7 @@ def _run(a, b, damp, name, results, mesh, spec, rcond, memory=None) -> Any:
 
 def _run_pass(request, shape, damp, name, results, rcond):
     """Returns the results of a matrix that passes through the devices, with a b of this shape."""
-    small, dtype = passes.compress(request), np.dtype(request.cut.dtype)
+    small, dtype = passes.small_problem(request), np.dtype(request.cut.dtype)
     if damp is not None:
         value = _real_scalar(name, small.r, "damp", damp)
         damp = _times_power(value, -small.e)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._host import block_columns, pool, tiles
+from jaxmg._host import agreement, block_columns, pool, tiles
 from jaxmg._layouts import places
 from jaxmg._plugin import plugins
 
@@ -164,7 +164,8 @@ def registered(geometry, factor, source):
             if pool.is_pageable(plugin, [address for address, _ in spec[name]])
         ]
         if pageable:
-            ring = _ring(plugin, geometry)
+            with agreement.in_step("a in pageable memory", geometry.layout, None):
+                ring = _ring(plugin, geometry)
             stack.callback(ring.release)
             spec |= {"pageable": pageable, "ring": (ring.address, ring.bytes, pool.threads())}
         handle = plugin.host_open(spec)

@@ -120,7 +120,7 @@ def plan(routine, shape, nrhs, dtype, layout, memory):
     # The Gram matrix of each chunk below R, and for R alone a second one.
     rows = layout.ranks * cut.steps * (cut.rows + n)
     count = rows * (n * n * (1 if nrhs else 2) + 4 * n * nrhs) * (4 if dtype.kind == "c" else 1)
-    copies = 2 * layout.ranks * sum(cut.buffer_bytes)
+    copies = 2 * layout.ranks // layout.process_count * sum(cut.buffer_bytes)
     return plans.HostPlan(
         routine, n, dtype, cut.rows, cut.chunks, 0, cut.bytes, most, copies, pool.available()[0],
         cut.steps * sum(cut.buffer_bytes), count, layout.ranks, m,

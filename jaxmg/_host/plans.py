@@ -123,8 +123,8 @@ class HostPlan:
         bytes: Peak bytes on each device: two block columns, right-hand sides and workspace, and
             with ``memory`` a part of the factor; of a tall matrix two chunks, R and workspace.
         memory: Bytes of each device that the call may take.
-        host_bytes: Bytes of host memory that the call allocates beyond A: for the factor, 0 if A is
-            donated; of a tall matrix for copies of chunks, if A is in pageable memory.
+        host_bytes: Bytes of host memory that each process allocates beyond A: for the factor, 0 if
+            A is donated; of a tall matrix for copies of chunks, if A is in pageable memory.
         host_memory: Bytes of host memory that are there; None if unknown.
         traffic: Bytes that pass over the busiest device's link to host memory.
         operations: Floating-point operations of the call.
@@ -194,9 +194,10 @@ def plan(routine, n, nrhs, dtype, layout, memory, donate, operations, factor_byt
     passed = traffic(shape, sweeps=1 if routine in ("potrs", "gesv") else 0)
     if routine == LIKELIHOOD:  # A is made; the inverse streams as much as a factorization
         passed += traffic(shape, sweeps=1, made=True)
+    own = 0 if donate else -(-factor_bytes(shape) // layout.process_count)
     return HostPlan(
-        routine, n, np.dtype(dtype), shape.width, shape.blocks, shape.tile, count, most,
-        0 if donate else factor_bytes(shape), pool.available()[0], passed, operations, layout.ranks,
+        routine, n, np.dtype(dtype), shape.width, shape.blocks, shape.tile, count, most, own,
+        pool.available()[0], passed, operations, layout.ranks,
     )  # fmt: skip
 
 

@@ -358,11 +358,13 @@ class _Imagined:
     Attributes:
         platform: platform of this process's devices, whose plugin makes the plan.
         memory: bytes of one device.
+        process_count: number of processes that the devices belong to.
     """
 
     ranks: int
     platform: str
     memory: int | None
+    process_count: int = 1
     processes = ()
 
 
@@ -385,12 +387,13 @@ def _layout(name, devices, memory):
             f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or a number "
             f"of devices; got {devices.tolist()}"
         )
-    return _imagine(devices.size, devices[0].platform, memory)
+    count = len({device.process_index for device in devices})
+    return _imagine(devices.size, devices[0].platform, memory, count)
 
 
-def _imagine(ranks, platform, memory):
+def _imagine(ranks, platform, memory, process_count=1):
     memory = layouts.device_memory(platform) if memory is None else int(memory)
-    return _Imagined(ranks, platform, memory)
+    return _Imagined(ranks, platform, memory, process_count)
 
 
 def _count(name, devices):

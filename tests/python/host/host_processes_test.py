@@ -76,8 +76,11 @@ def test_factors_of_general_matrices(dtype, blocks):
 
 
 @several
-def test_file_that_all_processes_map(tmp_path_factory):
+@pytest.mark.parametrize("pageable", [False, True])
+def test_file_that_all_processes_map(pageable, tmp_path_factory, monkeypatch):
     n, mesh = 40, shared(2)
+    if pageable:
+        monkeypatch.setattr(pool, "is_pageable", lambda plugin, places: bool(places))
     a, b = host_cases.problem(n, "float64", 1)
     path = tmp_path_factory.getbasetemp() / "a.bin"  # of each process, with the same content
     a.tofile(path)
@@ -109,6 +112,18 @@ def test_likelihood_and_its_gradient():
     for limit in (memory, None):
         found = jax.value_and_grad(value)(1.5, mesh, limit)
         np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@several
+def test_plan_is_for_each_process():
+    memory, mesh = 1e6, shared(2)
+    for routine, n in (("potrs", 800), ("qr", (40_000, 8))):
+        plan, other = (
+            jaxmg.plan(routine, n, "float64", devices, host=True, memory=memory)
+            for devices in (mesh, mesh.size)
+        )
+        assert plan.width == other.width and plan.traffic == other.traffic
+        assert plan.host_bytes == -(-other.host_bytes // jax.process_count())
 
 
 @several

@@ -106,6 +106,12 @@ struct Tuning {
     int64_t right_hand_sides_at_once = 0;
   } lu;
 
+  struct Ldl {
+    // The default tile width. Products are as deep as the columns before a tile, whatever its
+    // width, so narrow tiles cost little; wide ones need more operations and memory.
+    int64_t tile = 64;
+  } ldl;
+
   struct Qr {
     // The default tile width, if it is less than the usual one; 0: the usual one. Several ranks use
     // half of it below order wide_order, because they wait for a tile column, whose own products

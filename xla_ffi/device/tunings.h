@@ -87,6 +87,8 @@ inline Tuning CudaTuning() {
   tuning.lu.swap_bytes = int64_t{16} << 20;
   tuning.lu.right_hand_sides_at_once = 4;
 
+  tuning.ldl.tile = 256;
+
   tuning.qr.tile = 512;
   tuning.qr.wide_order = 49152;
 

@@ -22,6 +22,7 @@
 #include "xla_ffi/engine/core/root_exchange.h"
 #include "xla_ffi/engine/eigen/eigenproblem.h"
 #include "xla_ffi/engine/eigen/sygvd.h"
+#include "xla_ffi/engine/ldl/ldl_factor.h"
 #include "xla_ffi/engine/lu/gesv.h"
 #include "xla_ffi/engine/lu/getri.h"
 #include "xla_ffi/engine/lu/lu_factor.h"

@@ -36,36 +36,6 @@ Status SolveAtOnce(const RankContext& context, const Matrix<T>& matrix, const Tr
   return flow.Finish();
 }
 
-// X := Y R^-1, from x.local to x.data.
-template <typename T>
-Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
-                 const RightHandSides<T>& x) {
-  if (SolvesAtOnce(context, matrix, x.count)) {
-    return SolveAtOnce(context, matrix, triangle, Op::kNone, x.count, x.local, x.data);
-  }
-  Flow flow(context);
-  flow.Fork();
-  TrsmSolver<T> diagonal(matrix, triangle, Op::kNone);
-  return SweepByRows(flow, matrix, /*ascends=*/IsUpper(triangle), x, diagonal);
-}
-
-// X := X op(R)^-1 in x.data, op a transposition.
-template <typename T>
-Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
-                           const Triangle& triangle, Op op, const RightHandSides<T>& x, T* sums) {
-  if (SolvesAtOnce(context, matrix, x.count)) {
-    JAXMG_RETURN_IF_ERROR(SolveAtOnce(context, matrix, triangle, op, x.count, x.data, x.local));
-    return GatherLocal(context, matrix, x);
-  }
-  Flow flow(context);
-  ClearSums(flow, matrix.tiles, x, sums);
-  flow.Fork();
-  TrsmSolver<T> diagonal(matrix, triangle, op);
-  JAXMG_RETURN_IF_ERROR(
-      SweepByColumns(flow, matrix, op, /*ascends=*/!IsUpper(triangle), x, sums, diagonal));
-  return GatherLocal(context, matrix, x);
-}
-
 // z := op(R)^-1 z, where each rank has its own columns.
 template <typename T>
 class ColumnsSweep {
@@ -146,6 +116,34 @@ class ColumnsSweep {
 }  // namespace
 
 template <typename T>
+Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
+                 const RightHandSides<T>& x) {
+  if (SolvesAtOnce(context, matrix, x.count)) {
+    return SolveAtOnce(context, matrix, triangle, Op::kNone, x.count, x.local, x.data);
+  }
+  Flow flow(context);
+  flow.Fork();
+  TrsmSolver<T> diagonal(matrix, triangle, Op::kNone);
+  return SweepByRows(flow, matrix, /*ascends=*/IsUpper(triangle), x, diagonal);
+}
+
+template <typename T>
+Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
+                           const Triangle& triangle, Op op, const RightHandSides<T>& x, T* sums) {
+  if (SolvesAtOnce(context, matrix, x.count)) {
+    JAXMG_RETURN_IF_ERROR(SolveAtOnce(context, matrix, triangle, op, x.count, x.data, x.local));
+    return GatherLocal(context, matrix, x);
+  }
+  Flow flow(context);
+  ClearSums(flow, matrix.tiles, x, sums);
+  flow.Fork();
+  TrsmSolver<T> diagonal(matrix, triangle, op);
+  JAXMG_RETURN_IF_ERROR(
+      SweepByColumns(flow, matrix, op, /*ascends=*/!IsUpper(triangle), x, sums, diagonal));
+  return GatherLocal(context, matrix, x);
+}
+
+template <typename T>
 Status FinishGesv(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
                   const RightHandSides<T>& x) {
   if (x.count == 0) return Status::Ok();
@@ -193,6 +191,10 @@ Status GetrsColumns(const RankContext& context, const Matrix<T>& matrix, const i
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                      \
+  template Status SolveWith(const RankContext&, const Matrix<T>&, const Triangle&,                \
+                            const RightHandSides<T>&);                                            \
+  template Status SolveWithTransposed(const RankContext&, const Matrix<T>&, const Triangle&, Op,  \
+                                      const RightHandSides<T>&, T*);                              \
   template Status FinishGesv(const RankContext&, const Matrix<T>&, const int32_t*,                \
                              const RightHandSides<T>&);                                           \
   template Status Getrs(const RankContext&, const Matrix<T>&, const int32_t*, Op,                 \

@@ -25,6 +25,16 @@ template <typename T>
 Status Getrs(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots, Op op,
              const RightHandSides<T>& x, T* sums);
 
+// Solve with one triangle R of a distributed matrix: X := Y R^-1, from x.local, which is
+// overwritten, to x.data on every rank; and X := X op(R)^-1 in x.data, op a transposition, with
+// x.local and `sums` as in Getrs. nrhs n^2 flops over all ranks. Enqueued as Getrs.
+template <typename T>
+Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
+                 const RightHandSides<T>& x);
+template <typename T>
+Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
+                           const Triangle& triangle, Op op, const RightHandSides<T>& x, T* sums);
+
 // z := op(M)^-1 z, where each rank has its own `columns` columns, contiguous with leading dimension
 // n. `columns` may differ between ranks. For about as many columns as a matrix has: the tile
 // columns of L and U go to all ranks, and every rank substitutes for its own columns. 2 n^2 flops

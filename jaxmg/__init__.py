@@ -34,6 +34,7 @@ from jaxmg._host.lu import HostLUFactor
 from jaxmg._host.plans import HostPlan
 from jaxmg._host.pool import PinnedMemory, pinned
 from jaxmg._host.tiles import Tiles
+from jaxmg._ldl.factor import LDLFactor
 from jaxmg._lu.factor import LUFactor
 from jaxmg._lu.gesv import gesv, gesv_shardmap_ctx
 from jaxmg._lu.getri import getri, getri_shardmap_ctx
@@ -62,6 +63,7 @@ __all__ = [
     "HostCholeskyFactor",
     "HostLUFactor",
     "HostPlan",
+    "LDLFactor",
     "LUFactor",
     "PinnedMemory",
     "Plan",

@@ -6,6 +6,8 @@ A new routine is a module of its family with its record and its public functions
 from jaxmg._cholesky import cho_factor, potri, potrs, refinement, updates, upper_factor
 from jaxmg._cholesky import operations as cholesky_operations
 from jaxmg._eigen import eigh, syevd, sygvd
+from jaxmg._ldl import ldl_factor
+from jaxmg._ldl import operations as ldl_operations
 from jaxmg._linalg import first
 from jaxmg._lu import gesv, getri, lu_factor
 from jaxmg._lu import operations as lu_operations
@@ -32,6 +34,7 @@ ROUTINES = (
     upper_factor.FROM_UPPER,
     lu_factor.GETRF,
     packed_lu.FROM_PACKED,
+    ldl_factor.HETRF,
     geqrf.GEQRF,
     gels.GELS,
 )
@@ -39,6 +42,7 @@ ROUTINES = (
 _OTHERS = (
     *(operation.native for operation in cholesky_operations.OPERATIONS),
     *(operation.native for operation in lu_operations.OPERATIONS),
+    *(operation.native for operation in ldl_operations.OPERATIONS),
     *(operation.native for operation in qr_operations.OPERATIONS),
     updates.NATIVE,
     *refinement.SERVICES,

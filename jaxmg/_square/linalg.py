@@ -17,12 +17,12 @@ from jaxmg._call import checks
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._cholesky import cho_factor, potri, potrs
 from jaxmg._kept import condition
-from jaxmg._layouts import exporting, shardings
+from jaxmg._layouts import exporting
 from jaxmg._linalg import compositions
 from jaxmg._lu import gesv, getri, lu_factor
 from jaxmg._lu import stacks as lu_stacks
 from jaxmg._lu.linalg import solve_diagonal, solve_one_triangle
-from jaxmg._matrices import norms, products
+from jaxmg._matrices import completed, norms, products
 from jaxmg._square import determinants, structure
 from jaxmg._stacks import scaling
 from jaxmg._svd.linalg import condition_of_values
@@ -312,7 +312,7 @@ def _solve_stacks(platform, options, a, b):
     """Computes `solution` of each matrix of a stack, by LU."""
     read, assumed = options
     if assumed in ("her", "sym"):
-        a = _whole_stack(a, read, assumed == "sym")
+        a = completed.of_stack(a, read, assumed == "sym")
     columns = b[..., None] if b.ndim == 2 else b
     return (lu_stacks.solve(platform, a, columns).reshape(b.shape),)
 
@@ -328,7 +328,7 @@ def solution(call, a, b):
     if assumed == "pos":
         function = functools.partial(_solve_by_cholesky, call, read)
     elif assumed in ("her", "sym"):
-        a = _whole(call, a, read, assumed == "sym")
+        a = completed.whole(a, call.layout, read, assumed == "sym")
     looks = assumed in ("", "her") or (assumed == "sym" and not jnp.iscomplexobj(a))
     if looks:
         function = _by_structure(call, _solve_definite, _solve_general, bool(assumed))
@@ -496,25 +496,3 @@ def _by_structure(call, definite, general, known=False):
     return structure.ByStructure(
         call.layout, functools.partial(definite, call), functools.partial(general, call), known
     ).compute
-
-
-def _whole_stack(a, read, symmetric):
-    """Computes `_whole` of each matrix of a stack."""
-    half = jnp.tril(a, -1) if read == compositions.LOWER else jnp.triu(a, 1)
-    return _with_other_triangle(a, half, jnp.swapaxes(half, -1, -2), symmetric)
-
-
-def _whole(call, a, read, symmetric):
-    """Returns the Hermitian, or symmetric, matrix that the triangle ``read`` of ``a`` defines."""
-    half = jnp.tril(a, -1) if read == compositions.LOWER else jnp.triu(a, 1)
-    other = products.transposed(half, call.layout)
-    if call.layout.explicit:  # on which A may lie by columns
-        a, half = (shardings.constrain_like(x, other) for x in (a, half))
-    return _with_other_triangle(a, half, other, symmetric)
-
-
-def _with_other_triangle(a, half, other, symmetric):
-    eye = jnp.eye(a.shape[-1], dtype=bool)
-    if symmetric:
-        return half + other + jnp.where(eye, a, 0)
-    return half + other.conj() + jnp.where(eye, a.real.astype(a.dtype), 0)

@@ -32,6 +32,8 @@ CASES = {
     "slogdet": ("slogdet", 50, "float64", 1),
     "packed": ("packed", 50, "float64", 1),
     "from_packed": ("from_packed", 50, "float64", 1),
+    "ldl_factor": ("ldl_factor", 50, "float64", 1),
+    "inertia": ("inertia", 50, "complex128", 1),
     "geqrf": ("geqrf", 50, "complex64", 1),
     "least_squares": ("least_squares", 50, "float64", 1),
     "lstsq": ("lstsq", 50, "float64", 1),
@@ -64,12 +66,14 @@ _LARGE = {
 # XLA moves rows before it calls native code. Its collectives wait without a limit for a device for
 # which XLA finds no memory.
 WITH_COLLECTIVES = (
-    "geqrf", "lstsq", "svdvals", "polar", "svd", "svd_on_one", "svdvals_on_one",
+    "ldl_factor", "geqrf", "lstsq", "svdvals", "polar", "svd", "svd_on_one", "svdvals_on_one",
 )  # fmt: skip
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper", "update")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
-_LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_QR, "getri", "lu_factor"), 800)
+_OF_LDL = ("inertia",)
+_LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_LDL, *_OF_QR), 800)
+_LARGE |= dict.fromkeys(("getri", "lu_factor", "ldl_factor"), 800)
 _LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800, "lstsq": 800, "product": 800}
 
 
@@ -112,6 +116,9 @@ class Problem:
         if self.routine in _OF_LU:
             self.factor = jaxmg.lu_factor(self.rows, self.tile)
             self.packed = jax.block_until_ready(self.factor.packed())
+        if self.routine in _OF_LDL:
+            factor = jaxmg.linalg.ldl_factor(self.rows, T_A=self.tile)
+            self.factor = jax.block_until_ready(factor)
         if self.routine in _OF_QR:
             self.factor = jax.block_until_ready(jaxmg.geqrf(self.rows, self.tile))
 
@@ -131,6 +138,11 @@ class Problem:
         elif self.routine == "lu_factor":
             factor = jax.block_until_ready(jaxmg.lu_factor(self.rows, self.tile))
             result = factor.solve(self.columns)
+        elif self.routine == "ldl_factor":
+            factor = jax.block_until_ready(jaxmg.linalg.ldl_factor(self.rows, T_A=self.tile))
+            result = factor.solve(self.columns)
+        elif self.routine == "inertia":
+            result = self.factor.inertia()
         elif self.routine == "geqrf":
             factor = jax.block_until_ready(jaxmg.geqrf(self.rows, self.tile))
             result = factor.solve(self.columns)
@@ -209,7 +221,7 @@ class Problem:
                 np.testing.assert_array_equal(found, expected)
         elif self.routine in (
             "refine", "cho_factor", "cho_solve", "from_upper", "lu_factor", "lu_solve",
-            "from_packed", "geqrf", "least_squares", "lstsq", "solve",
+            "from_packed", "geqrf", "least_squares", "lstsq", "solve", "ldl_factor",
         ):  # fmt: skip
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
         elif self.routine == "update":
@@ -220,6 +232,8 @@ class Problem:
             expected = np.linalg.solve(np.asarray(self.u).conj().T, self.b)
             np.testing.assert_allclose(x, expected, rtol=1e-8, atol=1e-10)
             np.testing.assert_allclose(x_dot, -expected / 2, rtol=1e-8, atol=1e-10)
+        elif self.routine == "inertia":
+            assert tuple(map(int, result)) == (self.n, 0, 0)
         elif self.routine == "multiply":  # Q^H b is as long as b
             lengths = np.linalg.norm(self.b, axis=0)
             np.testing.assert_allclose(np.linalg.norm(result, axis=0), lengths, rtol=1e-12)

@@ -53,7 +53,7 @@ class Routine:
     @property
     def on_factor(self):
         """Whether the first operand is a factor, which determines tile width and mesh."""
-        return self.takes[0] in ("factor", "refined", "lu", "qr")
+        return self.takes[0] in ("factor", "refined", "ldl", "lu", "qr")
 
     @property
     def matrix(self):
@@ -67,6 +67,8 @@ class Routine:
         def operand(kind):
             if kind in ("a", "m", "g", "b"):
                 return make(kind)
+            if kind == "ldl":
+                return jaxmg.linalg.ldl_factor(make("a"), T_A=T_A, **where)
             if kind == "qr":
                 return jaxmg.geqrf(make("g"), T_A, **where)
             if kind in ("lu", "packed", "pivots"):
@@ -129,6 +131,12 @@ def _polar_factors(a, m, b, results):
 
 def _solution(a, m, b, results):
     return _residual(a, results[0], b)
+
+
+def _inertia(a, m, b, results):
+    values = np.linalg.eigvalsh(a)
+    counts = np.sum(values > 0), np.sum(values < 0), 0
+    return sum(abs(found - count) for found, count in zip(results, counts, strict=True))
 
 
 def _triangular_solution(a, m, b, results):
@@ -336,6 +344,19 @@ ROUTINES = {
         "LUFactor.from_packed", {"jaxmg_lu_tiles": "from_packed"}, ("packed", "pivots"),
         ("lu", "pivots", "logdet", "status"), _lu, transforms=False,
         unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
+    ),
+    "ldl_factor": Routine(
+        "linalg.ldl_factor", {"jaxmg_hetrf": "ldl_factor"}, ("a",), ("logdet", "status"),
+        _log_determinant, unpack=lambda factor: (factor.slogdet()[1], factor.status),
+        transforms=False,
+    ),
+    "ldl_solve": Routine(
+        "LDLFactor.solve", {"jaxmg_ldl_solve": "solution with an LDL factor"}, ("ldl", "b"),
+        ("x",), _solution, transforms=False,
+    ),
+    "ldl_inertia": Routine(
+        "LDLFactor.inertia", {"jaxmg_ldl_inertia": "inertia"}, ("ldl",),
+        ("positive", "negative", "zero"), _inertia, transforms=False,
     ),
     "geqrf": Routine(
         "geqrf", {"jaxmg_geqrf": "geqrf", "jaxmg_qr_form": "Q is formed"}, ("g",),

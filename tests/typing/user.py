@@ -105,6 +105,15 @@ def _lu(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.matrix_rank(), Array)
 
 
+def _ldl(a: Array, b: Array, mesh: Mesh) -> None:
+    factor = jaxmg.linalg.ldl_factor(a, lower=False, hermitian=False, T_A=2, mesh=mesh)
+    assert_type(factor, jaxmg.LDLFactor)
+    assert_type(factor.solve(b, "T"), Array)
+    assert_type(factor.inertia(), tuple[Array, Array, Array])
+    assert_type(factor.slogdet(), tuple[Array, Array])
+    assert_type(factor.det(), Array)
+
+
 def _qr(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     factor = jaxmg.geqrf(a, 2, mesh)
     assert_type(factor, jaxmg.QRFactor)

@@ -118,7 +118,7 @@ std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* fram
 
 namespace {
 
-// The public names of the routines that use a kept LU factor.
+// The public names of the routines that make or use a kept LU or LDL factor.
 const char* NameInErrors(const char* routine) {
   static constexpr std::pair<std::string_view, const char*> kNames[] = {
       {"getrf", "lu_factor"},
@@ -128,6 +128,9 @@ const char* NameInErrors(const char* routine) {
       {"lu_diagonal", "LUFactor.diagonal"},
       {"lu_tiles", "LUFactor.from_packed"},
       {"lu_rows", "LUFactor.packed"},
+      {"hetrf", "ldl_factor"},
+      {"ldl_solve", "LDLFactor.solve"},
+      {"ldl_inertia", "LDLFactor.inertia"},
   };
   for (const auto& [native, name] : kNames) {
     if (native == routine) return name;

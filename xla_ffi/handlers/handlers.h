@@ -24,6 +24,9 @@
   ROUTINE(factor_tiles, JaxmgFactorTiles)               \
   ROUTINE(factor_rows, JaxmgFactorRows)                 \
   ROUTINE(factor_update, JaxmgFactorUpdate)             \
+  ROUTINE(hetrf, JaxmgHetrf)                            \
+  ROUTINE(ldl_solve, JaxmgLdlSolve)                     \
+  ROUTINE(ldl_inertia, JaxmgLdlInertia)                 \
   ROUTINE(gesv, JaxmgGesv)                              \
   ROUTINE(getri, JaxmgGetri)                            \
   ROUTINE(getrf, JaxmgGetrf)                            \

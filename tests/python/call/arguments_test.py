@@ -81,6 +81,7 @@ _CALLS = {
     "linalg.lu_solve": (lambda a, b: jaxmg.linalg.lu_solve((a, np.arange(_N)), b), "ab"),
     "linalg.lu": (lambda a, b: jaxmg.linalg.lu(a), "a"),
     "linalg.lu_factor": (lambda a, b: jaxmg.linalg.lu_factor(a), "a"),
+    "linalg.ldl_factor": (lambda a, b: jaxmg.linalg.ldl_factor(a), "a"),
     "linalg.inv": (lambda a, b: jaxmg.linalg.inv(a), "a"),
     "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),
     "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),
@@ -163,7 +164,7 @@ def test_every_public_function_that_takes_an_array_is_called():
     public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
-        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan",
+        "CholeskyFactor", "LDLFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan",
         "QRFactor", "plan", "device_supports_vmm", "export_checks", "from_portable",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
         "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",

@@ -171,6 +171,7 @@ _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 _NUMBER = jax.ShapeDtypeStruct((), np.int32)
 _PIVOTS = jax.ShapeDtypeStruct((4,), np.int32)
+_LDL_PIVOTS = "pivots of L"  # counted from the second tile
 _T = (4, 64)
 # Handler -> (operands after the coordinates, results, attributes that only some handlers have).
 _HANDLERS = {
@@ -192,6 +193,21 @@ _HANDLERS = {
     "jaxmg_lu_diagonal": ([_BLOCK, _NONE], [(4,)], {"m": 4}),
     "jaxmg_lu_rows": ([_BLOCK, _NONE], [_BLOCK], {"m": 4}),
     "jaxmg_lu_tiles": ([_BLOCK], [_BLOCK, _NONE], {"m": 4}),
+    "jaxmg_hetrf": (
+        [_BLOCK, _PIVOTS],
+        [_BLOCK, (4, 6), (4, 8), _PIVOTS, _PIVOTS, (1,), (1,), _STATUS],
+        {"products": 0, "hermitian": True},
+    ),
+    "jaxmg_ldl_solve": (
+        [_BLOCK, _NONE, (4, 8), _LDL_PIVOTS, _PIVOTS, _COLUMN],
+        [_COLUMN],
+        {"operation": 0, "hermitian": True},
+    ),
+    "jaxmg_ldl_inertia": (
+        [_BLOCK, _NONE, (4, 6)],
+        [jax.ShapeDtypeStruct((3,), np.int32)],
+        {},
+    ),
     "jaxmg_geqrf": ([_BLOCK], [_BLOCK, _NONE, (4,), _T, _STATUS], {"m": 4, "products": 0}),
     "jaxmg_gels": (
         [_BLOCK, _COLUMN],
@@ -259,6 +275,7 @@ def _call_handler(name, without=None, pivots=4, **attributes):
     plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
     values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(pivots, dtype=np.int32)}
+    values[_LDL_PIVOTS] = np.maximum(values[_PIVOTS] - 2, 0)
     arrays = [values[x] if x in values else np.ones(x) for x in operands]
     results = [jax.ShapeDtypeStruct(x, np.float64) if isinstance(x, tuple) else x for x in results]
     numbers = (

@@ -30,6 +30,7 @@ results = {
     "SlogdetResult": lambda a: jaxmg.linalg.slogdet(a, mesh=mesh),
     "SVDLowRankResult": lambda a: jaxmg.linalg.svd_lowrank(a, 2, mesh=mesh),
     "CholeskyFactor": lambda a: jaxmg.cho_factor(a, mesh=mesh),
+    "LDLFactor": lambda a: jaxmg.linalg.ldl_factor(a, mesh=mesh),
     "LUFactor": lambda a: jaxmg.lu_factor(a, mesh=mesh),
     "QRFactor": lambda a: jaxmg.geqrf(a, mesh=mesh),
     "RefinedFactor": lambda a: jaxmg.cho_factor(a, mesh=mesh, refine="float32"),

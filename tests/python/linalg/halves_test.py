@@ -60,7 +60,8 @@ def _pair(case, dtype, leading=()):
 
 def test_the_table_has_all_functions():
     named = {case.of for case in linalg_cases.TABLE.values()}
-    assert named == {name for name in linalg.__all__ if not name.endswith("Result")}
+    kept = {"ldl_factor"}  # returns a factor, in float32: ldl_factor_test.py
+    assert named == {name for name in linalg.__all__ if not name.endswith("Result")} - kept
 
 
 _CORE = ("cholesky", "eigh-2", "solve", "svd-tall", "qr-wide", "funm")

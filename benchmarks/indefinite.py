@@ -1,0 +1,124 @@
+"""Times solutions of Hermitian indefinite systems: by LU, by `ldl_factor`, and by PyTorch's LDL.
+
+    indefinite.py [--platform gpu] [--ranks 1] [--n 4096 16384] [--dtype float64] [--T_A 256]
+        [--torch] [--out FILE]
+
+One process measures all of an order, in turns. A is the Hermitian part of problems.py's "uniform"
+matrix; half of its eigenvalues are negative. Each line has the minimum and the median of the times,
+and the backward error of the solution.
+"""
+
+import functools
+import json
+import statistics
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import records
+from absl import app
+from absl.flags import argparse_flags
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--dtype", choices=problems.DTYPES, default="float64")
+    parser.add_argument("--n", nargs="+", type=int, default=(4096, 8192, 16384, 32768))
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--T_A", type=int, help="the tile width of ldl_factor")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--torch", action="store_true", help="also torch.linalg.ldl_factor")
+    parser.add_argument("--out", help="file to append records to")
+    return parser.parse_args(argv[1:])
+
+
+def main(args):
+    jax.config.update("jax_enable_x64", True)
+    if args.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", args.ranks)
+    mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
+    for n in args.n:
+        by_rows, everywhere = (NamedSharding(mesh, P(*spec)) for spec in (("r", None), ()))
+        a = jax.jit(functools.partial(matrix, n, args.dtype), out_shardings=by_rows)()
+        make_b = functools.partial(problems.vectors, jnp, n, 1, args.dtype)
+        b = jax.jit(make_b, out_shardings=everywhere)()
+        ways = make_ways(args, a, b)
+        times = {name: [] for name in ways}
+        solutions = {name: jax.block_until_ready(way()) for name, way in ways.items()}
+        for _ in range(args.repeats):
+            for name, way in ways.items():
+                start = time.perf_counter()
+                jax.block_until_ready(way())
+                times[name].append(time.perf_counter() - start)
+        for name, each in times.items():
+            error = float(backward_error(a, solutions[name], b)) if name in SOLVES else None
+            record = {
+                **records.origin(
+                    records.name_of(jax.devices()[: args.ranks]),
+                    records.python("benchmarks/indefinite.py", sys.argv[1:]),
+                ),
+                "routine": name, "dtype": args.dtype, "n": n, "ranks": args.ranks,
+                "seconds": statistics.median(each), "least": min(each), "backward_error": error,
+            }  # fmt: skip
+            print(
+                f"{name} {args.dtype} n={n} {args.ranks} rank(s): {min(each) * 1e3:.2f} ms, median "
+                f"{statistics.median(each) * 1e3:.2f} ms"
+                + ("" if error is None else f", error {error:.1e}"),
+                flush=True,
+            )
+            if args.out:
+                with open(args.out, "a") as file:
+                    print(json.dumps(record), file=file)
+
+
+SOLVES = ("gesv", "ldl", "ldl_solve", "torch")
+
+
+def matrix(n, dtype):
+    a = problems.matrix(jnp, n, dtype, kind="uniform")
+    return a + a.conj().T
+
+
+def make_ways(args, a, b):
+    """Returns functions by name. "ldl" factors and solves, "ldl_solve" only solves."""
+    ldl = functools.partial(jaxmg.linalg.ldl_factor, T_A=args.T_A)
+    factor = jax.block_until_ready(ldl(a))
+    ways = {
+        "gesv": lambda: jaxmg.gesv(a, b),
+        "ldl": lambda: ldl(a).solve(b),
+        "ldl_factor": lambda: ldl(a).tiles,
+        "ldl_solve": lambda: factor.solve(b),
+        "inertia": factor.inertia,
+    }
+    if args.torch:
+        import torch
+
+        there = [torch.from_dlpack(x) for x in (a, b)]
+
+        def solve():
+            x = torch.linalg.ldl_solve(*torch.linalg.ldl_factor(there[0], hermitian=True), there[1])
+            if x.is_cuda:
+                torch.cuda.synchronize()
+            return jax.dlpack.from_dlpack(x.contiguous())
+
+        ways["torch"] = solve
+    return ways
+
+
+@jax.jit
+def backward_error(a, x, b):
+    residual = jnp.abs(b - a @ x).max()
+    return residual / (jnp.abs(a).sum(axis=1).max() * jnp.abs(x).max() + jnp.abs(b).max())
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=arguments)

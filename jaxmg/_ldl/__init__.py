@@ -1,0 +1,1 @@
+"""Hermitian and symmetric matrices that need not be definite: Aasen's factorization."""

@@ -240,8 +240,8 @@ class CholeskyFactor(pickling.Pickled):
 
         Cost: 2 n^2 k + 64 n^2 flops over all ranks (on GPUs 256 n^2; complex: 4 times), and V moves
         once over all ranks. Memory: the result, which replaces the factor in memory if you donate
-        the factor to an outer ``jit``, and per rank three n x k matrices, k at most 256, and a few
-        tiles.
+        the factor to an outer ``jit``, and per rank n x (k + 64) numbers (on GPUs 256), k at most
+        256, and a few tiles.
 
         Raises:
             TypeError, ValueError, NotImplementedError: As `cho_solve`. An invalid ``sign`` raises a

@@ -141,6 +141,7 @@ def test_powers_of_two_change_no_bit(exponent):
 
 
 @pytest.mark.skipif(not _compat.TRANSFORMS, reason="derivatives need a newer JAX")
+@pytest.mark.extended
 @pytest.mark.parametrize("sign, dtype", ((1, "float64"), cases.breadth(-1, "complex128")))
 def test_derivatives(sign, dtype):
     n = 5
@@ -197,6 +198,7 @@ def test_batches(ranks, batched):
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+@pytest.mark.extended
 @cases.one_process("NumPy arrays are made of portable forms")
 def test_an_updated_factor_is_saved():
     a, v = _problem(_N, 2, "float64")

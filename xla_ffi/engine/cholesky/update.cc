@@ -12,9 +12,9 @@ namespace {
 // The columns of V that are applied in one pass over L.
 constexpr int64_t kColumnsAtOnce = 256;
 
-// The number of elements of a block's reflector: C, W^H, S^H and the k x k block of Q.
+// The number of elements of a block's reflector: C or T^H, Y, S^H and W^H.
 int64_t ReflectorElements(const UpdateShape& shape) {
-  return shape.block * (shape.block + 2 * shape.count) + shape.count * shape.count;
+  return shape.block * (shape.block + 3 * shape.count);
 }
 
 // One pass over L with some columns of V. Steps of tile column k:
@@ -80,10 +80,10 @@ class Pass {
   // A block's reflector, contiguous. The leading dimension of a matrix is the number of its rows.
   struct Reflector {
     int64_t n;  // the order of the block
-    T* c;       // n x n
+    T* c;       // C, n x n; T^H = I + C for an update
     T* w;       // W^H, count x n
+    T* y;       // Y, count x n
     T* s;       // (T Y^H)^H, count x n
-    T* q;       // (I - Y T Y^H)^H, count x count
   };
 
   int64_t Parity(int64_t k) const { return tiles_.slot(k) % 2; }
@@ -100,8 +100,8 @@ class Pass {
   Reflector ReflectorOf(int64_t k, int64_t i) const {
     T* c = reflectors_ + (Parity(k) * shape_.blocks + i) * ReflectorElements(shape_);
     T* w = c + shape_.block * shape_.block;
-    T* s = w + shape_.block * count_;
-    return {Begin(k, i + 1) - Begin(k, i), c, w, s, s + shape_.block * count_};
+    T* y = w + shape_.block * count_;
+    return {Begin(k, i + 1) - Begin(k, i), c, w, y, y + shape_.block * count_};
   }
 
   // --- Messages between ranks --------------------------------------------------------------------
@@ -150,16 +150,17 @@ class Pass {
       on.Trmm(Side::kRight, Op::kNone, n, n, b, n, a, n);
     }
     on.Copy(Block(l, ld, n, n), Block(a, n, n, n));
-    // T^H = I + C. Y = W^H T^-1 and S^H = Y T^H.
-    on.Copy(Block(a, n, n, n), Block(h.c, n, n, n));
-    on.AddToDiagonal(n, n, int64_t{0}, Real<T>(1), a, n);
-    on.Copy(Block(b, count_, count_, n), w);
-    on.Trsm(Side::kRight, Op::kConjTrans, count_, n, a, n, b, count_);
-    on.Copy(Block(h.s, count_, count_, n), Block(b, count_, count_, n));
-    on.Trmm(Side::kRight, Op::kNone, count_, n, a, n, h.s, count_);
-    on.SetIdentity(count_, h.q, count_);
-    on.ExactGemm(Op::kNone, Op::kConjTrans, count_, count_, n, -1, h.s, count_, b, count_, 1, h.q,
-                 count_);
+    // T^H = I + C, Y = W^H T^-1 and S^H = Y T^H.
+    T* t = h.c;
+    if (downdate_) {
+      t = b;
+      on.Copy(Block(t, n, n, n), Block(h.c, n, n, n));
+    }
+    on.AddToDiagonal(n, n, int64_t{0}, Real<T>(1), t, n);
+    on.Copy(Block(h.y, count_, count_, n), w);
+    on.Trsm(Side::kRight, Op::kConjTrans, count_, n, t, n, h.y, count_);
+    on.Copy(Block(h.s, count_, count_, n), Block(h.y, count_, count_, n));
+    on.Trmm(Side::kRight, Op::kNone, count_, n, t, n, h.s, count_);
   }
 
   // g := C C^H + W W^H, the lower triangle.
@@ -187,26 +188,23 @@ class Pass {
     for (int64_t i = 0; i < Blocks(k); ++i) ApplyBlock(on, k, i, begin, end, space);
   }
 
-  void ApplyBlock(Step<T>& on, int64_t k, int64_t i, int64_t begin, int64_t end, T* space) {
+  // With Z = L + X^H Y: L := Z T - L for an update, X := X - S^H Z^H. A downdate solves with C for
+  // the new L first, and has this Z of it.
+  void ApplyBlock(Step<T>& on, int64_t k, int64_t i, int64_t begin, int64_t end, T* z) {
     const int64_t m = end - begin, ld = matrix_.ld();
     if (m <= 0) return;
     const Reflector h = ReflectorOf(k, i);
     T *const l = L(k, i, begin), *const x = X(begin);
-    T *const old = space, *const product = space + m * count_;
-    on.Copy(Block(old, count_, count_, m), Rows(begin, end));
     if (downdate_) {
-      on.ExactGemm(Op::kConjTrans, Op::kNone, m, h.n, count_, -1, old, count_, h.w, count_, 1, l,
-                   ld);
+      on.ExactGemm(Op::kConjTrans, Op::kNone, m, h.n, count_, -1, x, count_, h.w, count_, 1, l, ld);
       on.Trsm(Side::kRight, Op::kConjTrans, m, h.n, h.c, h.n, l, ld);
     }
-    on.ExactGemm(Op::kNone, Op::kNone, count_, m, count_, 1, h.q, count_, old, count_, 0, x,
-                 count_);
-    on.ExactGemm(Op::kNone, Op::kConjTrans, count_, m, h.n, -1, h.s, count_, l, ld, 1, x, count_);
-    if (downdate_) return;
-    on.ExactGemm(Op::kNone, Op::kConjTrans, m, h.n, h.n, 1, l, ld, h.c, h.n, 0, product, m);
-    on.ExactGemm(Op::kConjTrans, Op::kNone, m, h.n, count_, 1, old, count_, h.w, count_, 1, product,
-                 m);
-    on.Copy(Block(l, ld, m, h.n), Block(product, m, m, h.n));
+    on.Copy(Block(z, m, m, h.n), Block(l, ld, m, h.n));
+    on.ExactGemm(Op::kConjTrans, Op::kNone, m, h.n, count_, 1, x, count_, h.y, count_, 1, z, m);
+    if (!downdate_) {
+      on.ExactGemm(Op::kNone, Op::kConjTrans, m, h.n, h.n, 1, z, m, h.c, h.n, -1, l, ld);
+    }
+    on.ExactGemm(Op::kNone, Op::kConjTrans, count_, m, h.n, -1, h.s, count_, z, m, 1, x, count_);
   }
 
   Flow flow_;
@@ -236,9 +234,9 @@ UpdateSpace<T>::UpdateSpace(const Sizes& sizes, int64_t k, const Ranks& ranks)
   const int64_t count = shape.count, block = shape.block;
   x = this->Reserve(count * sizes.n);
   reflectors = this->Reserve(2 * shape.blocks * ReflectorElements(shape));
-  diagonal = this->Reserve(block * (block + std::max(block, count)));
-  near = this->Reserve(this->tiles.width() * (count + block));
-  far = this->Reserve(sizes.n * (count + block));
+  diagonal = this->Reserve(2 * block * block);
+  near = this->Reserve(this->tiles.width() * block);
+  far = this->Reserve(sizes.n * block);
   inverses.order = std::min(this->tiles.width(), ranks.tuning.cholesky.inverse_order);
   inverses.piece = this->Reserve(DiagonalSolverWorkspace(inverses.order));
 }

@@ -9,7 +9,8 @@
 //   for each block j of columns:
 //     Generate:  W with L_jj W = X_j^H (downdate) or (new L_jj) W = X_j^H (update), |W| <= 1, and
 //                the lower triangular C with C C^H + W W^H = I. T = I + C^H, Y = W^H T^-1.
-//     Apply:     [L_i, X_i^H] of all rows i below becomes [L_i, X_i^H] Q, by products
+//     Apply:     [L_i, X_i^H] of all rows i below becomes [L_i, X_i^H] Q, by products with
+//                Z = L_i + X_i^H Y
 //
 // A downdate L' has [L' X^H] Q = [L, 0], so C = chol(I - W W^H) fails exactly if the result isn't
 // positive definite; new L_jj = L_jj C, and rows below are solved with C. As the new rows of X^H
@@ -22,9 +23,10 @@
 // and W without cancellation (Householder reconstruction: G. Ballard et al., J. Parallel Distrib.
 // Comput. 85, 2015).
 //
-// 2 n^2 k + n^2 b flops, of which a rank has those of its tile columns. Only X moves between ranks,
-// from the owner of a tile column to that of the next: first the part for the next diagonal tile,
-// then the rest, so that the next owner begins while this one continues below.
+// 2 n^2 k + n^2 b flops (a downdate: 3 n^2 k + n^2 b / 2), of which a rank has those of its tile
+// columns. Only X moves between ranks, from the owner of a tile column to that of the next: first
+// the part for the next diagonal tile, then the rest, so that the next owner begins while this one
+// continues below.
 #ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_UPDATE_H_
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_UPDATE_H_
 
@@ -46,7 +48,7 @@ struct UpdateSpace : RoutineSpace<T> {
   Piece<T> x;           // rows of X
   Piece<T> reflectors;  // those of two tile columns
   Piece<T> diagonal;    // matrices of a block's order
-  Piece<T> near, far;   // old rows of X and new rows of L: those of the next tile, and all others
+  Piece<T> near, far;   // rows of Z: those of the next tile, and all others
   InversesSpace<T> inverses;
 };
 

@@ -174,8 +174,8 @@ def cho_solve(
             "linalg.cho_factor, or a factor, the result of jaxmg.cho_factor; got "
             f"{type(c_and_lower).__name__}"
         ) from None
+    b = halves.promoted(b, c)
     if isinstance(c, (CholeskyFactor, RefinedFactor)):
-        b = halves.promoted(b, c.dtype)
         return keep_factor.cho_solve(c, b)  # type: ignore[arg-type]
     return compositions.run(
         (c, b),

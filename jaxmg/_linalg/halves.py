@@ -30,9 +30,11 @@ def narrowed(array, dtype):
     return array.astype(dtype) if dtype is not None and array.dtype == jnp.float32 else array
 
 
-def promoted(array, dtype):
-    """Converts bfloat16 and float16 to a wider dtype, as JAX promotes both."""
-    return array.astype(dtype) if is_half(array) else array
+def promoted(b, factor):
+    """Converts bfloat16 and float16 to the wider dtype of a factor, as JAX promotes both, but also
+    with ``jax_numpy_dtype_promotion="strict"``: factors of such matrices are float32."""
+    wide = is_half(b) and str(getattr(factor, "dtype", "")) in checks.DTYPES
+    return b.astype(factor.dtype) if wide else b
 
 
 def dtype_of(array):

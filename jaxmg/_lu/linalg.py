@@ -92,7 +92,7 @@ def lu_solve(
     if in_specs is not None:
         matrix_specs = matrix_spec("linalg.lu_solve", matrix_specs, in_specs)
     if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
-        b = halves.promoted(b, lu_and_piv.dtype)
+        b = halves.promoted(b, lu_and_piv)
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
     try:
         lu, piv = lu_and_piv
@@ -102,7 +102,7 @@ def lu_solve(
             "or a factor, the result of jaxmg.lu_factor; got "
             f"{type(lu_and_piv).__name__}"
         ) from None
-    return _solve_again((lu, piv, b), trans, mesh, matrix_specs)
+    return _solve_again((lu, piv, halves.promoted(b, lu)), trans, mesh, matrix_specs)
 
 
 @overload

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._host import agreement, block_columns, pool, tiles
+from jaxmg._host import agreement, block_columns, pool, tiles, whole_calls
 from jaxmg._layouts import places
 from jaxmg._plugin import plugins
 
@@ -108,6 +108,8 @@ def factorize(geometry, source, factor, x):
             live[:] = [a0, a1, x, *cache]
             shares.append(share)
             status = int(np.asarray(info)[0])  # waits, so that Ctrl-C comes between two calls
+            done = whole_calls.of_cholesky(geometry, j)
+            whole_calls.advance("factor", j + 1, geometry.blocks, done)
             if status:  # x and this share are NaN
                 break
         return Factored(live[2], sum(shares[1:], shares[0])[0], status, live[3:])
@@ -122,9 +124,11 @@ def substitute(geometry, factor, cache, x, direction):
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(registered(geometry, factor.blocks, []))
         stack.callback(wait_for, live)
-        for j in order if direction == block_columns.FORWARD else reversed(order):
+        steps = order if direction == block_columns.FORWARD else reversed(order)
+        for step, j in enumerate(steps, 1):
             live[0] = run(block_columns.operand(handle, j, direction), live[0], *cache)
             live[0].block_until_ready()
+            whole_calls.advance("substitute", step, geometry.blocks, step / geometry.blocks)
     return live[0]
 
 
@@ -146,6 +150,8 @@ def invert(geometry, factor, use):
             live[:] = run(block_columns.operand(handle, j), *live)
             live[1].block_until_ready()
             use(j, live[1])
+            done = whole_calls.of_inverse(geometry, j)
+            whole_calls.advance("invert", geometry.blocks - j, geometry.blocks, done)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._host import block_columns, driver
+from jaxmg._host import block_columns, driver, whole_calls
 from jaxmg._host import factor as host_factor
 from jaxmg._kept import transposed
 from jaxmg._layouts import places
@@ -62,6 +62,7 @@ def factorize(geometry, source, factor, x):
             shares.append(share)
             signs.append(sign)
             info = int(np.asarray(info)[0])  # waits, so that Ctrl-C comes between two calls
+            whole_calls.advance("factor", j + 1, geometry.blocks, whole_calls.of_lu(geometry, j))
             if info < 0:  # x, this share and this sign are NaN
                 status = info
                 break
@@ -81,9 +82,11 @@ def substitute(geometry, factor, pivots, cache, x, sweep):
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(driver.registered(geometry, factor.blocks, []))
         stack.callback(driver.wait_for, live)
-        for j in order if sweep in block_columns.ASCENDING else reversed(order):
+        steps = order if sweep in block_columns.ASCENDING else reversed(order)
+        for step, j in enumerate(steps, 1):
             live[0] = run(block_columns.operand(handle, j, sweep), live[0], pivots, *cache)
             live[0].block_until_ready()
+            whole_calls.advance("substitute", step, geometry.blocks, step / geometry.blocks)
     return live[0]
 
 

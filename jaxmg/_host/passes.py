@@ -21,7 +21,18 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import checks, ffi
-from jaxmg._host import agreement, chunks, driver, matrices, plans, pool, requests, rows, tiles
+from jaxmg._host import (
+    agreement,
+    chunks,
+    driver,
+    matrices,
+    plans,
+    pool,
+    requests,
+    rows,
+    tiles,
+    whole_calls,
+)
 from jaxmg._layouts import layouts, meshes, places
 from jaxmg._plugin import plugins
 from jaxmg._processes import rendezvous
@@ -146,7 +157,9 @@ def _columns_of(b):
 def small_problem(request) -> SmallProblem:
     """Returns the `SmallProblem` of a pass."""
     cut = request.cut
-    with _compat.entered(cut.layout.mesh), _compat.default_promotion(), contextlib.ExitStack() as s:
+    shown = whole_calls.running(request.caller, cut.layout, cut.n, {"pass": 1})
+    entered = _compat.entered(cut.layout.mesh)
+    with shown, entered, _compat.default_promotion(), contextlib.ExitStack() as s:
         b = request.b
         if b is not None:
             b = np.ascontiguousarray(rendezvous.gather(b).reshape(cut.m, -1))
@@ -190,6 +203,7 @@ def _run(request, b, stack):
         # One call is under way while this thread prepares the next one. Ctrl-C comes between two.
         if before is not None:
             before.block_until_ready()
+            whole_calls.advance("pass", i, cut.steps, i / cut.steps)
         before = done
     jax.block_until_ready(state)
     return state

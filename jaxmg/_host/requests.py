@@ -18,7 +18,17 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._host import agreement, block_columns, driver, lu, matrices, plans, pool, tiles
+from jaxmg._host import (
+    agreement,
+    block_columns,
+    driver,
+    lu,
+    matrices,
+    plans,
+    pool,
+    tiles,
+    whole_calls,
+)
 from jaxmg._host import factor as host_factor
 from jaxmg._layouts import meshes, places
 from jaxmg._plugin import plugins
@@ -35,6 +45,7 @@ class Request:
         geometry: how the matrix is cut into block columns; None: in core.
         room: bytes of each device, from `plans.cut`.
         donate: as passed.
+        inverts: whether the call needs the inverse of the matrix.
     """
 
     caller: str
@@ -44,6 +55,7 @@ class Request:
     geometry: block_columns.Geometry | None
     donate: bool
     room: int = 0
+    inverts: bool = False
 
     @property
     def in_core(self) -> bool:
@@ -113,7 +125,7 @@ def choose(
             f"{caller}: check=True needs a NumPy array where a goes through the devices by block "
             "columns; got a JAX array in pinned host memory"
         )
-    return Request(caller, a, b, layout.mesh, geometry, donate, room)
+    return Request(caller, a, b, layout.mesh, geometry, donate, room, inverts)
 
 
 # The native routine of each caller in core.
@@ -211,8 +223,21 @@ def factorize(request) -> typing.Any:
     return found
 
 
+@contextlib.contextmanager
 def _context(request):
-    return _compat.entered(request.geometry.layout.mesh)
+    geometry = request.geometry
+    cube, square = geometry.n**3, geometry.n**2 * geometry.nrhs
+    phases = {"factor": cube * (2 if geometry.whole else 1) / 3}
+    if request.b is not None:
+        phases["substitute"] = square
+    if request.inverts:
+        phases["invert"] = 2 * cube / 3
+    layout = geometry.layout
+    with (
+        _compat.entered(layout.mesh),
+        whole_calls.running(request.caller, layout, geometry.n, phases),
+    ):
+        yield
 
 
 # A factor that doesn't fit in host memory is stored in narrower block columns, which waste less,

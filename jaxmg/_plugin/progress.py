@@ -29,8 +29,9 @@ class Progress:
 
     Attributes:
         platform: ``"cpu"`` or ``"gpu"``.
-        call: number of the call, unique in this process for its platform.
-        routine: name of the native routine, such as ``"potrs"``.
+        call: number of the call, unique in this process for its platform. Below 0: a whole call on
+            a matrix in host memory, whose native calls are reported, too.
+        routine: name of the native routine, such as ``"potrs"``, or of the function of such a call.
         n: number of columns of the matrix; 0 if unknown.
         devices: number of devices that work on the call.
         stage: the part of the algorithm, such as ``"factor"``; ``""`` before the first step, and in

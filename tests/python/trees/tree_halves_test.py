@@ -95,6 +95,7 @@ def _close(x, y, dtype, digits=2):
     np.testing.assert_allclose(x, y, rtol=0, atol=atol)
 
 
+@pytest.mark.extended
 def test_svd():
     a = _leaves(_ANY, cases.line(2), "bfloat16")
     for full in (False, True):

@@ -102,12 +102,11 @@ def test_zero_and_nan():
     assert tuple(map(int, factor.inertia())) == (-1, -1, -1)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 def test_dtypes_that_are_promoted(dtype):
     a = jnp.asarray(np.diag([1, -2, 4.0, -8]), dtype)
     factor = jaxmg.linalg.ldl_factor(a, mesh=cases.line(2))
-    wide = jnp.promote_types(a.dtype, "float32") if dtype == "int32" else "float32"
-    assert factor.dtype == wide and factor.det() == 64
+    assert factor.dtype == "float32" and factor.det() == 64
 
 
 def test_a_matrix_without_rows():
@@ -130,7 +129,7 @@ def test_under_jit_on_explicit_axes():
     with cases.context(mesh):
         x, negative = run(cases.shard_rows(a, mesh), cases.shard(np.ones(12), mesh))
     np.testing.assert_allclose(a @ np.asarray(x), np.ones(12), atol=1e-11)
-    assert negative == np.sum(np.linalg.eigvalsh(a) < 0)
+    assert int(negative) == np.sum(np.linalg.eigvalsh(a) < 0)
 
 
 @cases.needs_transformations

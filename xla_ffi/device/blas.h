@@ -61,6 +61,18 @@ class Blas {
   virtual Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
                       Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Real<T> beta,
                       T* c, int64_t ldc) = 0;
+  // `count` calls of Gemm, whose matrices are *_stride elements apart. The matrices C may not
+  // overlap.
+  virtual Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
+                             Real<T> alpha, const T* a, int64_t lda, int64_t a_stride, const T* b,
+                             int64_t ldb, int64_t b_stride, Real<T> beta, T* c, int64_t ldc,
+                             int64_t c_stride, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      JAXMG_RETURN_IF_ERROR(Gemm(stream, op_a, op_b, m, n, k, alpha, a + i * a_stride, lda,
+                                 b + i * b_stride, ldb, beta, c + i * c_stride, ldc));
+    }
+    return Status::Ok();
+  }
   // The faster way to store B for a large product with B^H: as B (kConjTrans) or as B^H (kNone).
   virtual Op StoredFactor() const {
     return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;

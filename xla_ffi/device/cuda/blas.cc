@@ -298,6 +298,10 @@ Status CudaBlas<T>::GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int6
                                 int64_t ldb, int64_t b_stride, R beta, T* c, int64_t ldc,
                                 int64_t c_stride, int64_t count) {
   if (m == 0 || n == 0 || count == 0) return Status::Ok();
+  if (parts().depth > 0 && IsByParts<T>(op_a, op_b, m, n, k, kLeastByParts)) {
+    return Blas<T>::GemmBatched(stream, op_a, op_b, m, n, k, alpha, a, lda, a_stride, b, ldb,
+                                b_stride, beta, c, ldc, c_stride, count);
+  }
   alignas(kScalarAlignment) const T t_alpha = alpha, t_beta = beta;
   JAXMG_CUBLAS(gemm_batched, stream, Letter(op_a), Letter(op_b), m, n, k, Vendor(&t_alpha),
                Vendor(a), lda, a_stride, Vendor(b), ldb, b_stride, Vendor(&t_beta), Vendor(c), ldc,

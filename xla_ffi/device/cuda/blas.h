@@ -36,10 +36,10 @@ class CudaBlas : public Blas<T> {
   Status RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                     R* largest) override;
   Status PowersOfTwo(Stream stream, bool root, int64_t n, R* x) override;
-  // A strided batch of `count` calls of Gemm. The matrices C may not overlap.
   Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
                      const T* a, int64_t lda, int64_t a_stride, const T* b, int64_t ldb,
-                     int64_t b_stride, R beta, T* c, int64_t ldc, int64_t c_stride, int64_t count);
+                     int64_t b_stride, R beta, T* c, int64_t ldc, int64_t c_stride,
+                     int64_t count) override;
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;

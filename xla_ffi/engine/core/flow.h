@@ -248,6 +248,7 @@ class Step : public StepBase {
   JAXMG_OPERATION(Split, products_, Split)
   JAXMG_OPERATION(GemmOfParts, products_, GemmOfParts)
   JAXMG_OPERATION(ExactGemm, blas_, Gemm)
+  JAXMG_OPERATION(ExactGemmBatched, blas_, GemmBatched)
   JAXMG_OPERATION(Trsm, blas_, Trsm)
   JAXMG_OPERATION(Trmm, blas_, Trmm)
   JAXMG_OPERATION(SolveRight, blas_, SolveRight)

@@ -14,7 +14,8 @@ class AasenFactorization {
  public:
   AasenFactorization(const RankContext& context, Precision precision, bool hermitian,
                      const Columns<T>& columns, const Matrix<T>& matrix, const BlockBand<T>& band,
-                     int32_t* pivots, int32_t* order, int32_t* info, T* workspace)
+                     const BandLu<T>& lu, int32_t* pivots, int32_t* order, int32_t* info,
+                     T* workspace)
       : context_(context),
         flow_(context, precision),
         conjugates_(hermitian || !kIsComplex<T>),
@@ -28,6 +29,7 @@ class AasenFactorization {
         rank_(matrix.rank),
         ranks_(tiles_.ranks()),
         band_(band),
+        lu_(lu),
         pivots_(pivots),
         order_(order),
         info_(info) {
@@ -63,6 +65,9 @@ class AasenFactorization {
         FactorPanel(on, j);
         Interchange(on, j);
       }
+      Step<T> beside(flow_, Stream::kSide, "band", j);
+      beside.Follows(Stream::kMain);
+      lu_.Take(beside, j);
       stage.Done(Stream::kMain, j + 1);
     }
     return flow_.Finish();
@@ -130,11 +135,7 @@ class AasenFactorization {
   // Computes H(k, j) for this rank's tile columns k <= j, and T(j, j).
   void ComputeDiagonal(Step<T>& on, int64_t j) {
     const int64_t width = Width(j), ld = ProductsLd(), before = ColumnsBefore(j);
-    for (int64_t k = rank_; k < j; k += ranks_) {
-      const int64_t first = band_.first(k);
-      on.ExactGemm(adjoint_, adjoint_, width_, width, band_.height(k), 1, band_.tile(first, k),
-                   band_.ld(), RowTile(j, first), width, 0, Product(k), ld);
-    }
+    MultiplyBand(on, j);
     // The rank's term of T(j, j); the worker's has M(j, j).
     const bool worker = rank_ == Worker(j);
     if (!worker) on.SetZero(width, width, term_, width);
@@ -166,6 +167,29 @@ class AasenFactorization {
     on.ExactGemm(Op::kNone, adjoint_, width, width, width, 1, sum, width, diagonal, width, 0,
                  product, ld);
     if (j > 0) on.Add(width, width, other_, width, product, ld);
+  }
+
+  // H(k, j) := T(k, k-1 .. k+1) L(j, k-1 .. k+1)^* for this rank's k < j. The first column of T has
+  // fewer tiles, and the last one may have a narrower tile; all others are one batch.
+  void MultiplyBand(Step<T>& on, int64_t j) {
+    const int64_t width = Width(j);
+    auto multiply = [&](int64_t k, int64_t count) {
+      const int64_t first = band_.first(k);
+      on.ExactGemmBatched(adjoint_, adjoint_, width_, width, band_.height(k), 1,
+                          band_.tile(first, k), band_.ld(), ranks_ * width_ * band_.ld(),
+                          RowTile(j, first), width, ranks_ * width_ * width, 0, Product(k),
+                          ProductsLd(), width_, count);
+    };
+    int64_t k = rank_;
+    if (k == 0 && k < j) {
+      multiply(0, 1);
+      k += ranks_;
+    }
+    const int64_t end = width == width_ ? j : j - 1;
+    const int64_t count = end > k ? (end - k + ranks_ - 1) / ranks_ : 0;
+    if (count > 0) multiply(k, count);
+    k += count * ranks_;
+    if (k < j) multiply(k, 1);
   }
 
   // Subtracts the products of all ranks from the worker's column, below tile j.
@@ -254,6 +278,7 @@ class AasenFactorization {
   const int64_t n_, width_, count_;
   const int rank_, ranks_;
   const BlockBand<T>& band_;
+  const BandLu<T>& lu_;
   int32_t* const pivots_;
   int32_t* const order_;
   int32_t* const info_;
@@ -277,15 +302,15 @@ AasenWorkspace::AasenWorkspace(const Tiles& tiles)
 template <typename T>
 Status Aasen(const RankContext& context, Precision precision, bool hermitian,
              const Columns<T>& columns, const Matrix<T>& matrix, const BlockBand<T>& band,
-             int32_t* pivots, int32_t* order, int32_t* info, T* workspace) {
-  return AasenFactorization<T>(context, precision, hermitian, columns, matrix, band, pivots, order,
-                               info, workspace)
+             const BandLu<T>& lu, int32_t* pivots, int32_t* order, int32_t* info, T* workspace) {
+  return AasenFactorization<T>(context, precision, hermitian, columns, matrix, band, lu, pivots,
+                               order, info, workspace)
       .Run();
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                      \
   template Status Aasen(const RankContext&, Precision, bool, const Columns<T>&, const Matrix<T>&, \
-                        const BlockBand<T>&, int32_t*, int32_t*, int32_t*, T*);
+                        const BlockBand<T>&, const BandLu<T>&, int32_t*, int32_t*, int32_t*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -56,11 +56,12 @@ struct AasenWorkspace {
 // above it, and `band` with T, equal on all ranks. Updates are computed in `precision`. Writes n
 // pivots on every rank: row i >= b was interchanged with row b + pivots[i], where b is the width of
 // a tile; the first b aren't used. `order` must hold 0, 1, ..., n - 1 and becomes the order of
-// M's rows. If M has NaN or infinity, T has NaN or infinity. Enqueued on kMain.
+// M's rows. If M has NaN or infinity, T has NaN or infinity. `lu` factors T beside what follows.
+// Enqueued on kMain.
 template <typename T>
 Status Aasen(const RankContext& context, Precision precision, bool hermitian,
              const Columns<T>& columns, const Matrix<T>& matrix, const BlockBand<T>& band,
-             int32_t* pivots, int32_t* order, int32_t* info, T* workspace);
+             const BandLu<T>& lu, int32_t* pivots, int32_t* order, int32_t* info, T* workspace);
 
 }  // namespace jaxmg
 

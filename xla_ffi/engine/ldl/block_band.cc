@@ -97,36 +97,42 @@ int64_t CountBelow(const Rows<T>& rows, double shift, double least) {
 }  // namespace
 
 template <typename T>
-Status FactorBand(const RankContext& context, const BlockBand<T>& band, const BlockBand<T>& lu,
-                  int32_t* pivots, int32_t* info, const Determinant<T>& determinant) {
-  const Tiles& tiles = lu.tiles;
-  const int64_t n = tiles.columns(), b = tiles.width(), ld = lu.ld(), count = tiles.nonempty();
-  Flow flow(context);
-  Step<T> on(flow, Stream::kMain, "band");
-  if (n > 0) {
-    on.SetZero(b, n, lu.data, ld);
-    on.Copy(Block(lu.data + b, ld, band.ld(), n), Block(band.data, band.ld(), band.ld(), n));
+BandLu<T>::BandLu(const BlockBand<T>& band, const BlockBand<T>& lu, int32_t* pivots, int32_t* info,
+                  const Determinant<T>& determinant)
+    : band_(band), lu_(lu), pivots_(pivots), info_(info), determinant_(determinant) {}
+
+template <typename T>
+void BandLu<T>::Take(Step<T>& on, int64_t k) const {
+  const int64_t width = lu_.tiles.width(k), b = lu_.tiles.width(), ld = lu_.ld();
+  on.SetZero(b, width, lu_.tile(k - 2, k), ld);
+  on.Copy(Block(lu_.tile(k - 1, k), ld, band_.ld(), width),
+          Block(band_.tile(k - 1, k), band_.ld(), band_.ld(), width));
+  if (k >= kAhead) Factor(on, k - kAhead);
+  if (k + 1 < lu_.tiles.nonempty()) return;
+  for (int64_t i = std::max<int64_t>(k + 1 - kAhead, 0); i <= k; ++i) Factor(on, i);
+}
+
+template <typename T>
+void BandLu<T>::Factor(Step<T>& on, int64_t k) const {
+  const Tiles& tiles = lu_.tiles;
+  const int64_t width = tiles.width(k), begin = tiles.offset(k), below = tiles.width(k + 1);
+  const int64_t ld = lu_.ld();
+  T* const panel = lu_.tile(k, k);
+  int32_t* const pivots = pivots_ + begin;
+  on.FactorPanel(width + below, width, panel, ld, begin, pivots, info_);
+  if (determinant_.sign != nullptr) {
+    on.AddDeterminant(width, panel, ld, begin, pivots, determinant_.log_abs, determinant_.sign);
   }
-  for (int64_t k = 0; k < count; ++k) {
-    const int64_t width = tiles.width(k), begin = tiles.offset(k), below = tiles.width(k + 1);
-    T* const panel = lu.tile(k, k);
-    on.FactorPanel(width + below, width, panel, ld, begin, pivots + begin, info);
-    if (determinant.sign != nullptr) {
-      on.AddDeterminant(width, panel, ld, begin, pivots + begin, determinant.log_abs,
-                        determinant.sign);
-    }
-    // Rows of U, and the next panel's rows. The rows of tile k + 1 in tile column k + 2 are T's, or
-    // zero before the interchanges.
-    for (int64_t next = k + 1; next < std::min(k + 3, count); ++next) {
-      T* const top = lu.tile(k, next);
-      const int64_t columns = tiles.width(next);
-      on.SwapRows(Order::kForward, columns, top, ld, begin, width, pivots + begin);
-      on.Trsm(Side::kLeft, Op::kNone, width, columns, panel, ld, top, ld, kUnitLower);
-      on.ExactGemm(Op::kNone, Op::kNone, below, columns, width, -1, panel + width, ld, top, ld, 1,
-                   top + width, ld);
-    }
+  // Rows of U, and the next panel's rows. The rows of tile k + 1 in tile column k + 2 are T's, or
+  // zero before the interchanges.
+  for (int64_t next = k + 1; next < std::min(k + 3, tiles.nonempty()); ++next) {
+    T* const top = lu_.tile(k, next);
+    const int64_t columns = tiles.width(next);
+    on.SwapRows(Order::kForward, columns, top, ld, begin, width, pivots);
+    on.Trsm(Side::kLeft, Op::kNone, width, columns, panel, ld, top, ld, kUnitLower);
+    on.ExactGemm(Op::kNone, Op::kNone, below, columns, width, -1, panel + width, ld, top, ld, 1,
+                 top + width, ld);
   }
-  return flow.status();
 }
 
 template <typename T>
@@ -183,8 +189,7 @@ Inertia InertiaOf(const BlockBand<T>& band) {
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
-  template Status FactorBand(const RankContext&, const BlockBand<T>&, const BlockBand<T>&,         \
-                             int32_t*, int32_t*, const Determinant<T>&);                           \
+  template class BandLu<T>;                                                                        \
   template Status SolveBand(const RankContext&, const BlockBand<T>&, const int32_t*, int64_t, T*); \
   template Inertia InertiaOf(const BlockBand<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)

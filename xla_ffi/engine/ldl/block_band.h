@@ -35,13 +35,31 @@ struct BlockBand {
   int64_t height(int64_t k) const { return tiles.offset(k + 2) - tiles.offset(first(k)); }
 };
 
-// Overwrites `lu`, above = 2, with the LU factorization of `band`, above = 1. Writes n pivots: row
-// i was interchanged with row pivots[i], as the panel with row i was factored; later interchanges
-// don't move the columns of that panel. *info is that of LuKernels::FactorPanel. The determinant is
-// that of `band`. 6 n b^2 flops or a few times as many. Enqueued on kMain.
+// The LU factorization of a band, above = 1, in `lu`, above = 2. It takes the band's tile columns
+// in their order, as soon as they are known, and follows them. Writes n pivots: row i was
+// interchanged with row pivots[i], as the panel with row i was factored; later interchanges don't
+// move the columns of that panel. *info is that of LuKernels::FactorPanel. The determinant is that
+// of the band. 6 n b^2 flops or a few times as many.
 template <typename T>
-Status FactorBand(const RankContext& context, const BlockBand<T>& band, const BlockBand<T>& lu,
-                  int32_t* pivots, int32_t* info, const Determinant<T>& determinant);
+class BandLu {
+ public:
+  BandLu(const BlockBand<T>& band, const BlockBand<T>& lu, int32_t* pivots, int32_t* info,
+         const Determinant<T>& determinant);
+
+  // Takes tile column k, after all before it, and factors what it can: with the last one, the rest.
+  void Take(Step<T>& on, int64_t k) const;
+
+ private:
+  // The tile columns after a panel that its factorization changes.
+  static constexpr int64_t kAhead = 2;
+
+  void Factor(Step<T>& on, int64_t k) const;
+
+  const BlockBand<T> band_, lu_;
+  int32_t* const pivots_;
+  int32_t* const info_;
+  const Determinant<T> determinant_;
+};
 
 // z := T^-1 z with the factorization of T; z has `columns` columns, n apart. Enqueued on kMain.
 template <typename T>

@@ -79,14 +79,13 @@ Status LdlFactorRoutine(const RankContext& context, const Operand<T>& operand, b
     int32_t* const own_order = frame.at(space.order);
     JAXMG_RETURN_IF_ERROR(CopyIfApart(context.device, order, own_order, n));
     const BlockBand<T> band = BandOf(tiles, parts), lu = BandLuOf(tiles, parts);
-    JAXMG_RETURN_IF_ERROR(Aasen(context, space.precision, hermitian, columns, frame.matrix(), band,
-                                parts.pivots, own_order, frame.at(space.panel_info),
-                                frame.panels()));
     // Every rank has T, so each factors it; one of them counts the determinant.
     Determinant<T> determinant;
     if (context.comm.rank() == kRoot) determinant = {outcome.log_det(), outcome.sign()};
-    JAXMG_RETURN_IF_ERROR(
-        FactorBand(context, band, lu, parts.band_pivots, outcome.info(), determinant));
+    const BandLu<T> factors(band, lu, parts.band_pivots, outcome.info(), determinant);
+    JAXMG_RETURN_IF_ERROR(Aasen(context, space.precision, hermitian, columns, frame.matrix(), band,
+                                factors, parts.pivots, own_order, frame.at(space.panel_info),
+                                frame.panels()));
     JAXMG_RETURN_IF_ERROR(outcome.ConcludeDeterminant(log_abs, sign, nullptr, 0));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(n, operand.block, operand.a));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(band.ld(), n, band.data));

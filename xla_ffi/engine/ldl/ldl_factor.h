@@ -19,7 +19,7 @@ struct LdlParts {
   T* band;               // T: 3 b x n (BlockBand)
   T* band_lu;            // its LU factors: 4 b x n
   int32_t* pivots;       // n, of L (Aasen)
-  int32_t* band_pivots;  // n, of T (FactorBand)
+  int32_t* band_pivots;  // n, of T (BandLu)
 };
 
 // The workspace of Aasen, and of the columns' order.

@@ -1,7 +1,7 @@
 """Times solutions of Hermitian indefinite systems: by LU, by `ldl_factor`, and by PyTorch's LDL.
 
     indefinite.py [--platform gpu] [--ranks 1] [--n 4096 16384] [--dtype float64] [--T_A 256]
-        [--torch] [--out FILE]
+        [--ways gesv ldl] [--torch] [--out FILE]
 
 One process measures all of an order, in turns. A is the Hermitian part of problems.py's "uniform"
 matrix; half of its eigenvalues are negative. Each line has the minimum and the median of the times,
@@ -27,6 +27,10 @@ from jax.sharding import PartitionSpec as P
 import jaxmg
 
 
+WAYS = ("gesv", "ldl", "ldl_factor", "ldl_solve", "inertia")
+SOLVES = ("gesv", "ldl", "ldl_solve", "torch")
+
+
 def arguments(argv):
     parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
@@ -35,6 +39,7 @@ def arguments(argv):
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--T_A", type=int, help="the tile width of ldl_factor")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--torch", action="store_true", help="also torch.linalg.ldl_factor")
     parser.add_argument("--out", help="file to append records to")
     return parser.parse_args(argv[1:])
@@ -80,9 +85,6 @@ def main(args):
                     print(json.dumps(record), file=file)
 
 
-SOLVES = ("gesv", "ldl", "ldl_solve", "torch")
-
-
 def matrix(n, dtype):
     a = problems.matrix(jnp, n, dtype, kind="uniform")
     return a + a.conj().T
@@ -91,14 +93,15 @@ def matrix(n, dtype):
 def make_ways(args, a, b):
     """Returns functions by name. "ldl" factors and solves, "ldl_solve" only solves."""
     ldl = functools.partial(jaxmg.linalg.ldl_factor, T_A=args.T_A)
-    factor = jax.block_until_ready(ldl(a))
     ways = {
         "gesv": lambda: jaxmg.gesv(a, b),
         "ldl": lambda: ldl(a).solve(b),
         "ldl_factor": lambda: ldl(a).tiles,
-        "ldl_solve": lambda: factor.solve(b),
-        "inertia": factor.inertia,
     }
+    if {"ldl_solve", "inertia"} & set(args.ways):  # the factor takes as much memory as A
+        factor = jax.block_until_ready(ldl(a))
+        ways |= {"ldl_solve": lambda: factor.solve(b), "inertia": factor.inertia}
+    ways = {name: way for name, way in ways.items() if name in args.ways}
     if args.torch:
         import torch
 

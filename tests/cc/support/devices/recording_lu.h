@@ -25,7 +25,10 @@ class RecordingLu : public LuKernels<T> {
   // Any row from the first one up to the leading dimension may change.
   Status SwapRows(Stream s, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
                   int64_t count, const int32_t* pivots) override {
-    to_.Add(s, "swap rows", {to_.Write(a, lda, lda - offset, n), to_.Read(pivots, count, count, 1)},
+    // The rows that pivots name: a's own first row may be after that from which they count.
+    int64_t rows = count;
+    for (int64_t i = 0; i < count; ++i) rows = std::max(rows, pivots[i] - offset + 1);
+    to_.Add(s, "swap rows", {to_.Write(a, lda, rows, n), to_.Read(pivots, count, count, 1)},
             int(order), offset);
     return real_.SwapRows(s, order, n, a, lda, offset, count, pivots);
   }

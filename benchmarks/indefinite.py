@@ -26,7 +26,6 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-
 WAYS = ("gesv", "ldl", "ldl_factor", "ldl_solve", "inertia")
 SOLVES = ("gesv", "ldl", "ldl_solve", "torch")
 

@@ -110,6 +110,8 @@ _CALLS = {
     "svd of a batch": lambda stack: linalg.svd(stack),
 }
 _MOST = 15
+# Functions that call two programs. This one's first makes the other triangle.
+_MOST_OF = {"ldl_factor": 26}
 # Other calls, and the maximum number of Python calls for each.
 _OTHERS = {
     "potrs": (lambda a, b: jaxmg.potrs(a, b), 13),
@@ -166,7 +168,7 @@ def test_a_second_call_executes_little(name, by, monkeypatch):
     with _profiled() as profile:
         second = call()
     jax.tree.map(np.testing.assert_array_equal, first, second)
-    most = _OTHERS[name][1] if name in _OTHERS else _MOST
+    most = _OTHERS[name][1] if name in _OTHERS else _MOST_OF.get(name, _MOST)
     if by and name in _OTHERS:  # takes parts and puts parts; Python 3.11 counts comprehensions
         most += 3 if sys.version_info >= (3, 12) else 5
     assert profile.calls and len(profile.calls) <= most, profile.calls

@@ -19,6 +19,11 @@ from jaxmg._ldl import operations
 from jaxmg._types import MatrixLike, MeshLike, Trans
 
 
+@jax.jit
+def _scalars(counts):
+    return counts[0], counts[1], counts[2]
+
+
 @exporting.dataclass
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -121,8 +126,7 @@ class LDLFactor(pickling.Pickled):
                 "matrices (hermitian=True) and real ones have an inertia"
             )
         factor, arrays = parts(name, self)
-        counts = factor.inertia(arrays[0], self.band)
-        return counts[0], counts[1], counts[2]
+        return _scalars(factor.inertia(arrays[0], self.band))
 
     @_compat.api_boundary
     def slogdet(self) -> tuple[Array, Array]:

@@ -69,6 +69,10 @@ def _qr_multiply(a):
     return linalg.qr_multiply(a, jnp.ones(a.shape[-2], a.dtype))
 
 
+def _ldl_solve(a):
+    return linalg.ldl_factor(a).solve(a)
+
+
 def _rcond(a):
     return jaxmg.lu_factor(a).rcond(linalg.norm(a, 1))
 
@@ -107,6 +111,7 @@ def _table():
         yield of, Case(of, call, "definite")
     yield from ((f"eigh-{i}", Case("eigh", _eigh_of_two(i), "definite")) for i in (1, 2, 3))
     yield "solve-pos", Case("solve", lambda a: linalg.solve(a, a, assume_a="pos"), "definite")
+    yield "ldl_factor", Case("ldl_factor", _mapped(_ldl_solve), "definite")
     yield "expm-her", Case("expm", _with(linalg.expm, assume_a="her"), "definite")
     yield "svd-hermitian", Case("svd", _with(_svd, hermitian=True), "definite")
     yield "pinv-hermitian", Case("pinv", _with(linalg.pinv, hermitian=True), "definite")

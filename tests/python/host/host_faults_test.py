@@ -69,7 +69,7 @@ class Plugin:
     _FAIL = (*_OPENS, "touch", "is_pinned", "host_copy")
 
     def __init__(self, at):
-        self._plugin = plugins.load("cpu")
+        self._plugin = plugins.load(jax.default_backend())
         self.at, self.calls, self.kept = at, 0, []
 
     def __getattr__(self, name):

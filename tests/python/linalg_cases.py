@@ -70,7 +70,8 @@ def _qr_multiply(a):
 
 
 def _ldl_solve(a):
-    return linalg.ldl_factor(a).solve(a)
+    factor = linalg.ldl_factor(a)
+    return factor.solve(a.astype(factor.dtype))
 
 
 def _rcond(a):

@@ -19,8 +19,8 @@ DTYPES = ("bfloat16", "float16")
 NAMES = [name for name in linalg_cases.TABLE if name != "rcond"]
 # Functions whose results stay float32: factors to solve with, and numbers.
 SINGLE = {
-    "cho_factor", "cho_solve", "cond", "det", "eigvalsh", "householder_product", "lu_factor",
-    "lu_solve", "slogdet", "svdvals",
+    "cho_factor", "cho_solve", "cond", "det", "eigvalsh", "householder_product", "ldl_factor",
+    "lu_factor", "lu_solve", "slogdet", "svdvals",
 }  # fmt: skip
 # Functions with one such result, at this position.
 _SPECTRA = {"eigh": 0, "svd": 1, "svd_lowrank": 1}

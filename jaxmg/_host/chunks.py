@@ -18,12 +18,12 @@ from jaxmg._plugin import plugins
 from jaxmg._stacks import scaling
 
 ROWS = "host_rows"
-# The bytes of a chunk of A on a device, unless this is less than so many times R's rows. On an H200
+# A chunk of A on a device has _CHUNK bytes, or _TIMES as many rows as R if that is more. On an H200
 # QR of a chunk that has 16 times R's rows takes half as long as the chunk's transfer.
 _CHUNK = 2**30
 _TIMES = 16
 _LOWEST = -(2**20)  # the exponent of a column of zeros
-# Sums of squares that differ by less than so many units of rounding count as equal.
+# Sums of squares count as equal if they differ by less than this number of units of rounding.
 _UNITS = 100
 
 

@@ -26,7 +26,7 @@ from jaxmg._host import tiles
 KINDS = (np.ndarray, tiles.Tiles)
 PINNED = "pinned_host"
 _SAMPLES = 256  # pairs of entries that are compared in a Fortran-ordered array
-# Rounding errors of entries are compared with those of at most so many operations.
+# Entries may differ by the rounding errors of at most this number of operations.
 _MOST_ROUNDED = 1000
 
 

@@ -112,7 +112,7 @@ def choose(
     matrices.check_processes(caller, devices, a, donate)
     _refuse_options(caller, tile, backend, refine)
     products = checks.precision(caller, precision, a.dtype, "native")
-    # Not None: without a limit the call is in core.
+    # There is a limit, because a call without one has ended above, in core.
     limit: typing.Any = plans.budget(memory, there)
     geometry, _, room = plans.cut(
         caller, devices, n, nrhs, a.dtype, int(limit), products,

@@ -29,7 +29,7 @@ class Rows:
 
     def pieces(self, first, end, height):
         """Returns (offset, pitch, address, pitch in host memory, bytes, count) of blocks of bytes
-        that cover rows [first, end), to copy to a buffer of so many rows."""
+        that cover rows [first, end), to copy to a buffer of ``height`` rows."""
         size = self.dtype.itemsize
         if self.by_columns:
             _, address, step = self.parts[0]

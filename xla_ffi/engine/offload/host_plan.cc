@@ -12,8 +12,8 @@
 namespace jaxmg {
 namespace {
 
-// Tiles are not narrower than this, unless the matrix is, and only as narrow as needed for so many
-// of them to fit in a block column on each rank.
+// Tiles are not narrower than kLeastTile, unless the matrix is. Where memory is short they become
+// narrower until each rank has kWantedSlots of them in a block column.
 constexpr int64_t kLeastTile = 16;
 constexpr int64_t kWantedSlots = 4;
 

@@ -101,7 +101,7 @@ def append(factor, a12, a22):
             )
     if count is not None and count + k > capacity:
         raise ValueError(
-            f"{_APPEND}: a factor of capacity {capacity} with {count} rows has no room for {k} "
+            f"{_APPEND}: a factor of capacity {capacity} with {count} rows can't take {k} "
             "more; create one with a larger capacity, cho_factor(a, capacity=m)"
         )
     return _differentiable(_Append(), factor, a12, a22) if k else factor
@@ -267,7 +267,7 @@ def _size(routine, factor):
     leaves.check(routine, factor, factor.n)
     if factor.count is None:
         raise ValueError(
-            f"{routine}: this factor has no room for other rows; create one with a capacity, "
+            f"{routine}: this factor can't take or lose rows; create one with a capacity, "
             "cho_factor(a, capacity=m)"
         )
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor.count)

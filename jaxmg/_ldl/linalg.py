@@ -29,8 +29,8 @@ def ldl_factor(
     """Factors a Hermitian or symmetric matrix that need not be definite, for repeated solves.
 
     Aasen's method in blocks (G. Ballard et al., IPDPS 2013): P A P^H = L T L^H, where T has a band
-    of one tile beside the diagonal. Its pivots are those of LU with partial pivoting of L's tile
-    columns, so it is about as stable as LU, with half of the operations.
+    of one tile on each side of its diagonal. Its pivots are those of LU with partial pivoting of
+    L's tile columns, so it is about as stable as LU, with half of the operations.
 
     Args:
         a: (n, n); dtypes are promoted as in `solve`, bfloat16 and float16 to float32. Only one

@@ -58,8 +58,9 @@ class Cut:
     @functools.cached_property
     def here(self) -> tuple[int, ...]:
         """The indices of this process's devices."""
-        devices = self.layout.mesh.devices.flat
-        return tuple(i for i, one in enumerate(devices) if one.process_index == jax.process_index())
+        mesh: typing.Any = self.layout.mesh
+        process, devices = jax.process_index(), mesh.devices.flat
+        return tuple(i for i, device in enumerate(devices) if device.process_index == process)
 
     @property
     def steps(self) -> int:

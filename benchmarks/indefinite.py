@@ -9,11 +9,11 @@ and the backward error of the solution.
 """
 
 import functools
-import json
 import statistics
 import sys
 import time
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,10 +45,7 @@ def arguments(argv):
 
 
 def main(args):
-    jax.config.update("jax_enable_x64", True)
-    if args.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", args.ranks)
+    devices.prepare(args.platform, args.ranks)
     mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
     for n in args.n:
         by_rows, everywhere = (NamedSharding(mesh, P(*spec)) for spec in (("r", None), ()))
@@ -79,9 +76,7 @@ def main(args):
                 + ("" if error is None else f", error {error:.1e}"),
                 flush=True,
             )
-            if args.out:
-                with open(args.out, "a") as file:
-                    print(json.dumps(record), file=file)
+            records.append(args.out, record)
 
 
 def matrix(n, dtype):

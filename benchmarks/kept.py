@@ -10,11 +10,11 @@ factor overwrites the matrix, and the backward error of the last solution checks
 """
 
 import functools
-import json
 import statistics
 import sys
 import time
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,10 +43,7 @@ def arguments(argv):
 
 
 def main(args):
-    jax.config.update("jax_enable_x64", True)
-    if args.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", args.ranks)
+    devices.prepare(args.platform, args.ranks)
     for n in args.n:
         factor = None  # frees the last factor's memory
         a = matrix(args.routine, n, args.dtype, args.ranks)
@@ -64,9 +61,7 @@ def main(args):
                 f"{record['tflops']:.2f} TFLOP/s, error {record['backward_error']:.1e}",
                 flush=True,
             )
-            if args.out:
-                with open(args.out, "a") as file:
-                    print(json.dumps(record), file=file)
+            records.append(args.out, record)
 
 
 def mesh_of(ranks):

@@ -7,11 +7,11 @@ five calls. The factor is donated to updates, as in a loop. The error is that of
 many downdates as updates.
 """
 
-import json
 import statistics
 import sys
 import time
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,10 +38,7 @@ def arguments(argv):
 
 
 def main(args):
-    jax.config.update("jax_enable_x64", True)
-    if args.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", args.ranks)
+    devices.prepare(args.platform, args.ranks)
     mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
     for n in args.n:
         for record in measure(mesh, n, args):
@@ -50,9 +47,7 @@ def main(args):
                 f"{record['seconds'] * 1e3:.3f} ms, error {record['error'] or 0:.1e}",
                 flush=True,
             )
-            if args.out:
-                with open(args.out, "a") as file:
-                    print(json.dumps(record), file=file)
+            records.append(args.out, record)
 
 
 def measure(mesh, n, args):

@@ -102,6 +102,20 @@ def test_zero_and_nan():
     assert tuple(map(int, factor.inertia())) == (-1, -1, -1)
 
 
+@pytest.mark.parametrize("exponent", [-200, 201])
+def test_powers_of_two_change_no_bit(exponent):
+    mesh, n = cases.line(2), 13
+    a, b = _matrix(n, "float64"), cases.normal(cases.rng(n), (n, 2), "float64")
+    one, other = (
+        jaxmg.linalg.ldl_factor(cases.shard_rows(x, mesh), T_A=3, mesh=mesh)
+        for x in (a, np.ldexp(a, exponent))
+    )
+    x = np.asarray(one.solve(b))
+    np.testing.assert_array_equal(other.solve(b), np.ldexp(x, -exponent))
+    assert one.slogdet()[0] == other.slogdet()[0]
+    np.testing.assert_array_equal(one.inertia(), other.inertia())
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 def test_dtypes_that_are_promoted(dtype):
     a = jnp.asarray(np.diag([1, -2, 4.0, -8]), dtype)

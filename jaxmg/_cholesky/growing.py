@@ -209,8 +209,8 @@ class _Remove(_Function):
 
 
 def _kept(factor, indices):
-    """Returns (the order of rows that puts those that are kept first, their number, and for each of
-    the indices whether it is a row that isn't among the indices before)."""
+    """Returns (order, count, valid). The order lists the rows that stay, then the others; ``count``
+    is the number of those that stay. An index is valid if it is a row, and no earlier index is."""
     row = jnp.arange(factor.n, dtype=jnp.int32)
     equal = indices[:, None] == indices
     valid = (indices >= 0) & (indices < factor.count) & ~jnp.any(jnp.tril(equal, -1), axis=1)
@@ -233,8 +233,8 @@ def _rows_at(layout, rows, indices, valid):
 
 @hermitian.on_mesh_with(4, 5)
 def _compacted(layout, rows, order, kept, diagonal, most):
-    """Returns the rows and columns of a matrix in this order, of which the first ``kept`` are in
-    ascending order, then ``diagonal`` times the identity. A row moves by at most ``most`` rows."""
+    """Returns the rows and columns that stay, the first ``kept`` of this order, and after them
+    ``diagonal`` times the identity. A row moves by at most ``most`` rows."""
 
     def local(rank, rows, order, kept):
         count, n = rows.shape

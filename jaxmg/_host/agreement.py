@@ -50,7 +50,7 @@ def in_step(caller, layout, call):
 
 
 def _told(layout, mine):
-    """Returns the numbers of all ranks: an array of those of each rank for each number."""
+    """Returns for each of these numbers an array of the ranks' values."""
     numbers = np.tile(mine, (layout.ranks, 1))
     with _compat.entered(layout.mesh), _compat.default_promotion():
         found = _gatherer(layout, len(mine))(places.put(numbers, layout.sharding(layout.row_spec)))

@@ -33,7 +33,7 @@ def in_step(caller, layout, call):
         return
     # Numbers of 24 bits are exact in float32.
     mine = np.array([error is not None, zlib.crc32(repr(call).encode()) >> 8], np.float32)
-    failed, calls = _told(layout, mine)
+    failed, calls = _told(caller, layout, mine)
     if error is not None:
         raise error
     if failed.any():
@@ -49,11 +49,15 @@ def in_step(caller, layout, call):
         )
 
 
-def _told(layout, mine):
+def _told(caller, layout, mine):
     """Returns for each of these numbers an array of the ranks' values."""
     numbers = np.tile(mine, (layout.ranks, 1))
     with _compat.entered(layout.mesh), _compat.default_promotion():
-        found = _gatherer(layout, len(mine))(places.put(numbers, layout.sharding(layout.row_spec)))
+        rows = places.put(numbers, layout.sharding(layout.row_spec))
+        try:
+            found = jax.block_until_ready(_gatherer(layout, len(mine))(rows))
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
+            raise jax.errors.JaxRuntimeError(f"{caller}: {error}") from error
     return np.asarray(found).reshape(layout.ranks, -1).T
 
 

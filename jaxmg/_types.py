@@ -1,6 +1,6 @@
 """The types in the signatures of public functions; the names are not part of the public API."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Never, Protocol, SupportsIndex, TypeAlias, TypeVar
 
 import jax.lax
@@ -17,6 +17,9 @@ AnyMatrixLike: TypeAlias = Array | NDArray[np.number[Any] | np.bool_]
 
 AnyArray: TypeAlias = Array | NDArray[Any]
 """An array of any dtype."""
+
+Operator: TypeAlias = Callable[[Array], Array]
+"""A function that multiplies arrays (n, m) by a matrix."""
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
 """A mesh of devices."""

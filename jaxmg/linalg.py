@@ -1,10 +1,11 @@
 """`jax.numpy.linalg` and `jax.scipy.linalg` for matrices spread over several devices.
 
 Names, order of arguments, defaults and results are those of ``jax.numpy.linalg`` if it has the
-name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`, `cond`,
-`lu_solve`, `matrix_power` and `expm` take any square matrix. `lu`, `lu_factor`, `qr`,
-`qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `norm`,
-`orth`, `null_space` and `svd_lowrank` take any (m, n). The others take Hermitian matrices; some of
+name, else of ``jax.scipy.linalg`` (`cg`: of ``jax.scipy.sparse.linalg``). `solve`,
+`solve_triangular`, `inv`, `det`, `slogdet`, `cond`, `lu_solve`, `matrix_power` and `expm` take any
+square matrix. `lu`, `lu_factor`, `qr`, `qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`,
+`polar`, `pinv`, `matrix_rank`, `norm`, `orth`, `null_space` and `svd_lowrank` take any (m, n). The
+others take Hermitian matrices; some of
 these functions require them to be positive definite; `ldl_factor` also takes symmetric ones.
 Results are sharded like A. In addition to JAX's arguments each function takes ``mesh`` and
 ``in_specs``, as `jaxmg.potrs`.
@@ -18,6 +19,7 @@ The functions read these parts of A:
   it is Hermitian up to rounding with a positive diagonal. If so, the functions try a Cholesky
   factorization, which takes half the operations of LU. The functions use LU if that fails, for all
   other matrices, for batches and for derivatives. ``assume_a`` of `solve` skips the check.
+- `cg` reads all of A and doesn't check it.
 - Otherwise A has to be Hermitian. One pass checks this up to rounding; if the check fails, the
   results are NaN. ``symmetrize_input=True`` means this check: A and its adjoint aren't averaged.
 
@@ -45,6 +47,7 @@ from typing import TYPE_CHECKING
 from jaxmg import _names
 from jaxmg._cholesky.linalg import cho_factor, cho_solve, cholesky
 from jaxmg._eigen.linalg import EighResult, eigh, eigvalsh
+from jaxmg._krylov.linalg import CGInfo, CGResult, cg
 from jaxmg._ldl.linalg import ldl_factor
 from jaxmg._lu.linalg import lu, lu_factor, lu_solve, solve_triangular
 from jaxmg._qr.householder import householder_product, qr_multiply
@@ -57,11 +60,14 @@ from jaxmg._svd.linalg_spaces import null_space, orth, pinv
 from jaxmg._svd.lstsq import least_squares, lstsq
 
 __all__ = [
+    "CGInfo",
+    "CGResult",
     "EighResult",
     "QRResult",
     "SVDLowRankResult",
     "SVDResult",
     "SlogdetResult",
+    "cg",
     "cho_factor",
     "cho_solve",
     "cholesky",

@@ -108,7 +108,7 @@ def _tests(path):
     """Returns ({name of each test that calls a function of `jaxmg.linalg`: whether one is of a
     Hermitian matrix}, the number of other tests)."""
     source, calling, others = path.read_text(), {}, 0
-    ours = {name for name in linalg.__all__ if not name.endswith("Result")}
+    ours = {name for name in linalg.__all__ if not name.endswith(("Result", "Info"))}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
             names = {
@@ -211,7 +211,7 @@ def _replace(mesh):
 
     for name in linalg.__all__:
         for module in (jnp.linalg, jax.scipy.linalg):
-            if hasattr(module, name) and not name.endswith("Result"):
+            if hasattr(module, name) and not name.endswith(("Result", "Info")):
                 setattr(module, name, wrapped(name, getattr(module, name)))
     for name, (path, _) in _ELSEWHERE.items():
         module = importlib.import_module(path)

@@ -37,6 +37,10 @@ def _lu_solve(a):
     return linalg.lu_solve(linalg.lu_factor(a), a)
 
 
+def _cg(a):
+    return linalg.cg(a, a, tol=1e-5 if a.dtype.itemsize < 5 else 1e-13).x
+
+
 def _eigh(a):
     w, v = linalg.eigh(a)
     return w, v**2
@@ -114,6 +118,7 @@ def _table():
     yield "solve-pos", Case("solve", lambda a: linalg.solve(a, a, assume_a="pos"), "definite")
     yield "ldl_factor", Case("ldl_factor", _mapped(_ldl_solve), "definite")
     yield "expm-her", Case("expm", _with(linalg.expm, assume_a="her"), "definite")
+    yield "cg", Case("cg", _cg, "definite")
     yield "svd-hermitian", Case("svd", _with(_svd, hermitian=True), "definite")
     yield "pinv-hermitian", Case("pinv", _with(linalg.pinv, hermitian=True), "definite")
     for of, call in {

@@ -74,6 +74,7 @@ FUNCTIONS = {
         lambda a, b, o: linalg.cho_solve(linalg.cho_factor(a, **o), b, **o),
         (-1,), _DEFINITE, False, False, 2,
     ),
+    "cg": Function(lambda a, b, o: linalg.cg(a, b, **o)[0], (-1,), _DEFINITE),
     "det": Function(lambda a, b, o: linalg.det(a, **o), ("n",), _SQUARE),
     "eigh": Function(lambda a, b, o: linalg.eigh(a, **o), (1, 0), _DEFINITE),
     "eigvalsh": Function(lambda a, b, o: linalg.eigvalsh(a, **o), (1,), _DEFINITE),

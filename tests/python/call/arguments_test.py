@@ -86,6 +86,7 @@ _CALLS = {
     "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),
     "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),
     "linalg.cho_solve": (lambda a, b: jaxmg.linalg.cho_solve((a, False), b), "ab"),
+    "linalg.cg": (lambda a, b: jaxmg.linalg.cg(a, b)[0], "ab"),
     "linalg.cond": (lambda a, b: jaxmg.linalg.cond(a, 1), "a"),
     "linalg.eigh": (lambda a, b: jaxmg.linalg.eigh(a), "a"),
     "linalg.eigvalsh": (lambda a, b: jaxmg.linalg.eigvalsh(a), "a"),

@@ -41,6 +41,7 @@ _FUNCTIONS = {
     "inv": (lambda a: (linalg.inv(a),), "sharded"),
     "slogdet": (lambda a: linalg.slogdet(a), "small small"),
     "det": (lambda a: (linalg.det(a),), "small"),
+    "cg": (lambda a: (linalg.cg(a, _B, tol=1e-14).x,), "small"),
     "cond": (lambda a: (linalg.cond(a),), "small"),
     "cond_1": (lambda a: (linalg.cond(a, 1),), "small"),
     "cond_fro": (lambda a: (linalg.cond(a, "fro"),), "small"),

@@ -1,0 +1,1 @@
+"""Iterations that multiply by a matrix, and what preconditions them."""

@@ -106,7 +106,6 @@ _SPECS = {
 }
 _CORE = [
     ("cholesky-solve", "replicated", "vmap of jit", 2, "all"),
-    ("cholesky-halves", "outer", "vmap of jit", 1, "all"),
 ]
 
 

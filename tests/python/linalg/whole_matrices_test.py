@@ -68,7 +68,7 @@ def _factor_by_jax(a, upper=False, lower=None):
     return found.conj().T if upper else found
 
 
-@pytest.mark.core("complex64-automatic")
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "dtype", [cases.breadth("float32"), "float64", "complex64", cases.breadth("complex128")]

@@ -115,6 +115,7 @@ def nobody_watches_afterwards():
 
 
 @cases.one_process("the process of the first rank sees it")
+@pytest.mark.core("1", "4")
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("name", _CALLS)
 def test_steps_of_a_call_in_order(name, ranks, request):

@@ -509,6 +509,7 @@ def test_gradients_where_padding_does_not_divide(shape, ranks):
     _close(jnp.vdot(found, moved), np.vdot(expected, moved), "float64", 1e5)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "shape, kind", cases.broad(itertools.product(((7, 3), (3, 7), (6, 6)), KINDS),

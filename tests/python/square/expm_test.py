@@ -265,6 +265,7 @@ def test_of_badly_scaled_matrices():
     assert error <= 1e-11
 
 
+@pytest.mark.core("1-complex128")
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_of_nilpotent_matrices(dtype, ranks):

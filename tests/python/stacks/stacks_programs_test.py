@@ -148,6 +148,7 @@ def test_stacks_have_no_product_of_xla(ways_of_gpus, name, gradient):
 
 
 # Products of a batch that XLA places on devices.
+@pytest.mark.extended
 @pytest.mark.parametrize("ranks", [2, cases.breadth(4)])
 @pytest.mark.parametrize("count", [8, cases.breadth(5)])
 def test_gradients_of_eigh_on_devices_have_no_product_of_xla(ways_of_gpus, ranks, count):

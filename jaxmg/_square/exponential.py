@@ -13,8 +13,8 @@ rounding (A. H. Al-Mohy and N. J. Higham, "A new scaling and squaring algorithm 
 exponential", SIAM J. Matrix Anal. Appl. 31, 2009). As in that paper, the diagonal and the first
 off-diagonal of a triangular matrix's exponential are computed by formulas.
 
-The k-th derivative in the directions E_1 ... E_k is the forward-mode derivative of the program.
-Reverse mode evaluates the same function at A^H: the adjoint of E -> D exp(A)[E] is
+The k-th derivative in the directions E_1 ... E_k is the forward-mode derivative of the program,
+with the same s. Reverse mode evaluates the same function at A^H: the adjoint of E -> D exp(A)[E] is
 E -> D exp(A^H)[E] (A. H. Al-Mohy and N. J. Higham, SIAM J. Matrix Anal. Appl. 30, 2009). So no
 power is stored for it.
 """
@@ -63,8 +63,6 @@ _SINGLE = (
     ),
     (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359),
 )  # fmt: skip
-# log2 of the largest order, for a bound of a product's entries.
-_LOG_OF_ORDER = 20
 # Products after which `_squarings` may stop, and the rounding of their logarithm.
 _FIRST_STEPS, _ROUNDING = 3, 1e-3
 # Largest norms, by degree, for which t and JAX's Padé approximants are accurate to the rounding.
@@ -74,73 +72,102 @@ _LIMITS = {18: (1.090863719290036, 5.371920351148152), 12: (1.461661507209034, 3
 def exponential(a, layout, squarings):
     """Returns exp(A) of a (n, n) in a trace, with derivatives; NaN if A needs more squarings than
     JAX would do with ``squarings`` as its limit."""
-    return _differentiable(_Derivative(layout, squarings), a) if a.size else a
+    if not a.size:
+        return a
+    derivative = _Derivative(layout)
+    s = _each_alone(_Squarings(layout, squarings), jax.lax.stop_gradient(a))
+    return _differentiable(derivative, s, a)
 
 
-def _differentiable(derivative, a):
+def _differentiable(derivative, s, a):
     def rule(primals, tangents):
-        (a,), (a_dot,) = primals, tangents
-        value = _differentiable(derivative, a)
-        return value, derivative(a, shardings.constrain_like(a_dot, a))
+        (s, a), (_, a_dot) = primals, tangents
+        value = _differentiable(derivative, s, a)
+        return value, derivative(s, a, shardings.constrain_like(a_dot, a))
 
-    value = _Value(derivative)
-    if derivative.layout.explicit:
-        return derivatives.differentiable(lambda a: batching.batchable(value, a), rule, a)
-    return derivatives.differentiable(value, rule, a)
+    value = functools.partial(_each_alone, _Value(derivative.layout))
+    return derivatives.differentiable(value, rule, s, a)
+
+
+def _each_alone(function, *arrays):
+    """Calls ``function``. On explicit axes the matrices of a batch are computed one after the
+    other: JAX can't batch a `cond` there if its operands are sharded."""
+    if function.layout.explicit:
+        return batching.batchable(function, *arrays)
+    return function(*arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Squarings(batching.Batchable):
+    """The number of squarings, int32; -1 if it is larger than that of JAX with ``most`` as its
+    limit, or if A isn't finite."""
+
+    layout: layouts.Layout
+    most: int
+
+    def __call__(self, a):
+        degree = _degree(a)
+        squarings = _squarings(self.layout, hermitian.rows(self.layout, a), degree)
+        # The caller's limit counts squarings of JAX's Padé approximants; t takes a few more.
+        limit, of_jax = _LIMITS[degree]
+        works = squarings <= self.most + math.ceil(math.log2(of_jax / limit))
+        return jnp.where(works, squarings, -1).astype(jnp.int32)
+
+    def batched(self, settled, size, marks, *arrays):
+        return batching.in_turn(self, marks, *arrays)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Value(batching.Batchable):
-    """The exponential. On explicit axes the matrices of a batch are computed one after the other:
-    JAX can't batch a `cond` there if its operands are sharded."""
+    """The exponential, from the number of squarings and A."""
 
-    of: "_Derivative"
+    layout: layouts.Layout
 
-    def __call__(self, a):
-        return shardings.constrain_like(_compute(self.of, a), a)
+    def __call__(self, s, a):
+        return shardings.constrain_like(_compute(self.layout, s, a), a)
 
     def batched(self, settled, size, marks, *arrays):
-        placement = batching.placement_of_last(self.of.layout, arrays, marks)
+        placement = batching.placement_of_last(self.layout, arrays, marks)
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Derivative(derivatives.Linear):
-    """The k-th derivative of exp at A in the directions E_1 ... E_k, for arrays (A, E_1, ... E_k).
+    """The k-th derivative of exp at A in the directions E_1 ... E_k, for arrays (s, A, E_1, ...
+    E_k), where s is the number of squarings.
 
     It is linear in each direction and symmetric in all of them.
     """
 
     on: layouts.Layout
-    squarings: int
 
     @property
     def layout(self):
         return self.on
 
     def run(self, *arrays):
-        a, *directions = arrays
-        function = functools.partial(_compute, self)
+        s, a, *directions = arrays
+        function = functools.partial(_compute, self.on, s)
         for direction in directions:
             function = functools.partial(_along, function, direction)
         return shardings.constrain_like(function(a), arrays[-1])
 
     def rule(self, primals, tangents):
-        a_dot, *moving = tangents
-        directions = primals[1:]
+        _, a_dot, *moving = tangents
+        directions = primals[2:]
         parts = [] if a_dot is None else [self(*primals, a_dot)]
         for i, moved in enumerate(moving):
             if moved is not None:
                 others = (x for j, x in enumerate(directions) if j != i)
-                parts.append(self(primals[0], *others, moved))
+                parts.append(self(*primals[:2], *others, moved))
         value = self(*primals)
         return value, derivatives.sum_of(*parts)
 
     @property
     def adjoint(self):
         def apply(*arrays):
-            *others, direction = arrays
-            return self(*(products.adjoint(x, self.on) for x in others), direction)
+            s, *others, direction = arrays
+            return self(s, *(products.adjoint(x, self.on) for x in others), direction)
 
         return apply
 
@@ -149,61 +176,31 @@ def _along(function, direction, a):
     return jax.jvp(function, (a,), (direction,))[1]
 
 
-def _compute(of, a):
-    """Computes exp(A), with all matrices laid out by rows."""
-    layout = of.on
-    degree = 18 if jnp.finfo(a.dtype).eps < 1e-10 else 12
-    rows = hermitian.rows(layout, a)
-    squarings = _squarings(layout, rows, degree)
-    # The caller's limit counts squarings of JAX's Padé approximants; t takes a few more.
-    limit, of_jax = _LIMITS[degree]
-    fails = ~(squarings <= of.squarings + math.ceil(math.log2(of_jax / limit)))
-    squarings, fails = _once((jnp.where(fails, 0, squarings).astype(jnp.int32), fails))
-    powers = _powers(layout, rows, degree)
-    exponents = jnp.stack([exponent - k * squarings for k, (exponent, _) in powers.items()])
-    one = jnp.ones(len(powers), jnp.finfo(a.dtype).dtype)
-    factors = _once(scaling.multiplied(one, exponents))
-    scaled = [(x, factors[i]) for i, (_, x) in enumerate(powers.values())]
-    approximate = _polynomial_18 if degree == 18 else _polynomial_12
-    exact = exponential_bands.make(layout, rows)
+def _degree(a):
+    return 18 if jnp.finfo(a.dtype).eps < 1e-10 else 12
 
+
+def _compute(layout, s, a):
+    """Computes exp(A) with s squarings, with all matrices laid out by rows; NaN if s is -1."""
+    rows = hermitian.rows(layout, a)
+    one = jnp.ones((), jnp.finfo(a.dtype).dtype)
+    down = _once(scaling.multiplied(one, -jnp.maximum(s, 0)) * jnp.where(s < 0, jnp.nan, one))
     times = functools.partial(hermitian.times, layout)
+    approximate = _polynomial_18 if _degree(a) == 18 else _polynomial_12
+    exact = exponential_bands.make(layout, rows)
 
     def square(i, x):
         x = jax.lax.cond(i > 0, lambda x: times(x, x), lambda x: x, x)
-        return exact(x, i - squarings)
+        return exact(x, i - s)
 
-    result = jax.lax.fori_loop(0, squarings + 1, square, approximate(times, scaled))
-    result = scaling.times(result, jnp.where(fails, jnp.nan, 1).astype(one.dtype))
+    result = approximate(times, scaling.times(rows, down))
+    result = jax.lax.fori_loop(0, s + 1, square, result)
     return hermitian.with_padding(layout, result, a.shape[0])
 
 
 def _once(scalars):
     """Passes the scalars through a barrier, so that XLA doesn't recompute them at each use."""
     return jax.lax.optimization_barrier(scalars)
-
-
-def _powers(layout, a, degree):
-    """Returns {k: (e, X)} with A^k = 2^e X for k = 1, 2, 3 and, for degree 18, 6. Without this
-    scale, entries of A^k may overflow."""
-    # Products of matrices whose entries are below 2^highest don't overflow. Smaller entries aren't
-    # scaled, so that none gets smaller.
-    highest = (jnp.finfo(a.dtype).maxexp - _LOG_OF_ORDER) // 2
-
-    def power(x, y):
-        own, matrix = bounded(hermitian.times(layout, x[1], y[1]))
-        return x[0] + y[0] + own, matrix
-
-    def bounded(x):
-        largest = scaling.largest(jax.lax.stop_gradient(x))
-        down, up = _once(scaling.powers_of(jnp.maximum(largest * 2.0**-highest, 1)))
-        return scaling.exponent_of_power(up), scaling.times(x, down)
-
-    first = bounded(a)
-    second = power(first, first)
-    third = power(second, first)
-    powers = {1: first, 2: second, 3: third}
-    return powers | {6: power(third, third)} if degree == 18 else powers
 
 
 def _squarings(layout, a, degree):
@@ -220,50 +217,55 @@ def _squarings(layout, a, degree):
     by_norm = jnp.maximum(jnp.ceil(jnp.log2(largest) - log_of_limit), 0)
 
     def step(k, state):
-        sums, log, most, _ = state
-        down, up = scaling.scale_of(sums)
+        sums, largest, log, most, _ = state
+        down, up = scaling.powers_of(largest)
         before = scaling.times(sums, down)
         sums = hermitian.general_adjoint_product(layout, absolute, before)
-        log += scaling.exponent_of_power(up)
-        root = (jnp.log2(scaling.largest(sums)) + log) / k
         ratio = jnp.min(jnp.where(before > 0, sums / before, jnp.inf))
-        ratio = jnp.where(jnp.all(before == 0), 0, ratio)  # a power is 0; NaN stays
-        return sums, log, jnp.where(k > degree, jnp.maximum(most, root), most), jnp.log2(ratio)
+        ratio = jnp.where(largest == 0, 0, ratio)  # a power is 0; NaN stays
+        largest = scaling.largest(sums)
+        log += scaling.exponent_of_power(up)
+        root = (jnp.log2(largest) + log) / k
+        most = jnp.where(k > degree, jnp.maximum(most, root), most)
+        return sums, largest, log, most, jnp.log2(ratio)
 
     def squarings(most):
         return jnp.minimum(jnp.maximum(jnp.ceil(most - log_of_limit), 0), by_norm)
 
-    def until(last, first, needed, state):
-        return jax.lax.cond(
-            needed,
-            lambda state: jax.lax.fori_loop(first, last + 1, step, state),
-            lambda x: x,
-            state,
-        )
-
-    # Every higher power is a product of powers from degree + 1 to 2 degree + 1.
-    none = jnp.full((), -jnp.inf, largest.dtype)
-    state = until(_FIRST_STEPS + 1, 2, by_norm > 0, (sums, jnp.zeros((), jnp.int32), none, none))
     # Each root is at least the spectral radius of |A|, which is at least each ratio (Collatz and
     # Wielandt). So if A's entries are of one size, a few steps show that the number of squarings
-    # is `by_norm`.
-    fewer = squarings(state[3] - _ROUNDING) < by_norm
-    state = until(degree + 1, _FIRST_STEPS + 2, (by_norm > 0) & fewer, state)
-    fewer &= squarings(state[2]) < by_norm
-    state = until(2 * degree + 1, degree + 2, fewer, state)
-    return jnp.where(fewer, squarings(state[2]), by_norm)
+    # is `by_norm`. Every higher power is a product of powers from degree + 1 to 2 degree + 1.
+    last = 2 * degree + 1
+
+    def step_and_check(state):
+        k, found, _ = state
+        found = step(k, found)
+        most = jnp.where(k <= degree, found[4] - _ROUNDING, found[3])
+        checks = (k == _FIRST_STEPS + 1) | (k == degree + 1)
+        return k + 1, found, ~checks | (squarings(most) < by_norm)
+
+    none = jnp.full((), -jnp.inf, largest.dtype)
+    state = 2, (sums, largest, jnp.zeros((), jnp.int32), none, none), by_norm > 0
+    k, found, _ = jax.lax.while_loop(
+        lambda state: (state[0] <= last) & state[2], step_and_check, state
+    )
+    return jnp.where(k > last, squarings(found[3]), by_norm)
 
 
-def _polynomial_18(times, powers):
-    """Returns t(A) from A, A^2, A^3 and A^6, each a pair of a matrix and its factor. ``times`` is
-    the product."""
+def _polynomial_18(times, a):
+    """Returns t(A). ``times`` is the product."""
+    second = times(a, a)
+    third = times(second, a)
+    powers = a, second, third, times(third, third)
     first, last, b, c, d = (_sum(row, powers) for row in _DOUBLE)
     ninth = times(first, d) + c
     return last + times(b + ninth, ninth)
 
 
-def _polynomial_12(times, powers):
-    """Returns t(A) from A, A^2 and A^3, as `_polynomial_18`."""
+def _polynomial_12(times, a):
+    """Returns t(A), as `_polynomial_18`."""
+    second = times(a, a)
+    powers = a, second, times(second, a)
     last, b, c, d = (_sum(row, powers) for row in _SINGLE)
     sixth = c + times(d, d)
     return last + times(b + sixth, sixth)
@@ -272,10 +274,8 @@ def _polynomial_12(times, powers):
 def _sum(coefficients, powers):
     """Returns the sum of I and the powers times the coefficients."""
     constant, *others = coefficients
-    terms = [
-        (c * factor).astype(x.dtype) * x for c, (x, factor) in zip(others, powers, strict=True) if c
-    ]
+    a = powers[0]
+    terms = [a.dtype.type(c) * x for c, x in zip(others, powers, strict=True) if c]
     if constant:
-        a, _ = powers[0]
         terms.append(jnp.eye(len(a), a.shape[1], dtype=a.dtype) * constant)
     return functools.reduce(jnp.add, terms)

@@ -23,22 +23,25 @@ def make(layout, rows):
 
     The derivative is that of X itself, because the tangent of A need not be triangular.
     """
-    bands, others = _bands(layout, jax.lax.stop_gradient(rows))
+    bands = _bands(layout, jax.lax.stop_gradient(rows))
+    others = jnp.max(bands[3:].real, 1)
+    is_upper = others[0] == 0
+    # By column: the diagonal, the off-diagonal, and the diagonal of the other row of the latter.
+    d, above, below = bands[:3]
+    neighbor = jnp.where(is_upper, jnp.roll(d, 1), jnp.roll(d, -1))
+    lines = jnp.stack([d, jnp.where(is_upper, above, below), neighbor])
 
-    def value(x, k, bands, others):
-        d, above, below = scaling.multiplied(bands, k)
-        slopes = _divided_difference(jnp.roll(d, 1), d)
-        exact = jnp.stack([jnp.exp(d), above * slopes, below * jnp.roll(slopes, -1)])
+    def value(x, k, lines, others):
+        d, beside, neighbor = scaling.multiplied(lines, k)
+        exact = jnp.stack([jnp.exp(d), beside * _divided_difference(neighbor, d)])
         exact = jax.lax.optimization_barrier(exact)  # else XLA recomputes it for every entry of X
 
         def local(rank, x, exact, others):
             row, column = hermitian._indices(rank, x)
-            offset = column - row
-            is_upper, is_lower = others[0] == 0, others[1] == 0
-            x = jnp.where((offset == 0) & (is_upper | is_lower), exact[0], x)
-            x = jnp.where((offset == 1) & is_upper, exact[1], x)
-            x = jnp.where((offset == -1) & is_lower, exact[2], x)
-            return jnp.where(((offset < 0) & is_upper) | ((offset > 0) & is_lower), 0, x)
+            is_upper, is_diagonal = others[0] == 0, others[0] + others[1] == 0
+            offset = jnp.where(is_upper, column - row, row - column)
+            x = jnp.where(offset == 0, exact[0], jnp.where(offset == 1, exact[1], x))
+            return jnp.where((offset < 0) | ((offset > 0) & is_diagonal), 0, x)
 
         return hermitian.over_ranks(layout, local, (x,), (exact, others))
 
@@ -47,25 +50,22 @@ def make(layout, rows):
         return result, jnp.zeros_like(result) if tangents[0] is None else tangents[0]
 
     def replaced(x, k):
-        return derivatives.differentiable(value, rule, x, k, bands, others)
+        return derivatives.differentiable(value, rule, x, k, lines, others)
 
     is_triangular = jnp.min(others) == 0
     return lambda x, k: jax.lax.cond(is_triangular, replaced, lambda x, k: x, x, k)
 
 
 def _bands(layout, rows):
-    """Returns (bands, others).
-
-    ``bands`` has the diagonal, the superdiagonal and the subdiagonal, indexed by column. ``others``
-    says whether the strictly lower and the strictly upper triangle have nonzero entries.
-    """
+    """Returns by column: the diagonal, the superdiagonal and the subdiagonal, and the numbers of
+    nonzero entries of the strictly lower and of the strictly upper triangle."""
 
     def local(rank, a):
         row, column = hermitian._indices(rank, a)
-        bands = [jnp.sum(jnp.where(column - row == k, a, 0), axis=0) for k in (0, 1, -1)]
-        others = [jnp.any((a != 0) & where) for where in (row > column, row < column)]
-        sums = jnp.stack(bands), jnp.stack(others).astype(jnp.int32)
-        return tuple(hermitian.sum_over_ranks(layout, x) for x in sums)
+        where = [column - row == k for k in (0, 1, -1)]
+        others = [(a != 0) & (row > column), (a != 0) & (row < column)]
+        chosen = [*(jnp.where(x, a, 0) for x in where), *(x.astype(a.dtype) for x in others)]
+        return hermitian.sum_over_ranks(layout, jnp.sum(jnp.stack(chosen), axis=1))
 
     return hermitian.over_ranks(layout, local, (rows,), (), jax.sharding.PartitionSpec())
 

@@ -72,16 +72,22 @@ class LeastSquares:
 
         return tall.over_ranks(self.layout, local, (a, b), (x,))
 
-    def powers(self, a, b, damp):
-        """Returns (i, j) such that A 2^-i and each column of b 2^-j have largest entries near 1."""
-        largest = scaling.largest(jax.lax.stop_gradient(a))
+    def scales(self, a, b, damp):
+        """Returns `scaling.powers_of` the largest entry of A and damp, and of each column of b."""
+        of_a = scaling.largest(jax.lax.stop_gradient(a))
         if damp is not None:
-            largest = jnp.maximum(largest, jnp.abs(jax.lax.stop_gradient(damp)))
-        return scaling.exponent_of(largest), self.replicated(scaling.exponent_of(b, axis=0))
+            of_a = jnp.maximum(of_a, jnp.abs(jax.lax.stop_gradient(damp)))
+        of_b = self.replicated(scaling.largest(jax.lax.stop_gradient(b), 0))
+        return [scaling.powers_of(jnp.where(x > 0, x, 1), only_finite=True) for x in (of_a, of_b)]
 
     def solve(self, a, b, damp, rcond, with_normal) -> tuple[Any, ...]:
-        """Returns (x, s, rank, N, Z, V). N, Z and V are None unless ``with_normal``. s, rank and V,
-        the singular values and vectors, are None with ``full_rank``."""
+        """Returns (x, s, rank, N, Z, V). s, rank and V, the singular values and vectors, are None
+        with ``full_rank``.
+
+        Args:
+            with_normal: whether to return N, Z and V, which otherwise are None. The arrays must be
+                scaled then (`scales`).
+        """
         m, n = a.shape
         real = jnp.finfo(a.dtype).dtype
         if not a.size:
@@ -94,9 +100,11 @@ class LeastSquares:
         matrix = self.tall(a)
         k = matrix.shape[1]
         below = None if damp is None else damp.astype(a.dtype) * jnp.eye(k, dtype=a.dtype)
+        c, of_a, of_b, i, j = b, None, None, None, None
+        if self.wide and not with_normal:
+            of_a, of_b = self.scales(a, b, damp)
+            matrix, c, below = _scaled((matrix, b, below), of_a, of_b)
         if self.wide:
-            i, j = self.powers(a, b, damp)
-            matrix, c, below = _scaled((matrix, b, below), i, j)
             q, r, *_ = tall.factor(matrix, self.layout, None, below)
         else:
             _, r, c, i, j = tall.factor(matrix, self.layout, b, below, with_q=False)
@@ -109,13 +117,17 @@ class LeastSquares:
         x, s, rank, n, z, v = tall.small(self.layout, finish, r, c, *moving)
         if self.wide:
             x = tall.times(self.layout, q, x)
-        x = scaling.multiplied(self.replicated(x), j - i)
+        x = self.replicated(x)
+        if with_normal:
+            return x, s, rank, n, z, v
+        if self.wide:
+            return (*_unscaled(x, s, of_a, of_b), rank, None, None, None)
         s = None if s is None else scaling.multiplied(s, i)
-        n = None if n is None else scaling.multiplied(n, -2 * i)
-        return x, s, rank, n, z, v
+        return scaling.multiplied(x, j - i), s, rank, None, None, None
 
     def everything(self, a, b, damp, rcond) -> tuple[Any, ...]:
-        """Calls `solve` with ``with_normal``, and defines the derivatives of all results."""
+        """Calls `solve` with ``with_normal``, for scaled arrays, and defines the derivatives of all
+        results."""
         return derivatives.differentiable(
             functools.partial(self.solve, with_normal=True), self.rule, a, b, damp, rcond
         )
@@ -171,16 +183,9 @@ class Solve:
     def __call__(self, a, b, damp, rcond):
         def rule(primals, tangents):
             """JVP rule of a scaled problem, so that N neither overflows nor underflows."""
-            i, j = self.of.powers(*primals[:3])
-            both = self.of.rule(_scaled(primals, i, j), _scaled(tangents, i, j))
-            return tuple(
-                (
-                    scaling.multiplied(x, j - i),
-                    None if s is None else scaling.multiplied(s, i),
-                    rank,
-                )
-                for x, s, rank, *_ in both
-            )
+            of_a, of_b = self.of.scales(*primals[:3])
+            both = self.of.rule(_scaled(primals, of_a, of_b), _scaled(tangents, of_a, of_b))
+            return tuple((*_unscaled(x, s, of_a, of_b), rank) for x, s, rank, *_ in both)
 
         def values(*arrays: Any):
             solve: Any = self.of.solve
@@ -189,13 +194,20 @@ class Solve:
         return derivatives.differentiable(values, rule, a, b, damp, rcond)
 
 
-def _scaled(arrays, i, j):
-    """Returns A 2^-i, b 2^-j and damp 2^-i, or their tangents, and the other arrays unchanged."""
+def _scaled(arrays, of_a, of_b):
+    """Returns A, b and damp, or their tangents, divided by their scales, and the other arrays
+    unchanged."""
     scaled = [
-        None if x is None else scaling.multiplied(x, -power)
-        for x, power in zip(arrays, (i, j, i), strict=False)
+        None if x is None else scaling.times(x, down)
+        for x, (down, _) in zip(arrays, (of_a, of_b, of_a), strict=False)
     ]
     return [*scaled, *arrays[3:]]
+
+
+def _unscaled(x, s, of_a, of_b):
+    """Returns the solution and the singular values of a problem from those of the scaled one."""
+    x = scaling.times_all(x, *scaling.halves(of_a[0], of_b[1]))
+    return x, None if s is None else scaling.times(s, of_a[1])
 
 
 def _finish(r, b, *moving, wide, full_rank, with_normal, cutoff, layout):

@@ -168,8 +168,7 @@ class Factor {
   std::vector<int64_t> Order() const {
     std::vector<int64_t> rows(shape.n);
     std::iota(rows.begin(), rows.end(), 0);
-    const int64_t b = tiles.width();
-    for (int64_t i = b; i < shape.n; ++i) std::swap(rows[i], rows[b + parts[0].pivots[i]]);
+    for (int64_t i = 0; i < shape.n; ++i) std::swap(rows[i], rows[parts[0].pivots[i]]);
     return rows;
   }
 

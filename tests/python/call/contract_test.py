@@ -171,7 +171,6 @@ _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 _NUMBER = jax.ShapeDtypeStruct((), np.int32)
 _PIVOTS = jax.ShapeDtypeStruct((4,), np.int32)
-_LDL_PIVOTS = "pivots of L"  # counted from the second tile
 _T = (4, 64)
 # Handler -> (operands after the coordinates, results, attributes that only some handlers have).
 _HANDLERS = {
@@ -199,7 +198,7 @@ _HANDLERS = {
         {"products": 0, "hermitian": True},
     ),
     "jaxmg_ldl_solve": (
-        [_BLOCK, _NONE, (4, 8), _LDL_PIVOTS, _PIVOTS, _COLUMN],
+        [_BLOCK, _NONE, (4, 8), _PIVOTS, _PIVOTS, _COLUMN],
         [_COLUMN],
         {"operation": 0, "hermitian": True},
     ),
@@ -275,7 +274,6 @@ def _call_handler(name, without=None, pivots=4, **attributes):
     plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
     values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(pivots, dtype=np.int32)}
-    values[_LDL_PIVOTS] = np.maximum(values[_PIVOTS] - 2, 0)
     arrays = [values[x] if x in values else np.ones(x) for x in operands]
     results = [jax.ShapeDtypeStruct(x, np.float64) if isinstance(x, tuple) else x for x in results]
     numbers = (

@@ -53,7 +53,12 @@ class AasenFactorization {
       on.SetZero(band_.ld(), n_, band_.data, band_.ld());
       if (Mine(0)) on.SetIdentity(tiles_.width(0), matrix_.tile(0), n_);
     }
-    flow_.Do([&] { return context_.device.FillInt32(Stream::kMain, pivots_, Begin(1), 0); });
+    // The rows of the first tile stay: 0, 1, ...
+    flow_.Do([&] {
+      const int64_t first = tiles_.width(0);
+      return context_.device.Copy(Stream::kMain, Block(pivots_, first, first, 1),
+                                  Block(order_, first, first, 1));
+    });
     for (int64_t j = 0; j < count_; ++j) {
       Step<T> on(flow_, Stream::kMain, "ldl", j);
       on.WaitAllSent();
@@ -219,7 +224,7 @@ class AasenFactorization {
     const int worker = Worker(j);
     if (rank_ == worker) {
       T* const panel = Panel(j);
-      on.FactorPanel(n_ - begin, width, panel, n_, begin - width_, pivots_ + begin, info_);
+      on.FactorPanel(n_ - begin, width, panel, n_, begin, pivots_ + begin, info_);
       on.Copy(u, Block(panel, n_, next, width));
       // L's ones and zeros, for products. Columns beyond the last row have none of L.
       on.SetIdentity(next, term_, next);
@@ -239,15 +244,15 @@ class AasenFactorization {
 
   // Interchanges what the panel's pivots move: the order, and rows of L before the panel.
   void Interchange(Step<T>& on, int64_t j) {
-    const int64_t begin = Begin(j + 1), count = Width(j + 1), offset = begin - width_;
+    const int64_t begin = Begin(j + 1), count = Width(j + 1);
     // Interchanges move bits, so that those of numbers of this size serve.
     static_assert(sizeof(float) == sizeof(int32_t), "the order is interchanged as numbers");
     flow_.Do([&] {
       return context_.device.lu<float>().SwapRows(Stream::kMain, Order::kForward, 1,
                                                   reinterpret_cast<float*>(order_ + begin), n_,
-                                                  offset, count, pivots_ + begin);
+                                                  begin, count, pivots_ + begin);
     });
-    on.SwapRows(Order::kForward, ColumnsBefore(j + 1), matrix_.data + begin, n_, offset, count,
+    on.SwapRows(Order::kForward, ColumnsBefore(j + 1), matrix_.data + begin, n_, begin, count,
                 pivots_ + begin);
   }
 

@@ -1,101 +1,8 @@
 #include "xla_ffi/engine/ldl/block_band.h"
 
-#include <cmath>
 #include <complex>
-#include <limits>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace jaxmg {
-namespace {
-
-// A number of the same kind in double precision.
-template <typename T>
-using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
-
-template <typename T>
-Wide<T> Widened(const T& x) {
-  if constexpr (kIsComplex<T>) {
-    return {static_cast<double>(x.real()), static_cast<double>(x.imag())};
-  } else {
-    return static_cast<double>(x);
-  }
-}
-
-// The rows of a Hermitian band matrix, with `reach` elements on each side of the diagonal.
-template <typename T>
-class Rows {
- public:
-  explicit Rows(const BlockBand<T>& band)
-      : band_(band), n_(band.tiles.columns()), reach_(band.tiles.width()) {}
-
-  int64_t n() const { return n_; }
-  int64_t reach() const { return reach_; }
-  // Writes elements r - reach to r + reach of row r. Reads the upper triangle: a column of it, and
-  // its mirror image below.
-  void Get(int64_t r, Wide<T>* row) const {
-    for (int64_t c = r - reach_; c <= r + reach_; ++c, ++row) {
-      if (c < 0 || c >= n_) {
-        *row = 0;
-      } else {
-        *row = c > r ? Widened(At(r, c)) : Conjugated(Widened(At(c, r)));
-      }
-    }
-  }
-
- private:
-  static double Conjugated(double x) { return x; }
-  static std::complex<double> Conjugated(const std::complex<double>& x) { return std::conj(x); }
-  T At(int64_t i, int64_t c) const {
-    const int64_t b = band_.tiles.width(), k = c / b;
-    return band_.tile(i / b, k)[c % b * band_.ld() + i % b];
-  }
-
-  const BlockBand<T>& band_;
-  const int64_t n_, reach_;
-};
-
-// Returns the number of eigenvalues below -shift of a Hermitian band matrix: the changes of sign in
-// the sequence of the leading minors of T + shift I. Elimination with interchanges, row by row,
-// leaves each minor as a product of pivots (R. S. Martin, J. H. Wilkinson, "Solution of symmetric
-// and unsymmetric band equations", Numer. Math. 9, 1967). A pivot that is zero is replaced by
-// `least`.
-template <typename T>
-int64_t CountBelow(const Rows<T>& rows, double shift, double least) {
-  using W = Wide<T>;
-  const int64_t n = rows.n(), reach = rows.reach(), length = 2 * reach + 1;
-  // Row i of U from its diagonal on is in place i % (reach + 1).
-  std::vector<W> upper((reach + 1) * length), row(length + reach);
-  const auto phase = [](const W& x) { return x / std::abs(x); };
-  int64_t count = 0;
-  for (int64_t r = 0; r < n; ++r) {
-    // row[c - (r - reach)] is the element of column c, up to c = r + 2 reach.
-    std::fill(row.begin(), row.end(), W(0));
-    rows.Get(r, row.data());
-    row[reach] += shift;
-    W turned = 1;
-    for (int64_t i = std::max<int64_t>(r - reach, 0); i < r; ++i) {
-      W* const above = &upper[i % (reach + 1) * length];
-      W* const mine = &row[i - (r - reach)];
-      if (std::abs(mine[0]) > std::abs(above[0])) {
-        turned *= -phase(mine[0]) / phase(above[0]);
-        std::swap_ranges(above, above + length, mine);
-      }
-      const W factor = mine[0] / above[0];
-      if (factor == W(0)) continue;
-      for (int64_t c = 0; c < length; ++c) mine[c] -= factor * above[c];
-    }
-    W* const place = &upper[r % (reach + 1) * length];
-    std::copy_n(&row[reach], length, place);
-    if (place[0] == W(0)) place[0] = least;
-    count += std::real(turned * phase(place[0])) < 0;
-  }
-  return count;
-}
-
-}  // namespace
-
 template <typename T>
 BandLu<T>::BandLu(const BlockBand<T>& band, const BlockBand<T>& lu, int32_t* pivots, int32_t* info,
                   const Determinant<T>& determinant)
@@ -165,33 +72,9 @@ Status SolveBand(const RankContext& context, const BlockBand<T>& lu, const int32
   return flow.status();
 }
 
-template <typename T>
-Inertia InertiaOf(const BlockBand<T>& band) {
-  const Rows<T> rows(band);
-  const int64_t n = rows.n();
-  std::vector<Wide<T>> row(2 * rows.reach() + 1);
-  double norm = 0;
-  for (int64_t r = 0; r < n; ++r) {
-    rows.Get(r, row.data());
-    double sum = 0;
-    for (const Wide<T>& x : row) sum += std::abs(x);
-    if (!std::isfinite(sum)) return {-1, -1, -1};
-    norm = std::max(norm, sum);
-  }
-  if (norm == 0) return {0, 0, n};
-  const double eps = std::numeric_limits<Real<T>>::epsilon();
-  const double shift = static_cast<double>(n) * eps * norm;
-  const double least = std::numeric_limits<double>::epsilon() * norm;
-  const int64_t negative = CountBelow(rows, shift, least);
-  const int64_t others = CountBelow(rows, -shift, least);
-  const int64_t positive = std::min(n - others, n - negative);
-  return {positive, negative, n - positive - negative};
-}
-
 #define JAXMG_INSTANTIATE(T)                                                                       \
   template class BandLu<T>;                                                                        \
-  template Status SolveBand(const RankContext&, const BlockBand<T>&, const int32_t*, int64_t, T*); \
-  template Inertia InertiaOf(const BlockBand<T>&);
+  template Status SolveBand(const RankContext&, const BlockBand<T>&, const int32_t*, int64_t, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -114,11 +114,9 @@ Status LdlSolveRoutine(const RankContext& context, const Operand<T>& factor, boo
     const Matrix<T> matrix = frame.matrix();
     const Tiles& tiles = matrix.tiles;
     const RightHandSides<T> b = {nrhs, x, frame.AtOr(space.local, x)};
-    const int64_t first = tiles.width();
     auto swap = [&](Order order) {
-      if (n == first) return Status::Ok();
-      return context.device.template lu<T>().SwapColumns(
-          Stream::kMain, order, nrhs, b.column(first), nrhs, n - first, parts.pivots + first);
+      return context.device.template lu<T>().SwapColumns(Stream::kMain, order, nrhs, x, nrhs, n,
+                                                         parts.pivots);
     };
     auto conjugate = [&]() -> Status {
       if (hermitian || !kIsComplex<T> || op != Op::kConjTrans) return Status::Ok();
@@ -163,7 +161,11 @@ Status LdlInertiaRoutine(const RankContext& context, const Operand<T>& factor,
                                           Block(there.data, count, count, 1)));
         JAXMG_RETURN_IF_ERROR(device.Synchronize());
       }
-      const Inertia found = InertiaOf(here);
+      Inertia found = {};
+      JAXMG_RETURN_IF_ERROR(Guarded([&] {
+        found = InertiaOf(here);
+        return Status::Ok();
+      }));
       auto* const words = reinterpret_cast<int32_t*>(numbers + count);
       words[0] = static_cast<int32_t>(found.positive);
       words[1] = static_cast<int32_t>(found.negative);

@@ -76,7 +76,7 @@ Status PlanHostMatrix(int64_t budget, Precision products, const Tuning& tuning, 
   return Error(Code::kInvalidArgument, "a matrix of order ", shape->n,
                " in host memory needs at least ",
                HostBytes<T>(WithSlots(*shape, 1), products, tuning),
-               " bytes of device memory on each device, but has ", budget);
+               " bytes of device memory on each device; ", budget, " are available");
 }
 
 #define JAXMG_INSTANTIATE(T)                                                 \

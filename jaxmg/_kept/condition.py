@@ -102,6 +102,15 @@ def _signs(y):
     return jnp.where(size > 0, y / jnp.where(size > 0, size, 1), 1)
 
 
+def reciprocal_of(routine, factor, anorm, norm):
+    """Checks the arguments of a factor's `rcond`, and returns its result."""
+    norm = norm_of(routine, "norm", norm)
+    anorm = jnp.asarray(anorm, jnp.finfo(factor.dtype).dtype)
+    if anorm.ndim:
+        raise ValueError(f"{routine}: anorm must be a scalar; it has shape {anorm.shape}")
+    return reciprocal(routine, factor, anorm, norm)
+
+
 def reciprocal(routine, factor, anorm, norm):
     """Returns 1 / (anorm * norm(A^-1)), as gecon."""
     leaves, tree = jax.tree.flatten((factor, anorm))

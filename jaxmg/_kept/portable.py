@@ -5,6 +5,8 @@ or scale factors of reflectors; for other factors a single zero, as orbax saves 
 "status". `jaxmg.from_portable` recreates the factor.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,9 @@ from jaxmg._call import blocks, checks, programs
 from jaxmg._kept import leaves
 from jaxmg._layouts import layouts, meshes
 
-KINDS = ("CholeskyFactor", "LUFactor", "QRFactor", "RefinedFactor", "RefinedLUFactor")
+KINDS = (
+    "CholeskyFactor", "LUFactor", "QRFactor", "RefinedFactor", "RefinedLUFactor", "LDLFactor",
+)  # fmt: skip
 KEYS = ("header", "matrix", "status", "vector")
 # Names of `precision` and `refine`. Headers have their indices: append only.
 PRECISIONS = (
@@ -22,6 +26,23 @@ PRECISIONS = (
 # First entries of a header. Another layout of the arrays needs another version.
 MAGIC, VERSION = 0x6A61786D, 1
 _FIELDS = ("magic", "version", "kind", "dtype", "m", "n", "precision")
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The keys of a tree and the fields of its header. An `LDLFactor` has more of both."""
+
+    keys: tuple = KEYS
+    fields: tuple = _FIELDS
+
+    def has(self, tree):
+        return isinstance(tree, dict) and set(tree) == set(self.keys)
+
+
+PLAIN = Form()
+LDL = Form(
+    (*KEYS, "band", "band_lu", "band_pivots", "determinant"), (*_FIELDS, "tile", "hermitian")
+)
 
 
 class Portable:
@@ -36,8 +57,9 @@ class Portable:
             A dict of arrays: "header" (int32: kind of factor, version of the format, dtype, shape
             and precision), "matrix", "vector" and "status". The matrix is sharded like A, so orbax
             or NumPy can save it. It is U for a `CholeskyFactor`, the matrix of `packed` for an
-            `LUFactor` or `QRFactor`, and A for a `RefinedFactor` or `RefinedLUFactor`, which
-            `jaxmg.from_portable` factors again.
+            `LUFactor` or `QRFactor`, the transposed L for an `LDLFactor`, which has further small
+            arrays, and A for a `RefinedFactor` or `RefinedLUFactor`, which `jaxmg.from_portable`
+            factors again.
 
         Memory: one matrix, as for `upper` or `packed`.
 
@@ -63,6 +85,8 @@ def portable(factor):
         matrix, vector = factor.packed()
     elif name == "QRFactor":
         matrix, vector = factor.packed()
+    elif name == "LDLFactor":
+        matrix, vector = factor._transposed_lower(), factor.pivots
     else:
         matrix = _matrix(f"{name}.portable", factor)
     precision = getattr(factor, "refine", None) or getattr(factor, "precision", None) or ""
@@ -70,13 +94,19 @@ def portable(factor):
         MAGIC, VERSION, KINDS.index(name), checks.DTYPES.index(str(factor.dtype)), m, n,
         PRECISIONS.index(precision),
     )  # fmt: skip
+    more: dict[str, jax.Array] = {}
+    if name == "LDLFactor":
+        values = (*values, factor.tile, factor.hermitian)
+        names = ("band", "band_lu", "band_pivots")
+        determinant = jnp.stack([factor._sign, factor._log_det.astype(factor.dtype)])
+        more = {**{key: getattr(factor, key) for key in names}, "determinant": determinant}
     header = jnp.asarray(np.array(values, np.int32))
-    return {"header": header, "matrix": matrix, "status": factor.status, "vector": vector}
+    return {"header": header, "matrix": matrix, "status": factor.status, "vector": vector, **more}
 
 
-def read_header(caller, tree):
+def read_header(caller, tree, form=PLAIN):
     """Returns (kind, precision, matrix, vector) of a portable form; raises if it isn't one."""
-    if not isinstance(tree, dict) or set(tree) != set(KEYS):
+    if not form.has(tree):
         found = sorted(map(str, tree)) if isinstance(tree, dict) else type(tree).__name__
         raise ValueError(
             f"{caller}: tree must be the result of factor.portable(), a dict with the keys "
@@ -89,28 +119,30 @@ def read_header(caller, tree):
             "of factor; close over it, or call outside of jit"
         )
     values = np.asarray(header)
-    if values.shape != (len(_FIELDS),) or values.dtype != np.int32 or values[0] != MAGIC:
+    if values.shape != (len(form.fields),) or values.dtype != np.int32 or values[0] != MAGIC:
         raise ValueError(
             f"{caller}: tree['header'] is not the header of a jaxmg factor; it is {values.dtype} "
             f"of shape {values.shape}"
         )
-    fields: dict[str, int] = dict(zip(_FIELDS, map(int, values), strict=True))
+    fields: dict[str, int] = dict(zip(form.fields, map(int, values), strict=True))
     if fields["version"] != VERSION:
         raise ValueError(
             f"{caller}: the factor is in version {fields['version']} of the portable form, but "
             f"this version of jaxmg reads version {VERSION}; load it with the version of jaxmg "
             "that saved it"
         )
-    for field, known in (("kind", KINDS), ("dtype", checks.DTYPES), ("precision", PRECISIONS)):
-        if not 0 <= fields[field] < len(known):
+    kinds = range(len(KINDS) - 1) if form == PLAIN else (len(KINDS) - 1,)
+    dtypes, precisions = range(len(checks.DTYPES)), range(len(PRECISIONS))
+    for field, known in (("kind", kinds), ("dtype", dtypes), ("precision", precisions)):
+        if fields[field] not in known:
             raise ValueError(f"{caller}: tree['header'] has an unknown {field}, {fields[field]}")
     kind, dtype = KINDS[fields["kind"]], checks.DTYPES[fields["dtype"]]
     shape = (fields["m"], fields["n"])
-    lengths = {"LUFactor": shape[:1], "QRFactor": (min(shape),)}.get(kind, (1,))
+    lengths = {"LUFactor": shape[:1], "LDLFactor": shape[:1], "QRFactor": (min(shape),)}
     of = dtype if kind == "QRFactor" else "int32"
     for key, array, needed, kept in (
         ("matrix", matrix, shape, dtype),
-        ("vector", vector, lengths, of),
+        ("vector", vector, lengths.get(kind, (1,)), of),
     ):
         if np.shape(array) != needed or str(getattr(array, "dtype", "")) != kept:
             raise ValueError(

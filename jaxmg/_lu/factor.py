@@ -214,11 +214,7 @@ class LUFactor(pickling.Pickled):
         name = "LUFactor.rcond"
         meshes.refuse_manual_axes(name)
         parts(name, self)
-        norm = condition.norm_of(name, "norm", norm)
-        anorm = jnp.asarray(anorm, jnp.finfo(self.dtype).dtype)
-        if anorm.ndim:
-            raise ValueError(f"{name}: anorm must be a scalar; it has shape {anorm.shape}")
-        return condition.reciprocal(name, self, anorm, norm)
+        return condition.reciprocal_of(name, self, anorm, norm)
 
     @_compat.api_boundary
     def matrix_rank(self, tol: float | AnyArray | None = None) -> Array:

@@ -10,6 +10,8 @@ from jaxmg._cholesky.cho_factor import cho_factor
 from jaxmg._cholesky.factor import CholeskyFactor
 from jaxmg._cholesky.refined_factor import RefinedFactor
 from jaxmg._kept import portable
+from jaxmg._ldl import portable as ldl_portable
+from jaxmg._ldl.factor import LDLFactor
 from jaxmg._lu.factor import LUFactor
 from jaxmg._lu.lu_factor import lu_factor
 from jaxmg._lu.refined_factor import RefinedLUFactor
@@ -25,14 +27,14 @@ def from_portable(
     matrix_specs: Specs | None = None,
     *,
     in_specs: Specs | None = None,
-) -> CholeskyFactor | LUFactor | QRFactor | RefinedFactor | RefinedLUFactor:
+) -> CholeskyFactor | LUFactor | QRFactor | RefinedFactor | RefinedLUFactor | LDLFactor:
     """Recreates a factor from its portable form, on any number of devices.
 
     Args:
         tree: Result of ``factor.portable()``, with JAX or NumPy arrays. Under ``jit`` its "header"
             must be concrete, because it defines the kind of factor.
         mesh, T_A, matrix_specs, in_specs: As in `cho_factor`. The mesh may have another number of
-            devices than the factor's.
+            devices than the factor's. The tile width of an `LDLFactor` is its own.
 
     Returns:
         A factor of the same kind, dtype and precision. A `RefinedFactor` or `RefinedLUFactor` is
@@ -47,6 +49,8 @@ def from_portable(
         >>> tree = factor.portable()
         >>> factor = jaxmg.from_portable(tree, mesh=mesh)
     """
+    if portable.LDL.has(tree):
+        return ldl_portable.load("from_portable", tree, mesh, T_A, matrix_specs, in_specs)
     kind, precision, matrix, vector = portable.read_header("from_portable", tree)
     where: dict[str, Any] = {
         "T_A": T_A,

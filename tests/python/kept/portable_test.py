@@ -22,6 +22,7 @@ _MAKERS = {
     "CholeskyFactor": jaxmg.cho_factor,
     "LUFactor": jaxmg.lu_factor,
     "QRFactor": jaxmg.geqrf,
+    "LDLFactor": lambda a, T, mesh: jaxmg.linalg.ldl_factor(a, T_A=T, mesh=mesh),
     "RefinedFactor": lambda a, T, mesh: jaxmg.cho_factor(a, T, mesh, refine=_lower(a)),
     "RefinedLUFactor": lambda a, T, mesh: jaxmg.lu_factor(a, T, mesh, refine=_lower(a)),
 }
@@ -75,6 +76,25 @@ def test_a_portable_form_inside_jit():
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), tree, inside))
     with pytest.raises(ValueError, match=r"tree\['header'\] is traced"):
         jax.jit(jaxmg.from_portable)(tree)
+
+
+def test_an_ldl_factor_keeps_its_tile_width():
+    _, factor = _factor("LDLFactor", 2)
+    tree = {key: np.asarray(x) for key, x in factor.portable().items()}
+    again = jaxmg.from_portable(tree, mesh=cases.line(4), T_A=2)
+    np.testing.assert_array_equal(again.inertia(), factor.inertia())
+    np.testing.assert_array_equal(again.slogdet(), factor.slogdet())
+    np.testing.assert_array_equal(again.band, factor.band)
+    for changed, message in (
+        ({}, "T_A is 3, but the tile width is a part of an LDLFactor"),
+        (
+            {"band": tree["band"][:, :4]},
+            r"tree\['band'\] of an LDLFactor of order 7 must be",
+        ),
+        ({"band_pivots": tree["band"]}, r"must be int32 of shape \(7,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jaxmg.from_portable(tree | changed, T_A=None if changed else 3)
 
 
 def test_a_foreign_form_is_refused():

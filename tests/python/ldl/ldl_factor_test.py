@@ -12,6 +12,7 @@ from jax.sharding import AxisType
 
 import jaxmg
 from jaxmg import _compat
+from jaxmg._ldl import operations
 
 
 def _matrix(n, dtype, hermitian=True, kind="random"):
@@ -209,16 +210,65 @@ def test_what_it_refuses():
         factor.solve(np.ones(3, "complex128"))
     with pytest.raises(ValueError, match="trans must be 0 or 'N'"):
         factor.solve(np.ones(8, "complex128"), 3)
-    with pytest.raises(NotImplementedError, match="has no portable form"):
-        factor.portable()
+    with pytest.raises(ValueError, match="norm must be 1 or inf"):
+        factor.rcond(1.0, 2)
+
+
+@pytest.mark.parametrize(
+    "n, ranks, dtype, tile, hermitian", cases.broad(_CASES, core=lambda n, *_: n == 29)
+)
+def test_inverse_and_condition(n, ranks, dtype, tile, hermitian):
+    a = _matrix(n, dtype, hermitian)
+    mesh = cases.line(ranks)
+    given = cases.shard_rows(a, mesh)
+    factor = jaxmg.linalg.ldl_factor(given, hermitian=hermitian, T_A=tile, mesh=mesh)
+    inverse, expected = factor.inv(), np.linalg.inv(cases.wide(a))
+    assert inverse.shape == a.shape and inverse.dtype == a.dtype
+    if n % ranks == 0:
+        assert inverse.sharding.is_equivalent_to(given.sharding, 2)
+    size = np.linalg.norm(a, 1) * np.linalg.norm(expected, 1)
+    tolerance = 20 * n * cases.eps(dtype) * size * np.abs(expected).max()
+    np.testing.assert_allclose(inverse, expected, atol=tolerance)
+    for norm in (1, np.inf):
+        rcond = factor.rcond(np.linalg.norm(a, norm), norm)
+        assert 0.99 < float(rcond * np.linalg.norm(a, norm) * np.linalg.norm(expected, norm)) < 4
+
+
+def test_the_inverse_by_several_blocks_of_columns(monkeypatch):
+    monkeypatch.setattr(operations, "_COLUMNS", 5)
+    mesh, a = cases.line(3), _matrix(13, "float64")
+    factor = jaxmg.linalg.ldl_factor(cases.shard_rows(a, mesh), T_A=2, mesh=mesh)
+    jax.clear_caches()
+    np.testing.assert_allclose(factor.inv() @ a, np.eye(13), atol=1e-11)
+    assert float(factor.rcond(np.inf)) == 0
+    jax.clear_caches()
 
 
 @cases.needs_transformations
-def test_the_determinant_has_no_derivative():
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "dtype, hermitian, n",
+    [("float64", True, 11), ("complex128", True, 7), ("complex128", False, 8)],
+)
+def test_derivatives_of_the_determinant_and_the_inverse(dtype, hermitian, n):
     mesh = cases.line(2)
+    a, a_dot = (_matrix(n + i, dtype, hermitian)[:n, :n] for i in range(2))
 
-    def log_det(a):
-        return jaxmg.linalg.ldl_factor(a, T_A=2, mesh=mesh).slogdet()[1]
+    def factor(a):
+        return jaxmg.linalg.ldl_factor(jnp.asarray(a), hermitian=hermitian, T_A=3, mesh=mesh)
 
-    with pytest.raises(NotImplementedError, match=r"LDLFactor.slogdet has no derivative"):
-        jax.grad(log_det)(cases.shard_rows(_matrix(8, "float64"), mesh))
+    def values(a):
+        return *factor(a).slogdet(), factor(a).det(), factor(a).inv()
+
+    given = tuple(cases.shard_rows(x, mesh) for x in (a, a_dot))
+    found, moved = jax.jvp(values, given[:1], given[1:])
+    expected, slopes = jax.jvp(
+        lambda a: (*jnp.linalg.slogdet(a), jnp.linalg.det(a), jnp.linalg.inv(a)),
+        (jnp.asarray(a),), (jnp.asarray(a_dot),),
+    )  # fmt: skip
+    for x, y in zip((*found, *moved), (*expected, *slopes), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+    (a_bar,) = jax.vjp(lambda a: factor(a).slogdet()[1], given[0])[1](jnp.ones(()))
+    np.testing.assert_allclose(np.sum(np.asarray(a_bar) * a_dot).real, moved[1], rtol=1e-9)
+    x = jax.vmap(lambda a: factor(a).inv())(jnp.stack([given[0], 2 * given[0]]))
+    np.testing.assert_allclose(x[1], found[3] / 2, rtol=1e-9, atol=1e-9)

@@ -1,4 +1,5 @@
-"""Times solutions of Hermitian indefinite systems: by LU, by `ldl_factor`, and by PyTorch's LDL.
+"""Times solutions of Hermitian indefinite systems: by LU, by `ldl_factor`, by `solve`, and by
+PyTorch's LDL.
 
     indefinite.py [--platform gpu] [--ranks 1] [--n 4096 16384] [--dtype float64] [--T_A 256]
         [--ways gesv ldl] [--torch] [--out FILE]
@@ -9,6 +10,7 @@ and the backward error of the solution.
 """
 
 import functools
+import math
 import statistics
 import sys
 import time
@@ -25,9 +27,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._square import indefinite
 
 WAYS = ("gesv", "ldl", "ldl_factor", "ldl_solve", "inertia")
-SOLVES = ("gesv", "ldl", "ldl_solve", "torch")
+# `linalg.solve` in each of its ways.
+FORCED = tuple(f"solve by {way}" for way in (indefinite.LU, indefinite.LAPACK, indefinite.LDL))
+SOLVES = ("gesv", "ldl", "ldl_solve", *FORCED, "torch")
 
 
 def arguments(argv):
@@ -38,7 +43,7 @@ def arguments(argv):
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--T_A", type=int, help="the tile width of ldl_factor")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--ways", nargs="+", choices=WAYS + FORCED, default=WAYS)
     parser.add_argument("--torch", action="store_true", help="also torch.linalg.ldl_factor")
     parser.add_argument("--out", help="file to append records to")
     return parser.parse_args(argv[1:])
@@ -92,6 +97,9 @@ def make_ways(args, a, b):
         "ldl": lambda: ldl(a).solve(b),
         "ldl_factor": lambda: ldl(a).tiles,
     }
+    for name in FORCED:
+        if name in args.ways:
+            ways[name] = functools.partial(make_forced(args, name.split()[-1], a, b), a, b)
     if {"ldl_solve", "inertia"} & set(args.ways):  # the factor takes as much memory as A
         factor = jax.block_until_ready(ldl(a))
         ways |= {"ldl_solve": lambda: factor.solve(b), "inertia": factor.inertia}
@@ -109,6 +117,17 @@ def make_ways(args, a, b):
 
         ways["torch"] = solve
     return ways
+
+
+def make_forced(args, way, a, b):
+    """Compiles `linalg.solve` with this way for all matrices."""
+    rows = indefinite.ROWS
+    every = ("f4", "f8", "c4", "c8")
+    indefinite.ROWS = (indefinite.Row(args.platform, way, args.ranks, (1, math.inf), every),)
+    try:
+        return jax.jit(functools.partial(jaxmg.linalg.solve, assume_a="her")).lower(a, b).compile()
+    finally:
+        indefinite.ROWS = rows
 
 
 @jax.jit

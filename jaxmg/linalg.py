@@ -5,8 +5,8 @@ name, else of ``jax.scipy.linalg`` (`cg`: of ``jax.scipy.sparse.linalg``). `solv
 `solve_triangular`, `inv`, `det`, `slogdet`, `cond`, `lu_solve`, `matrix_power` and `expm` take any
 square matrix. `lu`, `lu_factor`, `qr`, `qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`,
 `polar`, `pinv`, `matrix_rank`, `norm`, `orth`, `null_space` and `svd_lowrank` take any (m, n). The
-others take Hermitian matrices; some of
-these functions require them to be positive definite; `ldl_factor` also takes symmetric ones.
+others take Hermitian matrices; some of these functions require them to be positive definite; `ldl`
+and `ldl_factor` also take symmetric ones.
 Results are sharded like A. In addition to JAX's arguments each function takes ``mesh`` and
 ``in_specs``, as `jaxmg.potrs`.
 
@@ -48,7 +48,7 @@ from jaxmg import _names
 from jaxmg._cholesky.linalg import cho_factor, cho_solve, cholesky
 from jaxmg._eigen.linalg import EighResult, eigh, eigvalsh
 from jaxmg._krylov.linalg import CGInfo, CGResult, cg
-from jaxmg._ldl.linalg import ldl_factor
+from jaxmg._ldl.linalg import ldl, ldl_factor
 from jaxmg._lu.linalg import lu, lu_factor, lu_solve, solve_triangular
 from jaxmg._qr.householder import householder_product, qr_multiply
 from jaxmg._qr.linalg import QRResult, qr
@@ -79,6 +79,7 @@ __all__ = [
     "funm",
     "householder_product",
     "inv",
+    "ldl",
     "ldl_factor",
     "least_squares",
     "logm",

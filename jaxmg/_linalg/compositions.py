@@ -321,7 +321,8 @@ def _plan_program(arrays, name, program, results, mesh, spec, *options):
     layout = meshes.infer(called, arrays, mesh, spec)
     specs = _specs(layout, results, arrays)
     call = programs.Call(f"linalg_{name}", program, layout, arrays[0].shape, 0, "", specs, options)
-    alone = not program.is_product(*options) and on_one.is_faster(layout, arrays[0].shape)
+    faster = on_one.is_possible if program.on_one else on_one.is_faster
+    alone = not program.is_product(*options) and faster(layout, arrays[0].shape)
     run = on_one.runner(call, arrays) if alone else programs.runner(call, arrays)
     return (lambda *arrays: run(*arrays)[0]) if len(specs) == 1 else run
 
@@ -344,6 +345,7 @@ class Program:
             several such operations, or none.
         alone: for a platform, the largest order of a matrix that ``compute_stacks`` computes as a
             stack of one, on a mesh of one device or where one device computes for all.
+        on_one: whether one of several CPU devices always computes for all, if one can.
         single: the indices of the results that stay float32 if the arrays are bfloat16 or float16
             (`halves`).
     """
@@ -357,6 +359,7 @@ class Program:
     takes: collections.abc.Callable = lambda *options: True
     by: choice.Operation | None = None
     alone: collections.abc.Mapping = dataclasses.field(default_factory=dict)
+    on_one: bool = False
     single: tuple[int, ...] = ()
 
     def __call__(self, call, a, *others):

@@ -23,10 +23,13 @@ MOST = 512
 
 def is_faster(layout, shape):
     """Whether one device runs a program on a matrix of this shape for all."""
+    return math.prod(shape) <= MOST**2 and is_possible(layout, shape)
+
+
+def is_possible(layout, shape):
+    """Whether one device can run a program on a matrix of this shape for all."""
     # A rank's part with a single row would be as large as the whole matrix.
-    if shape[0] < 2 or not 0 < math.prod(shape) <= MOST**2:
-        return False
-    return by_one.is_possible(layout)
+    return shape[0] > 1 and math.prod(shape) > 0 and by_one.is_possible(layout)
 
 
 def runner(call, arrays):

@@ -23,7 +23,7 @@ from jaxmg._lu import gesv, getri, lu_factor
 from jaxmg._lu import stacks as lu_stacks
 from jaxmg._lu.linalg import solve_diagonal, solve_one_triangle
 from jaxmg._matrices import completed, norms, products
-from jaxmg._square import determinants, structure
+from jaxmg._square import determinants, indefinite, structure
 from jaxmg._stacks import scaling
 from jaxmg._svd.linalg import condition_of_values
 from jaxmg._transform import derivatives
@@ -75,7 +75,9 @@ def solve(
             - "pos" or "positive definite": Hermitian positive definite; Cholesky (`jaxmg.potrs`) of
               one triangle.
             - "her" or "hermitian", "sym" or "symmetric": Hermitian, or symmetric even if complex;
-              Cholesky of one triangle, then LU if that fails.
+              Cholesky of one triangle. If that fails, LU; on one CPU device, from order 129 to 500,
+              LAPACK's sysv or hesv, except in float32, batches and derivatives; in float64 from
+              order 32768 on one GPU, and 65536 on two, `ldl_factor`.
             - "upper triangular" or "lower triangular": `solve_triangular`. The other triangle isn't
               read.
             - "diagonal": division by the diagonal; other entries don't count.
@@ -88,7 +90,8 @@ def solve(
         is singular, x has infinity or NaN, as in JAX. If ``a`` has NaN or infinity, or with "pos"
         isn't positive definite, x is NaN.
 
-    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`. Memory: one more copy of ``a`` with
+    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`, or half of gesv's flops with "her" and "sym" where
+    these take no LU. Memory: one more copy of ``a`` with
     ``assume_a=None`` or "her"; with "her" or "sym" another one, to exchange blocks between all
     devices.
 
@@ -329,12 +332,21 @@ def solution(call, a, b):
         function = functools.partial(_solve_by_cholesky, call, read)
     elif assumed in ("her", "sym"):
         a = completed.whole(a, call.layout, read, assumed == "sym")
-    looks = assumed in ("", "her") or (assumed == "sym" and not jnp.iscomplexobj(a))
-    if looks:
-        function = _by_structure(call, _solve_definite, _solve_general, bool(assumed))
+        function = _solve_indefinite(call, a, assumed == "her")
+    elif not assumed:
+        function = _by_structure(call, _solve_definite, _solve_general)
+    looks = assumed in ("", "her", "sym")
     reads = compositions.reads(read) if assumed == "pos" else None
     scaled = scaling.homogeneous(function, -1, reads=reads, columns=True, passes_largest=looks)
     return (scaled(a, b),)
+
+
+def _solve_indefinite(call, a, hermitian):
+    """Returns the function that solves with a Hermitian or symmetric matrix like ``a``."""
+    fastest, general = indefinite.solvers(call.layout, len(a), a.dtype, hermitian)
+    may_be_definite = hermitian or not jnp.iscomplexobj(a)
+    definite = functools.partial(_solve_definite, call) if may_be_definite else None
+    return structure.ByStructure(call.layout, definite, general, True, fastest).compute
 
 
 def _solve_by_cholesky(call, read, a, b):
@@ -487,12 +499,12 @@ def _product(layout, x, y):
     return derivatives.differentiable(times, rule, x, y)
 
 
-def _by_structure(call, definite, general, known=False):
+def _by_structure(call, definite, general):
     """Returns a function of (a, *arrays) that calls ``definite`` or ``general``
     (`structure.ByStructure`).
 
     ``definite`` and ``general`` are hashable functions of (call, *arrays).
     """
     return structure.ByStructure(
-        call.layout, functools.partial(definite, call), functools.partial(general, call), known
+        call.layout, functools.partial(definite, call), functools.partial(general, call)
     ).compute

@@ -21,19 +21,23 @@ class ByStructure(batching.Batchable):
     One pass over the matrix checks whether it is Hermitian with a positive diagonal. If it is,
     ``definite`` is tried. Otherwise, or if the status of ``definite`` isn't 0, ``general`` is
     called. In a batch only ``general`` is called, because a device would run both for each matrix.
-    The derivative is that of ``general``.
+    The derivative is that of ``general``. ``fastest`` replaces it outside of batches and
+    derivatives.
 
     Attributes:
         layout: the matrix's layout.
-        definite: function for positive definite matrices, which returns results and a status.
+        definite: function for positive definite matrices, which returns results and a status; None
+            for matrices that can't be Hermitian.
         general: function for all square matrices, which returns results.
         known: whether the matrix is known to be Hermitian.
+        fastest: function with the results of ``general``, or None.
     """
 
     layout: layouts.Layout
-    definite: collections.abc.Callable
+    definite: collections.abc.Callable | None
     general: collections.abc.Callable
     known: bool = False
+    fastest: collections.abc.Callable | None = None
 
     def compute(self, a, *others, largest):
         """Returns the results, with their derivative rule.
@@ -53,8 +57,11 @@ class ByStructure(batching.Batchable):
         arrays, largest = arrays[:-1], arrays[-1]
         if not arrays[0].size:
             return self.general(*arrays)
-        # Traces ``general`` only once: for the shapes of its results and for the second branch.
-        program, shapes = jax.make_jaxpr(self.general, return_shape=True)(*arrays)
+        fastest, definite = self.fastest or self.general, self.definite
+        if definite is None:
+            return fastest(*arrays)
+        # Traces the function only once: for the shapes of its results and for the second branch.
+        program, shapes = jax.make_jaxpr(fastest, return_shape=True)(*arrays)
         tree = jax.tree.structure(shapes)
 
         def general():
@@ -71,7 +78,7 @@ class ByStructure(batching.Batchable):
             return self._alike(jax.tree.map(unused, shapes), shapes), jnp.int32(1)
 
         def attempt():
-            values, status = self.definite(*arrays)
+            values, status = definite(*arrays)
             return self._alike(values, shapes), status
 
         may_be_definite = symmetry.may_be_definite(arrays[0], self.layout, largest, self.known)

@@ -12,10 +12,11 @@ import numpy as np
 from jaxmg import _compat
 
 HANDLERS = (
-    "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
-    "stacked_ormtr", "stacked_polar", "stacked_polynomials", "stacked_product", "stacked_qr",
-    "stacked_root", "stacked_scale", "stacked_solve32", "stacked_split", "stacked_svd",
-    "stacked_sytrd", "stacked_tridiagonal", "stacked_trsm", "stacked_trtri", "stacked_unit",
+    "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_ldl", "stacked_lu",
+    "stacked_merge", "stacked_ormtr", "stacked_polar", "stacked_polynomials", "stacked_product",
+    "stacked_qr", "stacked_root", "stacked_scale", "stacked_solve32", "stacked_split",
+    "stacked_svd", "stacked_sysv", "stacked_sytrd", "stacked_tridiagonal", "stacked_trsm",
+    "stacked_trtri", "stacked_unit",
 )  # fmt: skip
 
 # kMostStackSubstitution, kMostSmall and kMostSmallColumns of xla_ffi/device/constants.h.
@@ -128,6 +129,25 @@ def factor_lu(a):
     """Computes (LU, pivots) of a (count, n, n) as getrf, in the form of `jax.lax.linalg.lu`."""
     pivots = jax.ShapeDtypeStruct(a.shape[:-1], jnp.int32)
     return call("stacked_lu", (_like(a), pivots), a, aliases={0: 0})
+
+
+def factor_indefinite(a, lower, hermitian):
+    """Computes (L, D, order) of A = L D L^H for Hermitian a (count, n, n), or of A = L D L^T, as
+    sytrf and SciPy's ``ldl``. Reads one triangle. For CPU devices."""
+    order = jax.ShapeDtypeStruct(a.shape[:-1], jnp.int32)
+    return call(
+        "stacked_ldl", (_like(a), _like(a), order), a, aliases={0: 0}, lower=bool(lower),
+        hermitian=bool(hermitian),
+    )  # fmt: skip
+
+
+def solve_indefinite(a, b, hermitian):
+    """Computes A^-1 B for Hermitian or symmetric a (count, n, n) and b (count, n, nrhs), as sysv.
+    Both triangles must be there. If A is singular, the result is NaN. For CPU devices."""
+    _, x = call(
+        "stacked_sysv", (_like(a), _like(b)), a, b, aliases={0: 0, 1: 1}, hermitian=bool(hermitian)
+    )
+    return x
 
 
 def invert_small(a):

@@ -34,7 +34,7 @@ from jaxmg import linalg
 
 FUNCTIONS = (
     "solve", "solve_triangular", "inv", "det", "lu", "lu_factor", "lu_solve", "expm", "svd",
-    "svdvals", "polar", "pinv", "orth", "null_space", "qr", "lstsq",
+    "svdvals", "polar", "pinv", "orth", "null_space", "qr", "lstsq", "ldl",
 )  # fmt: skip
 # SciPy's name of an argument -> ours; then arguments that are ignored.
 _NAMES = {"svdvals": {"a": "x"}, "lstsq": {"cond": "rcond"}}
@@ -51,6 +51,10 @@ TESTS = {
     ),
     "test_decomp": (
         "TestSVD_GESDD", "TestSVDVals", "TestQR", "TestNullSpace", "test_orth", "test_orth_empty",
+    ),
+    "test_decomp_ldl": (
+        "test_args", "test_empty_array", "test_simple", "test_permutations",
+        "test_ldl_type_size_combinations_real", "test_ldl_type_size_combinations_complex",
     ),
     "test_decomp_polar": (
         "test_precomputed_cases", "test_verify_cases", "test_empty",

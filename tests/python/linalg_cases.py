@@ -117,6 +117,7 @@ def _table():
     yield from ((f"eigh-{i}", Case("eigh", _eigh_of_two(i), "definite")) for i in (1, 2, 3))
     yield "solve-pos", Case("solve", lambda a: linalg.solve(a, a, assume_a="pos"), "definite")
     yield "ldl_factor", Case("ldl_factor", _mapped(_ldl_solve), "definite")
+    yield "ldl", Case("ldl", linalg.ldl, "definite", False)
     yield "expm-her", Case("expm", _with(linalg.expm, assume_a="her"), "definite")
     yield "cg", Case("cg", _cg, "definite")
     yield "svd-hermitian", Case("svd", _with(_svd, hermitian=True), "definite")

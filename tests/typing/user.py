@@ -113,6 +113,9 @@ def _ldl(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.inertia(), tuple[Array, Array, Array])
     assert_type(factor.slogdet(), tuple[Array, Array])
     assert_type(factor.det(), Array)
+    assert_type(factor.rcond(1.0), Array)
+    assert_type(factor.inv(), Array)
+    assert_type(jaxmg.linalg.ldl(a, hermitian=False), tuple[Array, Array, Array])
 
 
 def _qr(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:

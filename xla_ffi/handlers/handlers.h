@@ -57,6 +57,7 @@
   ROUTINE(root_exchange, JaxmgRootExchange)             \
   ROUTINE(stacked_cholesky, JaxmgStackedCholesky)       \
   ROUTINE(stacked_lauum, JaxmgStackedLauum)             \
+  ROUTINE(stacked_ldl, JaxmgStackedLdl)                 \
   ROUTINE(stacked_lu, JaxmgStackedLu)                   \
   ROUTINE(stacked_merge, JaxmgStackedMerge)             \
   ROUTINE(stacked_ormtr, JaxmgStackedOrmtr)             \
@@ -70,6 +71,7 @@
   ROUTINE(stacked_scale, JaxmgStackedScale)             \
   ROUTINE(stacked_solve32, JaxmgStackedSolve32)         \
   ROUTINE(stacked_split, JaxmgStackedSplit)             \
+  ROUTINE(stacked_sysv, JaxmgStackedSysv)               \
   ROUTINE(stacked_sytrd, JaxmgStackedSytrd)             \
   ROUTINE(stacked_trsm, JaxmgStackedTrsm)               \
   ROUTINE(stacked_trtri, JaxmgStackedTrtri)             \

@@ -48,12 +48,16 @@ void LoadLapack(const std::string& letter) {
   blas.Load(letter + "trmm", table.trmm);
   lapack.Load(letter + "potrf", table.potrf);
   lapack.Load(letter + "getrf", table.getrf);
+  lapack.Load(letter + "sytrf", table.sytrf);
+  lapack.Load(letter + "sysv", table.sysv);
   lapack.Load(letter + "trtri", table.trtri);
   lapack.Load(letter + "geqrf", table.geqrf);
   lapack.Load(letter + (kIsComplex<T> ? "ungqr" : "orgqr"), table.orgqr);
   if constexpr (kIsComplex<T>) {
     lapack.Load(letter + "gesdd", table.complex_gesdd);
     lapack.Load(letter + "heevd", table.heevd);
+    lapack.Load(letter + "hetrf", table.hetrf);
+    lapack.Load(letter + "hesv", table.hesv);
   } else {
     lapack.Load(letter + "gesdd", table.gesdd);
     lapack.Load(letter + "syevd", table.syevd);

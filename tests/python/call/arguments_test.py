@@ -81,6 +81,7 @@ _CALLS = {
     "linalg.lu_solve": (lambda a, b: jaxmg.linalg.lu_solve((a, np.arange(_N)), b), "ab"),
     "linalg.lu": (lambda a, b: jaxmg.linalg.lu(a), "a"),
     "linalg.lu_factor": (lambda a, b: jaxmg.linalg.lu_factor(a), "a"),
+    "linalg.ldl": (lambda a, b: jaxmg.linalg.ldl(a), "a"),
     "linalg.ldl_factor": (lambda a, b: jaxmg.linalg.ldl_factor(a), "a"),
     "linalg.inv": (lambda a, b: jaxmg.linalg.inv(a), "a"),
     "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),

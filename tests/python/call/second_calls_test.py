@@ -83,6 +83,7 @@ _CALLS = {
     "householder_product": lambda tall, taus: linalg.householder_product(tall, taus),
     "inv": lambda a: linalg.inv(a),
     "least_squares": lambda tall, c: linalg.least_squares(tall, c),
+    "ldl": lambda a: linalg.ldl(a),
     "ldl_factor": lambda a: linalg.ldl_factor(a),
     "logm": lambda a: linalg.logm(a),
     "lstsq": lambda tall, c: linalg.lstsq(tall, c),

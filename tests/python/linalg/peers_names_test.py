@@ -45,7 +45,6 @@ _INSTEAD = {
     "svd_lowrank": "clarkson_woodruff_transform",
     "SciPy's: of LAPACK itself": "find_best_blas_type get_blas_funcs get_lapack_funcs",
     "NaN and LAPACK's status: nothing raises": "LinAlgError LinAlgWarning",
-    "solve with assume_a='her' or 'sym'": "ldl",
 }
 INSTEAD = {name: why for why, names in _INSTEAD.items() for name in names.split()}
 
@@ -115,7 +114,7 @@ def test_each_name_is_ours_or_in_the_table(module):
 
 
 def test_the_table_has_no_other_names():
-    assert not set(INSTEAD) & set(linalg.__all__) - {"ldl"}
+    assert not set(INSTEAD) & set(linalg.__all__)
     if all(_version(module) >= _WHOLE[module] for module in MODULES):
         assert set(INSTEAD) <= set().union(*map(_names, MODULES))
 

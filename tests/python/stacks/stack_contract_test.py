@@ -26,7 +26,9 @@ _MATRICES = (3, 4, 4)
 _OPERANDS = {
     "a": _MATRICES, "b": (3, 4, 2), "x": _MATRICES, "reflectors": _MATRICES, "tau": _POLES,
 }  # fmt: skip
-_VALUES = {"coefficients": (1.0, 2.0, 3.0), "epsilon": 0.5, "p": 2}
+_VALUES = {
+    "coefficients": (1.0, 2.0, 3.0), "epsilon": 0.5, "p": 2, "lower": True, "hermitian": True,
+}  # fmt: skip
 
 
 def _recorded_calls():
@@ -158,6 +160,10 @@ _ODD = (3, 5)
         ("jaxmg_stacked_trsm", [_MATRICES, (2, 4, 2)], None, "a must be"),
         ("jaxmg_stacked_trsm", [_MATRICES, (3, 4)], None, "a must be"),
         ("jaxmg_stacked_trsm", None, [(3, 4, 3)], "a must be"),
+        ("jaxmg_stacked_ldl", [(3, 4, 5)], None, "a must be"),
+        ("jaxmg_stacked_ldl", [(4,)], None, "a must be"),
+        ("jaxmg_stacked_sysv", [(3, 4, 5), (3, 4, 2)], None, "a must be"),
+        ("jaxmg_stacked_sysv", [_MATRICES, (2, 4, 2)], None, "a must be"),
         ("jaxmg_stacked_lu", [(3, 4, 5)], None, "a must be"),
         ("jaxmg_stacked_lu", [(4, 4)], None, "a must be"),
         ("jaxmg_stacked_polynomials", [(5,)], [(5,)], "x must be"),

@@ -20,6 +20,7 @@
 #include "xla_ffi/device/host/eigen/secular.h"
 #include "xla_ffi/device/host/lapack_checks.h"
 #include "xla_ffi/device/host/stacks/deal.h"
+#include "xla_ffi/device/host/stacks/indefinite.h"
 #include "xla_ffi/device/matrix_solver.h"
 #include "xla_ffi/device/stacks/stack_kernels.h"
 #include "xla_ffi/device/stacks/stack_polynomials.h"
@@ -266,6 +267,21 @@ class HostStacks : public StackKernels<T> {
                 [&](int64_t i, Space&) { return FactorHermitianOf(upper, n, a + i * n * n); });
   }
 
+  Status FactorIndefinite(Stream, bool lower, bool hermitian, int64_t count, int64_t n, T* a, T* d,
+                          int32_t* order) override {
+    return Deal(count, kOperationsOfOneThread, [&](int64_t i, Space&) {
+      const int64_t first = i * n * n;
+      return HostIndefinite<T>(hermitian, n).Factor(lower, a + first, d + first, order + i * n);
+    });
+  }
+
+  Status SolveIndefinite(Stream, bool hermitian, int64_t count, int64_t n, int64_t nrhs, T* a,
+                         T* b) override {
+    return Deal(count, kOperationsOfOneThread, [&](int64_t i, Space&) {
+      return HostIndefinite<T>(hermitian, n).Solve(nrhs, a + i * n * n, b + i * n * nrhs);
+    });
+  }
+
   Status InvertTriangle(Stream, bool upper, int64_t count, int64_t n, T* a) override {
     return Deal(count, 1.0 / 3 * n * n * n, [&](int64_t i, Space&) -> Status {
       if (n <= kFewRows) {
@@ -397,6 +413,11 @@ class HostStacks : public StackKernels<T> {
       return Status::Ok();
     });
   }
+
+  // So few that each matrix gets one BLAS thread. LAPACK's factorization of indefinite matrices
+  // consists of short calls of BLAS. On two threads, on two cores that others use too, it takes up to
+  // a hundred times as long.
+  static constexpr double kOperationsOfOneThread = 4e5;
 
   // The number of rows up to which a loop is faster than a call of LAPACK.
   static constexpr int64_t kFewRows = 8;

@@ -48,6 +48,7 @@ from jaxmg import _names
 from jaxmg._cholesky.linalg import cho_factor, cho_solve, cholesky
 from jaxmg._eigen.linalg import EighResult, eigh, eigvalsh
 from jaxmg._krylov.linalg import CGInfo, CGResult, cg
+from jaxmg._lanczos.eigsh import EigshInfo, EigshResult, eigsh
 from jaxmg._ldl.linalg import ldl, ldl_factor
 from jaxmg._lu.linalg import lu, lu_factor, lu_solve, solve_triangular
 from jaxmg._qr.householder import householder_product, qr_multiply
@@ -63,6 +64,8 @@ __all__ = [
     "CGInfo",
     "CGResult",
     "EighResult",
+    "EigshInfo",
+    "EigshResult",
     "QRResult",
     "SVDLowRankResult",
     "SVDResult",
@@ -74,6 +77,7 @@ __all__ = [
     "cond",
     "det",
     "eigh",
+    "eigsh",
     "eigvalsh",
     "expm",
     "funm",

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 ORDER = (
     "_plugin", "_processes", "_layouts", "_call", "_stacks", "_matrices", "_transform", "_linalg",
     "_kept", "_host", "_cholesky", "_ldl", "_lu", "_qr", "_eigen", "_svd", "_square", "_krylov",
-    "_routines", "_trees", "_command",
+    "_lanczos", "_routines", "_trees", "_command",
 )  # fmt: skip
 # Modules of no package that all of them import.
 BELOW = ("_internals", "_compat", "_names", "_types")

@@ -154,7 +154,9 @@ def mesh_of(routine, arrays):
 # The functions whose matrix isn't called "a".
 _MATRIX_NAMES = {
     **dict.fromkeys(("cond", "norm", "svdvals"), "x"),
-    **dict.fromkeys(("cg", "expm", "funm", "ldl", "logm", "null_space", "orth", "sqrtm"), "A"),
+    **dict.fromkeys(
+        ("cg", "eigsh", "expm", "funm", "ldl", "logm", "null_space", "orth", "sqrtm"), "A"
+    ),
     "matrix_rank": "M",
     **{f"optax.scale_by_{name}": "the updates" for name in ("muon", "shampoo", "soap")},
 }

@@ -119,14 +119,3 @@ def by_rows(x, layout):
         return x
     fits = len(x) % layout.ranks == 0
     return shardings.constrain(x, layout, layout.by_rows.row_spec if fits else P())
-
-
-def _noise(x):
-    """Returns numbers of x's shape between -1 and 1 without a pattern: hashes of row and column."""
-    row, column = (jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) for i in (0, 1))
-    word = row * jnp.uint32(0x9E3779B1) + column * jnp.uint32(0x85EBCA77) + jnp.uint32(1)
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        word = (word ^ (word >> jnp.uint32(shift))) * jnp.uint32(factor)
-    word = word ^ (word >> jnp.uint32(16))
-    real = jnp.finfo(x.dtype).dtype
-    return (word.astype(real) / 2.0**31 - 1).astype(x.dtype)

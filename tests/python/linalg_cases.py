@@ -46,6 +46,11 @@ def _eigh(a):
     return w, v**2
 
 
+def _eigsh(a):
+    w, v = linalg.eigsh(a, 3, which="SA")
+    return w, v**2
+
+
 def _eigh_of_two(type):
     def call(a):
         w, v = linalg.eigh(a, a, type=type)
@@ -115,6 +120,7 @@ def _table():
     }.items():
         yield of, Case(of, call, "definite")
     yield from ((f"eigh-{i}", Case("eigh", _eigh_of_two(i), "definite")) for i in (1, 2, 3))
+    yield "eigsh", Case("eigsh", _eigsh, "definite")
     yield "solve-pos", Case("solve", lambda a: linalg.solve(a, a, assume_a="pos"), "definite")
     yield "ldl_factor", Case("ldl_factor", _mapped(_ldl_solve), "definite")
     yield "ldl", Case("ldl", linalg.ldl, "definite", False)

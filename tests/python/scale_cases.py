@@ -77,6 +77,9 @@ FUNCTIONS = {
     "cg": Function(lambda a, b, o: linalg.cg(a, b, **o)[0], (-1,), _DEFINITE),
     "det": Function(lambda a, b, o: linalg.det(a, **o), ("n",), _SQUARE),
     "eigh": Function(lambda a, b, o: linalg.eigh(a, **o), (1, 0), _DEFINITE),
+    "eigsh": Function(
+        lambda a, b, o: linalg.eigsh(a, 2, which="SA", **o), (1, 0), _DEFINITE
+    ),
     "eigvalsh": Function(lambda a, b, o: linalg.eigvalsh(a, **o), (1,), _DEFINITE),
     "inv": Function(lambda a, b, o: linalg.inv(a, **o), (-1,), _SQUARE),
     "inv of definite": Function(lambda a, b, o: linalg.inv(a, **o), (-1,), _DEFINITE, step=2),

@@ -90,6 +90,7 @@ _CALLS = {
     "linalg.cg": (lambda a, b: jaxmg.linalg.cg(a, b)[0], "ab"),
     "linalg.cond": (lambda a, b: jaxmg.linalg.cond(a, 1), "a"),
     "linalg.eigh": (lambda a, b: jaxmg.linalg.eigh(a), "a"),
+    "linalg.eigsh": (lambda a, b: jaxmg.linalg.eigsh(a, 1), "a"),
     "linalg.eigvalsh": (lambda a, b: jaxmg.linalg.eigvalsh(a), "a"),
     "linalg.slogdet": (lambda a, b: jaxmg.linalg.slogdet(a), "a"),
     "linalg.det": (lambda a, b: jaxmg.linalg.det(a), "a"),

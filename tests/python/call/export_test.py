@@ -25,6 +25,7 @@ a = jax.device_put(a, NamedSharding(mesh, P("r", None)))
 b = jax.device_put(np.ones(4), NamedSharding(mesh, P()))
 results = {
     "EighResult": lambda a: jaxmg.linalg.eigh(a, mesh=mesh),
+    "EigshResult": lambda a: jaxmg.linalg.eigsh(a, 2, mesh=mesh),
     "QRResult": lambda a: jaxmg.linalg.qr(a, mesh=mesh),
     "SVDResult": lambda a: jaxmg.linalg.svd(a, mesh=mesh),
     "SlogdetResult": lambda a: jaxmg.linalg.slogdet(a, mesh=mesh),

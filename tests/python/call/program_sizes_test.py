@@ -27,6 +27,7 @@ _PROGRAMS = {
     "cond, estimated": (lambda a: linalg.cond(a, 1), _SQUARE),
     "det": (linalg.det, _SQUARE),
     "eigh": (linalg.eigh, _SQUARE),
+    "eigsh": (lambda a: linalg.eigsh(a, 2), _SQUARE),
     "eigvalsh": (linalg.eigvalsh, _SQUARE),
     "expm": (linalg.expm, _SQUARE),
     "expm of Hermitian": (lambda a: linalg.expm(a, assume_a="her"), _SQUARE),

@@ -76,6 +76,7 @@ _CALLS = {
     "cond of sums": lambda a: linalg.cond(a, "fro"),
     "det": lambda a: linalg.det(a),
     "eigh": lambda a: linalg.eigh(a),
+    "eigsh": lambda a: linalg.eigsh(a, 2),
     "eigvalsh": lambda a: linalg.eigvalsh(a),
     "expm": lambda a: linalg.expm(a),
     "expm of Hermitian": lambda a: linalg.expm(a, assume_a="her"),

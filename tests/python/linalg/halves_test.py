@@ -23,7 +23,7 @@ SINGLE = {
     "lu_factor", "lu_solve", "slogdet", "svdvals",
 }  # fmt: skip
 # Functions with one such result, at this position.
-_SPECTRA = {"eigh": 0, "svd": 1, "svd_lowrank": 1}
+_SPECTRA = {"eigh": 0, "eigsh": 0, "svd": 1, "svd_lowrank": 1}
 
 
 def _dtypes(of, count, dtype):

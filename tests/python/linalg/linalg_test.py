@@ -414,7 +414,7 @@ _BY_KEYWORD = {"eigh"}
 _NUMPYS = {"qr", "svd", "pinv"}
 _OURS = {
     "least_squares", "logm", "qr_multiply", "householder_product", "orth", "null_space",
-    "svd_lowrank", "ldl", "ldl_factor", "cg", "CGInfo",
+    "svd_lowrank", "ldl", "ldl_factor", "cg", "CGInfo", "eigsh", "EigshInfo",
 }  # fmt: skip
 
 

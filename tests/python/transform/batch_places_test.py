@@ -51,6 +51,7 @@ _FUNCTIONS = {
     "qr": (lambda a: linalg.qr(a), "sharded small"),
     "qr_pivoted": (lambda a: linalg.qr(a, pivoting=True), "sharded small small"),
     "eigh": (lambda a: _without_signs(*linalg.eigh(a)), "small sharded"),
+    "eigsh": (lambda a: _without_signs(*linalg.eigsh(a, 2)), "small sharded"),
     "eigvalsh": (lambda a: (linalg.eigvalsh(a),), "small"),
     "svd": (lambda a: _without_signs(*linalg.svd(a)[1::-1]), "small sharded"),
     "svdvals": (lambda a: (linalg.svdvals(a),), "small"),

@@ -1,8 +1,7 @@
-"""Operators: functions of a block of vectors, and objects that have such a function."""
+"""What an operator is, and its trace as a function of a block of vectors and of arrays."""
 
 import dataclasses
 import functools
-import types
 import typing
 
 import jax
@@ -11,49 +10,14 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from jaxmg import _compat
 from jaxmg._call import checks
+from jaxmg._krylov import operators
 from jaxmg._layouts import layouts, shardings
-
-
-@dataclasses.dataclass(frozen=True)
-class Static:
-    """The part of a pytree of operators without its arrays.
-
-    Attributes:
-        tree: the structure.
-        others: the leaves that are no arrays, such as functions; None in the place of arrays.
-    """
-
-    tree: jax.tree_util.PyTreeDef
-    others: tuple
-
-    def join(self, arrays):
-        """Returns the operators with these arrays."""
-        arrays = iter(arrays)
-        leaves = [next(arrays) if x is None else x[0] for x in self.others]
-        return jax.tree.unflatten(self.tree, leaves)
-
-    @property
-    def is_permanent(self):
-        """Whether programs of these functions may stay in a cache. The closures of others may hold
-        arrays, which would stay in memory, or tracers."""
-        return all(
-            x is None or isinstance(x[0], types.BuiltinFunctionType | type | complex | float | int)
-            or (isinstance(x[0], types.FunctionType) and not x[0].__closure__)
-            for x in self.others
-        )  # fmt: skip
-
-
-def split(operators):
-    """Returns (arrays, `Static`) of a pytree of operators."""
-    leaves, tree = jax.tree.flatten(operators)
-    others = tuple(None if checks.is_array(x) else (x,) for x in leaves)
-    return [x for x in leaves if checks.is_array(x)], Static(tree, others)
 
 
 def arrays_of(operator):
     """Returns arrays that an operator holds: those of its pytree, and of closures of functions in
     it."""
-    arrays, static = split(operator)
+    arrays, static = operators.split(operator)
     functions = (x[0] for x in static.others if x is not None)
     cells = (cell for f in functions for cell in getattr(f, "__closure__", None) or ())
     contents = (cell.cell_contents for cell in cells)
@@ -148,7 +112,7 @@ class Traced:
 def trace(caller, operator, block):
     """Returns (`Traced`, arrays) of an operator that multiplies a ``block``, a ShapeDtypeStruct.
     Raises unless it returns another block like it."""
-    leaves, static = split(operator)
+    leaves, static = operators.split(operator)
     if not static.is_permanent or layouts.traced(leaves):
         return _trace(caller, static, block, leaves)
     # The same program is used again.
@@ -167,15 +131,7 @@ def _trace_once(caller, static, block, shapes, mesh, x64):
 
 def _trace(caller, static, block, leaves):
     def function(x, *leaves):
-        result = multiply(static.join(leaves))(x)
-        shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
-        if shape != x.shape or dtype != x.dtype:
-            got = type(result).__name__ if shape is None else f"shape {shape} and dtype {dtype}"
-            raise ValueError(
-                f"{caller}: A must return an array of the shape and dtype of its argument; for "
-                f"shape {x.shape} and dtype {x.dtype} it returns {got}"
-            )
-        return result
+        return operators.checked(caller, "A", multiply(static.join(leaves)))(x)
 
     closed = jax.make_jaxpr(function)(block, *leaves)
     traced = Traced(closed.jaxpr, len(closed.consts), block.dtype)

@@ -10,9 +10,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, ffi
 from jaxmg._eigen import linalg as eigh_linalg
+from jaxmg._krylov.operators import by_rows
 from jaxmg._lanczos import iteration, pair_rules
 from jaxmg._lanczos import sizes as sizing
-from jaxmg._layouts import layouts, shardings
+from jaxmg._layouts import layouts
 from jaxmg._linalg import compositions
 from jaxmg._matrices import collective_products, products
 from jaxmg._qr import tall, tall_qr
@@ -230,13 +231,6 @@ class _OfOperator(_Pairs):
         return found._replace(v=blocks.join_rows(found.v, layout, sizes.n))
 
 
-def by_rows(x, layout):
-    """Shards vectors (n, m) by rows, if explicit axes allow it."""
-    if not layout.rows or layout.solo:
-        return x
-    return shardings.constrain(x, layout, _spec_of_vectors(len(x), layout))
-
-
 def sharded(block, layout):
     """Returns the shape of vectors (n, m) with their sharding by `by_rows`, where it is a part of
     their type."""
@@ -247,4 +241,4 @@ def sharded(block, layout):
 
 
 def _spec_of_vectors(n, layout):
-    return P() if layout.explicit and n % layout.ranks else layout.row_spec
+    return P() if n % layout.ranks else layout.row_spec

@@ -69,7 +69,7 @@ def _check(a, which, k, found, tolerance=0.0):
     np.testing.assert_allclose(v.conj().T @ v, np.eye(k), rtol=0, atol=100 * eps)
 
 
-@pytest.mark.core("float64-4", "complex64-2")
+@pytest.mark.core("203-3-SA", "150-1-LM")
 @pytest.mark.parametrize("which", _WHICH)
 @pytest.mark.parametrize(
     "dtype, devices, n, k",
@@ -97,7 +97,7 @@ def test_operators(dtype, devices, n, k, which):
     _check(a, which, k, found)
 
 
-@pytest.mark.core("float64-4-Auto", "complex64-2-Explicit")
+@pytest.mark.core("209-automatic")
 @cases.kinds
 @pytest.mark.parametrize(
     "dtype, devices, n",

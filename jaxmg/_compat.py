@@ -28,6 +28,8 @@ from jaxmg._internals import (  # noqa: F401
     mapped_axes,
     numpy_types,
     outside_vmap,
+    prune_by,
+    pruned,
     putter_of_parts,
     shard_map_mesh,
     trace_state_clean,

@@ -19,6 +19,7 @@ from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as trace_state_clean
 from jax._src.mesh import get_concrete_mesh as concrete_mesh
 from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
+from jax.interpreters import partial_eval as _partial_eval
 
 _F = typing.TypeVar("_F")
 
@@ -166,6 +167,21 @@ def in_eager_batch(arrays):
             if not batched or isinstance(getattr(array, "val", array), jax.core.Tracer):
                 return False
     return batched
+
+
+def pruned(jaxpr, used):
+    """Returns a closed jaxpr with only the results that ``used`` marks, and marks of the operands
+    that it needs; its other operands are left out."""
+    inner, needs = _partial_eval.dce_jaxpr(jaxpr.jaxpr, used)
+    return jaxpr.replace(jaxpr=inner), needs
+
+
+def prune_by(primitive, rule):
+    """Lets JAX prune the equations of a primitive by ``rule``, a function of the marks of the used
+    results and of the equation. It returns the marks of the operands that remain, and the equation;
+    None if nothing remains."""
+    # JAX 0.12 also says which references are alive.
+    _partial_eval.dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
 
 def batch_size(array):

@@ -11,6 +11,7 @@ root of both functions. The transpose of the linear function, and batches, are o
 
 import dataclasses
 import functools
+import itertools
 import typing
 
 import jax
@@ -55,10 +56,10 @@ class First:
 
     def __call__(self, *arrays):
         """Returns the results, a tuple."""
+        context = jax.sharding.get_abstract_mesh(), _compat.x64_enabled()
         avals = tuple((x.shape, x.dtype) for x in arrays)
-        mesh = jax.sharding.get_abstract_mesh()
-        jaxpr = _jaxpr(self, avals, mesh, _compat.x64_enabled())
-        return tuple(_first.bind(*arrays, of=self, jaxpr=jaxpr))
+        jaxpr = _jaxpr(self, avals, *context)
+        return tuple(_first.bind(*arrays, of=self, jaxpr=jaxpr, context=context))
 
     def run(self, *arrays):
         layout, wholes, shapes = self.layout, self.jaxpr.in_avals, self.jaxpr.out_avals
@@ -171,6 +172,14 @@ class First:
         results = tuple(kind_of(self.operands[i], x.shape, self.layout) for i, x in each)
         return First(self.layout, jaxpr, kinds + self.results, results)
 
+    def pruned(self, used):
+        """Returns the `First` of the results that ``used`` marks, and marks of the operands that it
+        needs."""
+        jaxpr, needs = _compat.pruned(self.jaxpr, used)
+        operands = tuple(itertools.compress(self.operands, needs))
+        results = tuple(itertools.compress(self.results, used))
+        return First(self.layout, jaxpr, operands, results), tuple(needs)
+
     def batched(self, size, marks):
         """Returns the `First` of a batch. The batch is the leading dimension of marked operands and
         of all results, or the second dimension, after that of the devices, of those that are
@@ -260,16 +269,20 @@ def _derived(of, name, *arguments):
 
 _first = Primitive("jaxmg_first")
 _first.multiple_results = True
-_first.def_impl(_compat.compiled(lambda *arrays, of, jaxpr: jax.jit(jaxpr_as_fun(jaxpr))(*arrays)))
-_first.def_abstract_eval(lambda *avals, of, jaxpr: jaxpr.out_avals)
+_first.def_impl(
+    _compat.compiled(lambda *arrays, of, jaxpr, context: jax.jit(jaxpr_as_fun(jaxpr))(*arrays))
+)
+_first.def_abstract_eval(lambda *avals, of, jaxpr, context: jaxpr.out_avals)
 mlir.register_lowering(
     _first,
-    mlir.lower_fun(lambda *arrays, of, jaxpr: jaxpr_as_fun(jaxpr)(*arrays), multiple_results=True),
+    mlir.lower_fun(
+        lambda *arrays, of, jaxpr, context: jaxpr_as_fun(jaxpr)(*arrays), multiple_results=True
+    ),
 )
 
 
 @_compat.compiled
-def _jvp(primals, tangents, *, of, jaxpr):
+def _jvp(primals, tangents, *, of, jaxpr, context):
     moving = tuple(i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero))
     primal, linear, smooth = _derived(of, "linearized", moving)
     values = primal(*primals)
@@ -280,22 +293,25 @@ def _jvp(primals, tangents, *, of, jaxpr):
 
 
 @_compat.compiled
-def _transpose(cotangents, *arrays, of, jaxpr):
-    moving = tuple(i for i, x in enumerate(arrays) if ad.is_undefined_primal(x))
-    if all(isinstance(x, ad.Zero) for x in cotangents):
-        return [ad.Zero(arrays[i].aval) if i in moving else None for i in range(len(arrays))]
-    avals = zip(cotangents, jaxpr.out_avals, strict=True)
-    cotangents = [
-        jnp.zeros(aval.shape, aval.dtype) if isinstance(x, ad.Zero) else x for x, aval in avals
-    ]
-    still = [x for i, x in enumerate(arrays) if i not in moving]
-    return _put(
-        [None] * len(arrays), moving, _derived(of, "transposed", moving)(*still, *cotangents)
-    )
+def _transpose(cotangents, *arrays, of, jaxpr, context):
+    moving = [i for i, x in enumerate(arrays) if ad.is_undefined_primal(x)]
+    results = _put([None] * len(arrays), moving, [ad.Zero(arrays[i].aval) for i in moving])
+    used = tuple(not isinstance(x, ad.Zero) for x in cotangents)
+    if not any(used):
+        return results
+    of, needs = _derived(of, "pruned", used)
+    places = list(itertools.compress(range(len(arrays)), needs))
+    moving = tuple(i for i, place in enumerate(places) if place in moving)
+    if not moving:
+        return results
+    still = [arrays[place] for i, place in enumerate(places) if i not in moving]
+    cotangents = itertools.compress(cotangents, used)
+    found = _derived(of, "transposed", moving)(*still, *cotangents)
+    return _put(results, [places[i] for i in moving], found)
 
 
 @_compat.compiled
-def _batch(arrays, dimensions, *, of, jaxpr):
+def _batch(arrays, dimensions, *, of, jaxpr, context):
     size, marks, arrays = sections.in_front(arrays, dimensions)
     each = zip(arrays, marks, of.operands, strict=True)
     arrays = [jnp.moveaxis(x, 0, 1) if mark and kind == OWN else x for x, mark, kind in each]
@@ -303,6 +319,25 @@ def _batch(arrays, dimensions, *, of, jaxpr):
     return results, [1 if kind == OWN else 0 for kind in of.results]
 
 
+def _prune(used, equation):
+    """Leaves out results that aren't used, as those of a derivative of one result are, and operands
+    that the others don't need."""
+    if not any(used):
+        return [False] * len(equation.invars), None
+    of, needs = _derived(equation.params["of"], "pruned", tuple(used))
+    if not any(needs) or all((*used, *needs)):
+        return [True] * len(equation.invars), equation
+    operands = list(itertools.compress(equation.invars, needs))
+    context = equation.params["context"]
+    avals = tuple((x.aval.shape, x.aval.dtype) for x in operands)
+    with _compat.use_abstract_mesh(context[0]):
+        jaxpr = _jaxpr(of, avals, *context)
+    params = {"of": of, "jaxpr": jaxpr, "context": context}
+    results = list(itertools.compress(equation.outvars, used))
+    return list(needs), equation.replace(invars=operands, outvars=results, params=params)
+
+
 ad.primitive_jvps[_first] = _jvp
 ad.primitive_transposes[_first] = _transpose
 batching.primitive_batchers[_first] = _batch
+_compat.prune_by(_first, _prune)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -275,3 +276,31 @@ def test_launch_finds_its_cluster():
         from jax._src.clusters import ClusterEnv
 
         assert isinstance(ClusterEnv._cluster_types, list)
+
+
+def test_pruned():
+    with canary("jax.interpreters.partial_eval.dce_jaxpr"):
+        jaxpr = jax.make_jaxpr(lambda x, y: (jnp.sin(x), jnp.cos(y)))(1.0, 2.0)
+        cosine, needs = _internals.pruned(jaxpr, (False, True))
+        assert list(needs) == [False, True] and len(cosine.jaxpr.eqns) == 1
+        assert jaxpr_as_fun(cosine)(0.0) == [1.0]
+
+
+def test_prune_by():
+    primitive = Primitive("pruned")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda *avals: avals)
+    asked = []
+
+    def rule(used, equation):
+        asked.append(list(used))
+        return [False, True], equation.replace(
+            invars=equation.invars[1:], outvars=equation.outvars[1:]
+        )
+
+    with canary("jax.interpreters.partial_eval.dce_rules"):
+        _internals.prune_by(primitive, rule)
+        jaxpr = jax.make_jaxpr(lambda x, y: primitive.bind(x, y))(1.0, 2.0)
+        smaller, needs = _internals.pruned(jaxpr, (False, True))
+        assert asked == [[False, True]] and list(needs) == [False, True]
+        assert len(smaller.jaxpr.eqns[0].outvars) == 1

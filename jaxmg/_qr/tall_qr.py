@@ -112,11 +112,10 @@ def pivot_order(r):
     def step(i, state):
         r, order = state
         lengths = jnp.where(columns >= i, _lengths(jnp.where((rows >= i)[:, None], r, 0)), -1)
-        swap = jnp.where(columns == i, jnp.argmax(lengths), columns)
-        swap = jnp.where(columns == jnp.argmax(lengths), i, swap)
+        longest, length = jnp.argmax(lengths), jnp.max(lengths)
+        swap = jnp.where(columns == i, longest, jnp.where(columns == longest, i, columns))
         r, order = r[:, swap], order[swap]
         x = jnp.where(rows >= i, r[:, i], 0)
-        length = _lengths(x[:, None])[0]
         unit = jnp.where(length > 0, x / jnp.where(length > 0, length, 1).astype(r.dtype), 0)
         head = unit[i]
         size = jnp.abs(head)

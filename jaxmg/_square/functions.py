@@ -302,6 +302,8 @@ def _recompose(where, *arrays):
         values_dot = jnp.zeros_like(values) if values_dot is None else values_dot
         if a_dot is None:
             return result, value(a, w, v, values_dot, slopes)
+        # Else XLA recomputes the values and slopes for each pair of eigenvalues.
+        w, values, slopes = jax.lax.optimization_barrier((w, values, slopes))
         layout = meshes.infer(
             f"linalg.{name}", (a,), *compositions.seen_below(name, (a,), mesh, spec)
         )

@@ -91,9 +91,10 @@ class _Pairs:
         rows, columns = s[..., :, None], s[..., None, :]
         self.diagonal = jnp.eye(s.shape[-1], dtype=bool)
         info = jnp.finfo(s.dtype)
-        larger = jax.lax.stop_gradient(jnp.maximum(rows, columns))
-        exponent = -jnp.maximum(scaling.exponents(larger), int(info.minexp))
-        half = exponent // 2
+        of_each = jnp.maximum(scaling.exponents(jax.lax.stop_gradient(s)), int(info.minexp))
+        of_each = jax.lax.optimization_barrier(of_each)  # else XLA recomputes it for each pair
+        exponent = -jnp.maximum(of_each[..., :, None], of_each[..., None, :])
+        half = exponent >> 1
         self.scales = tuple(scaling.power(x, s.dtype) for x in (half, exponent - half))
         rows, columns = (x * self.scales[0] * self.scales[1] for x in (rows, columns))
         self.total = rows + columns

@@ -10,13 +10,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmg import _compat
 from jaxmg._call import results
-from jaxmg._cholesky import factor as cholesky_factor
 from jaxmg._kept import operations
 from jaxmg._layouts import layouts, shardings
-from jaxmg._lu import stacks
+from jaxmg._lu import stacks, triangles
 from jaxmg._matrices import hermitian
 from jaxmg._stacks import scaling
 from jaxmg._transform import derivatives
@@ -159,7 +159,9 @@ class LU(operations.Factor):
             swaps = jnp.sum(factor[-1] != jnp.arange(self.n, dtype=factor[-1].dtype))
             log = jnp.sum(jnp.log(jnp.where(zeros, small, size)))
             product = scaling.exp_times_power(log, exponent)
-            scale = jnp.where(count > _MOST_ZEROS, 0, product) * (1 - swaps % 2 * 2)
+            scale = jnp.where(count > _MOST_ZEROS, 0, product) * (
+                1 - jax.lax.rem(swaps, swaps.dtype.type(2)) * 2
+            )
             scale = (scale.astype(value.dtype) * jnp.prod(signs)).reshape(value.shape)
             added = jnp.where(zeros, small, 0).astype(value.dtype)
             tiles = self._add_to_diagonal(added, *factor[:-1])
@@ -185,16 +187,19 @@ class LU(operations.Factor):
             *overflow, numbers = others
             block, ranks = len(tiles), self.layout.ranks
             width = min(self.tile, block)
-            slots = -(-block // width)
+            slots = np.int32(-(-block // width))
+            width = np.int32(width)
 
             def begin(tile):
                 # The engine's Tiles::offset.
-                return jnp.minimum(tile // slots * block + tile % slots * width, self.n)
+                quotient, rest = jax.lax.div(tile, slots), jax.lax.rem(tile, slots)
+                return jnp.minimum(quotient * block + rest * width, self.n)
 
             def added(rows, first):
-                slot = (first + jnp.arange(len(rows))) // width
+                row = jax.lax.iota(jnp.int32, len(rows))
+                slot = jax.lax.div(row + first, width)
                 tile = slot * ranks + rank
-                column = begin(tile) + jnp.arange(len(rows)) % width
+                column = begin(tile) + jax.lax.rem(row, width)
                 here = (column < begin(tile + 1)) & ((slot < slots - len(overflow)) | (first > 0))
                 at = here[:, None] & (column[:, None] == jnp.arange(self.n)[None])
                 return rows + jnp.where(at, numbers[None], 0)
@@ -246,24 +251,10 @@ def _reduced(layout, lu, pivots, a_dot):
     lower, upper = hermitian.triangles(layout, lu)
     units = 1 / hermitian.general_diagonal(layout, lu)
     order = jax.lax.linalg.lu_pivots_to_permutation(pivots, n)
-    half = divided(layout, hermitian.permuted_columns(layout, a_dot, order), upper)
+    half = triangles.divided(layout, hermitian.permuted_columns(layout, a_dot, order), upper)
     unit = hermitian.adjoint(layout, hermitian.scaled(layout, lower, units))
-    reduced = divided(layout, hermitian.adjoint(layout, half), unit)
+    reduced = triangles.divided(layout, hermitian.adjoint(layout, half), unit)
     return hermitian.adjoint(layout, hermitian.scaled(layout, reduced, units.conj()))
-
-
-def divided(layout, b, u):
-    """Returns B U^-1 for an upper triangular U with a unit diagonal, both by rows."""
-    n = u.shape[1]
-    factor = cholesky_factor.CholeskyFactor.from_upper(
-        hermitian.with_padding(layout, u, n),
-        **layout.by_rows.where,
-    )
-    if factor.layout.ranks == layout.ranks:
-        return factor._divide_rows(b)
-    # In a batch each device may have whole factors, whose rows have no padding.
-    x = factor._divide_rows(hermitian.with_padding(layout, b, n))
-    return hermitian.rows(layout, x)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,20 +6,18 @@ triangle serves as the lower triangular matrix of an LU factor whose other matri
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 
-from jaxmg._call import checks, ffi, record, results
-from jaxmg._call.arguments import Arguments
 from jaxmg._cholesky import operations as cholesky_operations
 from jaxmg._kept import operations
-from jaxmg._layouts import layouts, shardings
+from jaxmg._layouts import shardings
 from jaxmg._lu import operations as lu_operations
+from jaxmg._lu import triangles
 from jaxmg._matrices import hermitian
 from jaxmg._stacks import scaling
-from jaxmg._transform import derivatives, dispatch
+from jaxmg._transform import derivatives
 
 
 def solve(a, b, layout, lower, how, unit_diagonal):
@@ -32,16 +30,15 @@ def solve(a, b, layout, lower, how, unit_diagonal):
     """
     if how == "T":  # T^T x = b: T^H conj(x) = conj(b)
         return jnp.conj(solve(a, jnp.conj(b), layout, lower, "C", unit_diagonal))
-    factor = _factor(_triangle(a, lower, unit_diagonal), layout, LOWER if lower else UPPER)
-    overflow = () if factor.overflow is None else (factor.overflow,)
-    common = (NAME, factor.layout, factor.n, factor.tile, bool(overflow), checks.DEFAULT)
+    matrix = _triangle(a, lower, unit_diagonal)
+    factor = triangles.place(matrix, layout, triangles.LOWER if lower else triangles.UPPER)
     if lower:
         pivots = shardings.constrain(jnp.arange(factor.n, dtype=jnp.int32), factor.layout, _ALL)
         of_lu = lu_operations.SOLVE if how == "N" else lu_operations.SOLVE_ADJOINT
-        return lu_operations.LU(*common).apply(of_lu, factor.tiles, *overflow, pivots, b)
-    static = cholesky_operations.Cholesky(*common)
+        return lu_operations.LU(*factor.static).apply(of_lu, *factor.arrays, pivots, b)
+    static = cholesky_operations.Cholesky(*factor.static)
     operation = cholesky_operations.BACKWARD if how == "N" else cholesky_operations.FORWARD
-    return _Substitution(static, operation)(factor.tiles, *overflow, b)
+    return _Substitution(static, operation)(*factor.arrays, b)
 
 
 def _triangle(a, lower, unit_diagonal):
@@ -51,60 +48,6 @@ def _triangle(a, lower, unit_diagonal):
     if lower:
         return scaling.unit_lower(a)
     return scaling.upper(a, 1) + jnp.eye(len(a), dtype=a.dtype)
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["tiles", "overflow"],
-    meta_fields=["layout", "tile"],
-)
-@dataclasses.dataclass(frozen=True)
-class _Triangle:
-    """A triangle in the engine's layout. Its tangent is laid out by rows."""
-
-    tiles: jax.Array
-    overflow: jax.Array | None
-    layout: layouts.Layout
-    tile: int
-
-    @property
-    def n(self):
-        return self.tiles.shape[-1]
-
-
-def _factor(triangle, layout, routine):
-    mesh, spec = (layout, None) if layout.solo else (layout.mesh, layout.row_spec)
-    arguments = Arguments(NAME, routine.outputs, None, mesh, spec, True, "native")
-    return dispatch.transform(
-        routine, (triangle,), arguments, functools.partial(_rule, routine), _pack
-    )
-
-
-def _pack(call, values):
-    tiles, overflow = values
-    return _Triangle(tiles, overflow if call.overflow else None, call.layout, call.tile)
-
-
-def _rule(routine, arguments):
-    """JVP rule: the tangent of the factor is the triangle's tangent."""
-
-    def derivative(primals, tangents):
-        again = functools.partial(_rule, routine)
-        factor = dispatch.transform(routine, primals, arguments, again, _pack)
-        return factor, operations.tangent(factor, tangents[0])
-
-    return derivative
-
-
-def _place(call, coordinates, a):
-    """Moves a rank's rows to the engine's layout."""
-    n = a.shape[1]
-    sizes = {"n": n} if call.routine is UPPER else {"m": n, "n": n}
-    return ffi.call(
-        f"jaxmg_{call.routine.native}", call.layout, call.tile, call.backend, (coordinates, a),
-        tuple(result.native(call, a) for result in call.routine.results),
-        differing=2, **sizes,
-    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,19 +80,4 @@ class _Substitution(operations.Apply):
         return x, jnp.zeros_like(x) if moved is None else self(*factor, moved)
 
 
-NAME = "linalg.solve_triangular"
 _ALL = jax.sharding.PartitionSpec()
-UPPER, LOWER = (
-    record.Routine(
-        name=NAME,
-        native=native,
-        triangle=None,
-        native_alone=True,
-        plans=False,
-        results=(results.Tiles("tiles"), results.Overflow("overflow")),
-        outputs=("tiles", "overflow"),
-        factor=record.Factor(factor),
-        kernel=_place,
-    )
-    for native, factor in (("factor_tiles", "potrf"), ("lu_tiles", "getrf"))
-)

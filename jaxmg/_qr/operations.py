@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxmg._call import results
 from jaxmg._kept import operations
 from jaxmg._layouts import layouts, shardings
-from jaxmg._lu import operations as lu_operations
+from jaxmg._lu import triangles
 from jaxmg._matrices import hermitian
 from jaxmg._qr import rectangular
 from jaxmg._transform import derivatives
@@ -140,7 +140,7 @@ class QR(operations.Factor):
         row, column = (jax.lax.broadcasted_iota(jnp.int32, r.shape, i) for i in (0, 1))
         behind = (row == column) & (row >= k)
         first = jnp.where(column < k, r, 0) + behind.astype(r.dtype)
-        w = divided(layout, jnp.where(column < k, a_dot, 0), first)
+        w = triangles.divided(layout, jnp.where(column < k, a_dot, 0), first)
         h = hermitian.adjoint_times(layout, q, w)
         below = jnp.where(row > column, h, 0)
         skew = below - hermitian.adjoint(layout, below)
@@ -175,14 +175,6 @@ class QR(operations.Factor):
         square = rectangular.replicated_to_resize(self.layout, square[:, :n], m)
         moved = rectangular.finished(self.layout, square, m)
         return shardings.constrain_like(moved, value)
-
-
-def divided(layout, b, u):
-    """Returns B U^-1 for an upper triangular U, both square and by rows."""
-    scale = hermitian.general_diagonal(layout, u)
-    return lu_operations.divided(
-        layout, hermitian.scaled(layout, b, 1 / scale), hermitian.scaled(layout, u, 1 / scale)
-    )
 
 
 def _no_derivative(routine):

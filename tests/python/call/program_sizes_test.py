@@ -11,6 +11,7 @@ import stack_cases
 
 import jaxmg
 from jaxmg import linalg
+from jaxmg._linalg import on_one
 
 pytestmark = cases.needs_transformations
 
@@ -125,10 +126,40 @@ _FEWER_COMPILED = {"batched svd": 10, "norm": 75, "potrs": 20, "gesv": 20, "syev
 @pytest.mark.core("solve")
 @pytest.mark.parametrize("name", _COMPILED)
 def test_compiled_programs_are_small(name):
-    function, *shapes = _COMPILED[name]
     most = _FEWER_COMPILED.get(name) or _LARGER_COMPILED.get(name, _MOST_COMPILED)
+    assert 0 < _instructions(*_COMPILED[name]) <= most
+
+
+# The same of gradients. That of expm has its 14 products and 16 more; those of `sqrtm` and of tall
+# matrices' SVD divide by differences in several ways.
+_MOST_COMPILED_OF_GRADIENTS = 600
+_LARGER_GRADIENTS = {"expm": 1450, "sqrtm": 640, "svd of tall": 690}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", [name for name in _PROGRAMS if name not in _NOT_DIFFERENTIABLE])
+def test_compiled_gradients_are_small(name):
+    function, *shapes = _PROGRAMS[name]
+    most = _LARGER_GRADIENTS.get(name, _MOST_COMPILED_OF_GRADIENTS)
+    assert 0 < _instructions(_gradient(function), *shapes) <= most
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPU devices")
+@cases.one_process("devices of several processes share no cores")
+@pytest.mark.parametrize("name, most", [("lstsq", 720), ("lu", 560), ("svd", 470)])
+def test_a_gradient_on_one_device_computes_only_what_it_needs(name, most, monkeypatch):
+    """`lstsq` has four results, of which the gradient needs one. Without pruning it has 1,100
+    instructions."""
+    monkeypatch.setattr(on_one, "MOST", _N)
+    cases.forget_plans()
+    function, *shapes = _PROGRAMS[name]
+    assert 0 < _instructions(_gradient(function), *shapes) <= most
+    cases.forget_plans()
+
+
+def _instructions(function, *shapes):
     arrays = [jax.ShapeDtypeStruct(shape, "float64") for shape in shapes]
     with cases.context(cases.line(4)):
         text = jax.jit(function).lower(*arrays).compile().as_text()
-    instructions = len(re.findall(r"^ +(?:ROOT )?%?[\w.-]+ = ", text, re.MULTILINE))
-    assert 0 < instructions <= most
+    return len(re.findall(r"^ +(?:ROOT )?%?[\w.-]+ = ", text, re.MULTILINE))

@@ -11,7 +11,6 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg import _compat
 from jaxmg._ldl import operations
 
 
@@ -131,7 +130,6 @@ def test_a_matrix_without_rows():
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(not _compat.COMPILES_EXCHANGES, reason="explicit axes need JAX 0.10 here")
 def test_under_jit_on_explicit_axes():
     mesh = cases.line(2, kind=AxisType.Explicit)
     a = _matrix(12, "float64")

@@ -1,17 +1,20 @@
 """Measures the time of a first call: trace, compilation and the one-time work of libraries.
 
     first_calls.py [--case qr svd] [--dtype float64] [--orders 100 1000 3000] [--tall] [--gradient]
-                   [--devices 4] [--repeats 3] [--label new] [--peers]
+                   [--devices 4] [--repeats 3] [--label new] [--peers] [--compile]
 
 Each function has its own process, which takes its sizes in turn and clears JAX's caches between
 them. A record has the seconds of the first call minus those of the second. With ``--peers`` JAX's
-function is measured too, in its own process.
+function is measured too, in its own process. With ``--compile`` nothing runs: a record has the
+seconds of the processor for trace and compilation, which other work on the machine changes less,
+and the number of instructions of the program.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,10 +23,13 @@ import records
 
 FUNCTIONS = (
     "qr", "svd", "svdvals", "lstsq", "pinv", "polar", "solve", "eigh", "expm", "inv", "cholesky",
-    "batched svd", "batched qr", "batched eigh", "orthogonalize", "exact", "roots", "newton roots",
+    "lu", "lu_factor", "det", "sqrtm", "logm", "eigvalsh", "qr pivoting", "batched svd",
+    "batched qr", "batched eigh", "orthogonalize", "exact", "roots", "newton roots",
 )  # fmt: skip
 _OF_TREES = FUNCTIONS[-4:]
-_SQUARE = ("solve", "eigh", "expm", "inv", "cholesky")
+_HERMITIAN = ("eigh", "batched eigh", "eigvalsh")
+_DEFINITE = ("cholesky", "sqrtm", "logm")
+_SQUARE = ("solve", "eigh", "eigvalsh", "expm", "inv", "det", *_DEFINITE)
 _BATCH = (50, 300, 300)
 _TREES = (20, 200)
 
@@ -61,6 +67,13 @@ def function_of(name, peer):
         "expm": scipy.expm,
         "inv": linalg.inv,
         "cholesky": linalg.cholesky,
+        "lu": scipy.lu,
+        "lu_factor": lambda a: scipy.lu_factor(a)[0],
+        "det": linalg.det,
+        "sqrtm": scipy.sqrtm,
+        "logm": getattr(scipy, "logm", None),  # JAX has none
+        "eigvalsh": linalg.eigvalsh,
+        "qr pivoting": lambda a: scipy.qr(a, mode="economic", pivoting=True)[:2],
         "batched svd": lambda a: linalg.svd(a, full_matrices=False),
         "batched qr": linalg.qr,
         "batched eigh": linalg.eigh,
@@ -91,8 +104,10 @@ def operand_of(name, shape, dtype, sharding):
             leaves = [x @ x.T / len(x) for x in leaves]
         return [jax.device_put(x.astype(dtype)) for x in leaves]
     a = random.normal(size=shape) / shape[-1] ** 0.5
-    if name in ("eigh", "batched eigh", "cholesky"):
-        a = a @ a.T + np.eye(len(a)) if name == "cholesky" else a + np.swapaxes(a, -1, -2)
+    if name in _HERMITIAN:
+        a = a + np.swapaxes(a, -1, -2)
+    if name in _DEFINITE:
+        a = a @ a.T + np.eye(len(a))
     return jax.device_put(a.astype(dtype), sharding)
 
 
@@ -119,6 +134,12 @@ def measure(name, options):
         for _ in range(options.repeats):
             jax.clear_caches()
             call, times = jax.jit(function), []
+            if options.compile:
+                start = time.process_time()
+                text = call.lower(a).compile().as_text()
+                firsts.append(time.process_time() - start)
+                later = 1e-3 * len(re.findall(r"^ +(?:ROOT )?%?[\w.-]+ = ", text, re.MULTILINE))
+                continue
             for _ in range(3):
                 start = time.perf_counter()
                 jax.block_until_ready(call(a))
@@ -145,6 +166,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--label", default="")
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--limit", type=float, default=120, help="seconds of a function")
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -182,9 +204,13 @@ def main():
                 record = records.origin(machine, command) | {
                     "code": "JAX" if peer else options.label or "jaxmg", "devices": options.devices,
                     "routine": name, "gradient": options.gradient, "shape": shape,
-                    "dtype": options.dtype, "first_s": [round(first, 2) for first in firsts],
-                    "later_ms": round(later, 3),
+                    "dtype": options.dtype,
                 }  # fmt: skip
+                firsts = [round(first, 2) for first in firsts]
+                if options.compile:
+                    record |= {"cpu_s": firsts, "instructions": round(later)}
+                else:
+                    record |= {"first_s": firsts, "later_ms": round(later, 3)}
                 print(json.dumps(record), flush=True)
 
 

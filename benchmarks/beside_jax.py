@@ -35,6 +35,7 @@ import numpy as np
 import records
 
 ROUNDS = 9
+PAUSE = 0.05  # seconds before a turn, in which the BLAS threads of the turn before stop spinning
 SLOW = 4.0  # seconds of a round above which only three rounds are made
 LOOP = 10  # calls in one program, on GPUs
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -348,22 +349,28 @@ def torch_call_of(cell, calls=LOOP):
     return call, contextlib.nullcontext
 
 
-def by_turns(calls, rounds=ROUNDS, least=3e-3, minimum=False):
-    """Returns the median of the seconds of each call, or the minimum. Calls each one twice before,
-    and slow ones in fewer rounds."""
+def by_turns(calls, rounds=ROUNDS, least=3e-3, minimum=False, pause=0.0):
+    """Returns the median of the seconds of each call, or the minimum. Calls each one a few times
+    before, slow ones in fewer rounds. Each turn begins after a pause of so many seconds."""
     counts, once = {}, 0.0
     for name, (call, context) in calls.items():
+        seconds = math.inf
         with context():
             call()
-            start = time.perf_counter()
-            call()
-        seconds = time.perf_counter() - start
+            for _ in range(3):
+                time.sleep(pause)
+                start = time.perf_counter()
+                call()
+                seconds = min(seconds, time.perf_counter() - start)
+                if seconds > least:
+                    break
         counts[name] = max(1, min(200, int(least / seconds)))
         once += max(seconds, least)
     rounds = rounds if once < SLOW else min(rounds, 3)
     times = {name: [] for name in calls}
     for _ in range(rounds):
         for name, (call, context) in calls.items():
+            time.sleep(pause)
             with context():
                 marks = [time.perf_counter()]
                 for _ in range(counts[name]):
@@ -391,7 +398,8 @@ def measure(cell, options):
             calls["torch"] = torch
     for devices in options.devices:
         calls[devices] = call_of(cell, options.platform, devices, False, options.calls)
-    seconds = by_turns(calls, options.rounds, minimum=options.minimum)
+    pause = PAUSE if options.platform == "cpu" else 0.0
+    seconds = by_turns(calls, options.rounds, minimum=options.minimum, pause=pause)
     if options.platform == "gpu":
         seconds = {name: time / options.calls for name, time in seconds.items()}
     peers = {name: seconds[name] for name in ("jax", "torch") if name in seconds}

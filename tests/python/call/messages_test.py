@@ -49,7 +49,8 @@ _OTHER_NAMES = {
     for name in linalg.__all__
     if inspect.isfunction(getattr(linalg, name))
     and (parameters := list(inspect.signature(getattr(linalg, name)).parameters))[0] != "a"
-    and name not in ("cho_solve", "lu_solve", "norm")  # two take a pair, and one takes lists
+    # Two take a pair, one takes lists, and two take operators.
+    and name not in ("cho_solve", "lu_solve", "norm", "cg", "eigsh")
 }
 
 

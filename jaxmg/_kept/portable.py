@@ -90,7 +90,7 @@ def portable(factor):
     else:
         matrix = _matrix(f"{name}.portable", factor)
     precision = getattr(factor, "refine", None) or getattr(factor, "precision", None) or ""
-    values = (
+    values: tuple[int, ...] = (
         MAGIC, VERSION, KINDS.index(name), checks.DTYPES.index(str(factor.dtype)), m, n,
         PRECISIONS.index(precision),
     )  # fmt: skip

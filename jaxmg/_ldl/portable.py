@@ -1,5 +1,7 @@
 """An `LDLFactor` from its portable form (`jaxmg._kept.portable`)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,8 +36,10 @@ def load(caller, tree, mesh, tile, matrix_specs, in_specs):
                 f"{shape}; it is {array.dtype} of shape {np.shape(array)}"
             )
     layout = meshes.infer(caller, (matrix,), mesh, matrix_spec(caller, matrix_specs, in_specs))
-    arrays = matrix, tree["band"], tree["band_lu"], pivots, tree["band_pivots"], tree["determinant"]
-    arrays = *arrays, tree["status"]
+    arrays: tuple[Any, ...] = (
+        matrix, tree["band"], tree["band_lu"], pivots, tree["band_pivots"], tree["determinant"],
+        tree["status"],
+    )  # fmt: skip
     if n:
         plugins.load(layout.platform)
         specs = (layout.row_spec, *(P() for _ in arrays[1:]))
@@ -44,10 +48,10 @@ def load(caller, tree, mesh, tile, matrix_specs, in_specs):
     else:
         call = programs.Call("ldl_tiles", _move, layout, (n, n), width, "native")
         arrays = tuple(map(jnp.asarray, arrays))
-    *parts, determinant, status = arrays
+    tiles, band, band_lu, pivots, band_pivots, determinant, status = arrays
     return LDLFactor(
-        *parts, determinant[0], determinant[1].real, status, leaves.made_for(call, n, status),
-        layout, n, width, bool(hermitian),
+        tiles, band, band_lu, pivots, band_pivots, determinant[0], determinant[1].real, status,
+        leaves.made_for(call, n, status), layout, n, width, bool(hermitian),
     )  # fmt: skip
 
 

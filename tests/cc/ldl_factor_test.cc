@@ -381,6 +381,14 @@ TEST(InertiaOfAKnownSpectrum) {
   }
 }
 
+// Tiles so wide that several threads count eigenvalues.
+TEST(InertiaOnSeveralThreads) {
+  for (Kind kind : {kRandom, kSaddle, kAlternating}) {
+    Check<double>(kind, {201, 1, 90}, OnHost);
+    Check<std::complex<float>>(kind, {130, 2, 65}, OnHost);
+  }
+}
+
 TEST(NaNGivesAStatusAndNaN) {
   for (int64_t where : {0, 5, 23}) {
     std::vector<double> a = Indefinite<double>(kRandom, 24, true, 1);

@@ -39,8 +39,8 @@ struct Lapack {
                 T* work, int* lwork, int* iwork, int* info) = nullptr;
   void (*complex_gesdd)(char* jobz, int* m, int* n, T* a, int* lda, R* s, T* u, int* ldu, T* vt,
                         int* ldvt, T* work, int* lwork, R* rwork, int* iwork, int* info) = nullptr;
-  // Bunch and Kaufman's factorization of symmetric matrices, and solutions with it. xHETRF and xHESV
-  // are for Hermitian matrices; for real dtypes they are null.
+  // Bunch and Kaufman's factorization of symmetric matrices, and solutions with it. xHETRF and
+  // xHESV are for Hermitian matrices; for real dtypes they are null.
   void (*sytrf)(char* uplo, int* n, T* a, int* lda, int* ipiv, T* work, int* lwork,
                 int* info) = nullptr;
   void (*hetrf)(char* uplo, int* n, T* a, int* lda, int* ipiv, T* work, int* lwork,

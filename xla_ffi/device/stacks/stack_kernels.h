@@ -84,10 +84,10 @@ class StackKernels {
   virtual Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) = 0;
 
   // The factorization of Bunch and Kaufman (LAPACK's sytrf) of each of `count` Hermitian matrices,
-  // n x n, or of symmetric ones: A = L D L^H, or L D L^T. Reads one triangle. Overwrites each matrix
-  // with L, and d (n x n) with D, whose blocks on the diagonal have one or two rows. `order` (n)
-  // brings the rows of L into a triangle of the same side as the one that was read. All are NaN if A
-  // isn't finite. Only host devices have it.
+  // n x n, or of symmetric ones: A = L D L^H, or L D L^T. Reads one triangle. Overwrites each
+  // matrix with L, and d (n x n) with D, whose blocks on the diagonal have one or two rows. `order`
+  // (n) brings the rows of L into a triangle of the same side as the one that was read. All are NaN
+  // if A isn't finite. Only host devices have it.
   virtual Status FactorIndefinite(Stream, bool /*lower*/, bool /*hermitian*/, int64_t /*count*/,
                                   int64_t /*n*/, T* /*a*/, T* /*d*/, int32_t* /*order*/) {
     return Status::Fixed(Code::kUnavailable, "this device has no LDL factorization of stacks");

@@ -55,8 +55,8 @@ struct AasenWorkspace {
 // Overwrites `matrix`, whose tiles must be LdlTiles, with L, with ones on the diagonal and zeros
 // above it, and `band` with T, equal on all ranks. Updates are computed in `precision`. Writes n
 // pivots on every rank: row i was interchanged with row pivots[i]; those of the first tile stay.
-// `order` must hold 0, 1, ..., n - 1 and becomes the order of M's rows. If M has NaN or infinity, T has NaN or infinity. `lu` factors T beside what follows.
-// Enqueued on kMain.
+// `order` must hold 0, 1, ..., n - 1 and becomes the order of M's rows. If M has NaN or infinity, T
+// has NaN or infinity. `lu` factors T beside what follows. Enqueued on kMain.
 template <typename T>
 Status Aasen(const RankContext& context, Precision precision, bool hermitian,
              const Columns<T>& columns, const Matrix<T>& matrix, const BlockBand<T>& band,

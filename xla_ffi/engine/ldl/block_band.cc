@@ -72,8 +72,8 @@ Status SolveBand(const RankContext& context, const BlockBand<T>& lu, const int32
   return flow.status();
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                       \
-  template class BandLu<T>;                                                                        \
+#define JAXMG_INSTANTIATE(T) \
+  template class BandLu<T>;  \
   template Status SolveBand(const RankContext&, const BlockBand<T>&, const int32_t*, int64_t, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -47,9 +47,10 @@ CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
   if (n < 0 || l->element_type() != a.element_type() || ElementsOf(*l) != all ||
       d->element_type() != a.element_type() || ElementsOf(*d) != all ||
       (n > 0 && static_cast<int64_t>(order->element_count()) != all / n)) {
-    return {Error(Code::kInvalidArgument, kLdl,
-                  ": a must be (..., n, n), L and D must have a's size and dtype, and there must be "
-                  "n rows in the order of each matrix")};
+    return {
+        Error(Code::kInvalidArgument, kLdl,
+              ": a must be (..., n, n), L and D must have a's size and dtype, and there must be "
+              "n rows in the order of each matrix")};
   }
   if (all == 0) return {Status::Ok()};
   return ForDtype(kLdl, a.element_type(), [&](auto zero) {
@@ -71,8 +72,8 @@ CallOutcome Solve(Platform platform, ffi::AnyBuffer a, ffi::AnyBuffer b,
   const int64_t count = n > 0 ? all / (n * n) : 0;
   const auto shape = b.dimensions();
   if (n < 0 || b.element_type() != a.element_type() || work->element_type() != a.element_type() ||
-      ElementsOf(*work) != all || x->element_type() != a.element_type() ||
-      ElementsOf(*x) != of_b || shape.size() < 2 || shape[shape.size() - 2] != n ||
+      ElementsOf(*work) != all || x->element_type() != a.element_type() || ElementsOf(*x) != of_b ||
+      shape.size() < 2 || shape[shape.size() - 2] != n ||
       of_b != count * n * shape[shape.size() - 1]) {
     return {Error(Code::kInvalidArgument, kSysv,
                   ": a must be (..., n, n) and b (..., n, nrhs), of one dtype, and x must have b's "

@@ -1,5 +1,5 @@
-// Hermitian and symmetric matrices that need not be definite, on the host: LAPACK's factorization of
-// Bunch and Kaufman. Matrices are row-major. Included only by stacks.h.
+// Hermitian and symmetric matrices that need not be definite, on the host: LAPACK's factorization
+// of Bunch and Kaufman. Matrices are row-major. Included only by stacks.h.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_STACKS_INDEFINITE_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_STACKS_INDEFINITE_H_
 

@@ -415,8 +415,8 @@ class HostStacks : public StackKernels<T> {
   }
 
   // So few that each matrix gets one BLAS thread. LAPACK's factorization of indefinite matrices
-  // consists of short calls of BLAS. On two threads, on two cores that others use too, it takes up to
-  // a hundred times as long.
+  // consists of short calls of BLAS. On two threads, on two cores that others use too, it takes up
+  // to a hundred times as long.
   static constexpr double kOperationsOfOneThread = 4e5;
 
   // The number of rows up to which a loop is faster than a call of LAPACK.

@@ -15,7 +15,7 @@ from jaxmg import _compat
 from jaxmg._call import checks, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._lanczos import iteration, operators, pairs, sizes
-from jaxmg._layouts import exporting, meshes, shardings
+from jaxmg._layouts import exporting, layouts, meshes, shardings
 from jaxmg._linalg import compositions
 from jaxmg._types import AnyMatrixLike, Else, MeshLike
 
@@ -238,6 +238,9 @@ def _of_operator(operator, v0, shape, dtype, k, which, maxiter, tol, mesh, spec)
     arrays = arrays if v0 is None else [v0, *arrays]
     specs = P(), layout.result_spec((vectors.n, problem.sizes.k)), *(P(),) * 4
     call = programs.Call("linalg_eigsh", program, layout, (vectors.n,) * 2, 0, "", specs)
+    if layouts.traced(arrays):
+        # Without the jit JAX would compile operation by operation when it differentiates eagerly.
+        return jax.jit(lambda *arrays: programs.runner(call, arrays, matrices=0)(*arrays))(*arrays)
     return programs.runner(call, arrays, matrices=0)(*arrays)
 
 

@@ -310,3 +310,21 @@ def test_normal_equations(shape, solver):
 @pytest.mark.parametrize("name", jaxmg.lineax.__all__)
 def test_names_are_those_of_lineax(name):
     assert issubclass(getattr(jaxmg.lineax, name), getattr(lineax, name))
+
+
+@pytest.mark.parametrize("kind", ["matrix", "function"])
+def test_eigsh_takes_operators(kind):
+    a = _numbers(3, (150, 150), "float64")
+    a, tag = jnp.asarray(a + a.T), lineax.symmetric_tag
+
+    def smallest(a):
+        operator = lineax.MatrixLinearOperator(a, tag)
+        if kind == "function":
+            shape = jax.ShapeDtypeStruct((150,), a.dtype)
+            operator = lineax.FunctionLinearOperator(lambda x: a @ x, shape, tag)
+        return jaxmg.linalg.eigsh(operator, 2, which="SA").eigenvalues
+
+    w, v = jnp.linalg.eigh(a)
+    np.testing.assert_allclose(smallest(a), w[:2], rtol=1e-12)
+    gradient = jax.grad(lambda a: smallest(a)[0])(a)
+    np.testing.assert_allclose(gradient, jnp.outer(v[:, 0], v[:, 0]), atol=1e-12)

@@ -69,7 +69,7 @@ def _check(a, which, k, found, tolerance=0.0):
     np.testing.assert_allclose(v.conj().T @ v, np.eye(k), rtol=0, atol=100 * eps)
 
 
-@pytest.mark.core("203-3-SA", "150-1-LM")
+@pytest.mark.core("float64-4-203-3-SA", "complex64-2-150-1-LM")
 @pytest.mark.parametrize("which", _WHICH)
 @pytest.mark.parametrize(
     "dtype, devices, n, k",
@@ -97,7 +97,7 @@ def test_operators(dtype, devices, n, k, which):
     _check(a, which, k, found)
 
 
-@pytest.mark.core("209-automatic")
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "dtype, devices, n",
@@ -124,7 +124,7 @@ _SPECTRA = {
 }
 
 
-@pytest.mark.core("one multiple")
+@pytest.mark.core("one multiple of 9")
 @pytest.mark.parametrize("name", _SPECTRA)
 def test_multiple_and_close_eigenvalues(name):
     a = _with(np.concatenate(_SPECTRA[name]))
@@ -336,7 +336,7 @@ def _derivatives(dtype, devices, kind, which, given):
     np.testing.assert_allclose(product, expected, rtol=1e-9)
 
 
-@pytest.mark.core("float64-SA-pytree")
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("given", ["array", "pytree", "closure"])
 @pytest.mark.parametrize("which", ["SA", "LM"])

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "xla_ffi/comm/in_process.h"
+
 namespace jaxmg {
 
 // The state of one incomplete rendezvous.

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "xla_ffi/base/status.h"
-#include "xla_ffi/comm/in_process.h"
 #include "xla_ffi/comm/monitor.h"
 
 namespace jaxmg {
+
+class InProcessGroup;
 
 // Identifies one call in one execution of a program.
 struct CallKey {

@@ -182,6 +182,14 @@ std::string TextOf(const Attributes& attributes) {
   return text.text();
 }
 
+// Decodes all attributes of a call. Returns the error, or an empty string.
+template <typename Attributes>
+std::string Decode(const XLA_FFI_Attrs& attributes, Attributes* decoded) {
+  AttributeDecoder decoder(attributes);
+  Attributes::Visit(*decoded, decoder);
+  return decoder.Finish();
+}
+
 // The type that a handler binds: all attributes of a call at once.
 template <typename Attributes>
 struct StrictAttributes : Attributes {};
@@ -194,9 +202,8 @@ struct xla::ffi::AttrDecoding<jaxmg::StrictAttributes<Attributes>> {
   static std::optional<Type> Decode(XLA_FFI_AttrType, void* attributes,
                                     DiagnosticEngine& diagnostic) {
     Type decoded = {};
-    jaxmg::AttributeDecoder decoder(*static_cast<const XLA_FFI_Attrs*>(attributes));
-    Attributes::Visit(static_cast<Attributes&>(decoded), decoder);
-    const std::string error = decoder.Finish();
+    const std::string error = jaxmg::Decode(*static_cast<const XLA_FFI_Attrs*>(attributes),
+                                            static_cast<Attributes*>(&decoded));
     if (error.empty()) return decoded;
     diagnostic.Emit(error);
     return std::nullopt;

@@ -1,12 +1,52 @@
 #include "xla_ffi/handlers/call.h"
 
 #include <limits>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "xla_ffi/comm/processes/connections/hub.h"
+#include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
+
+namespace jaxmg {
+
+// All attributes of a call, undecoded.
+struct RawAttributes {
+  const XLA_FFI_Attrs* attributes;
+};
+
+// The result of a handler's instantiate stage, which XLA stores. `site` is null if all ranks of the
+// call are in this process.
+struct SiteStateOrError {
+  Status status;
+  std::shared_ptr<const SharedCallSite> site;
+};
+
+}  // namespace jaxmg
+
+template <>
+struct xla::ffi::AttrDecoding<jaxmg::RawAttributes> {
+  using Type = jaxmg::RawAttributes;
+  static std::optional<Type> Decode(XLA_FFI_AttrType, void* attributes, DiagnosticEngine&) {
+    return Type{static_cast<const XLA_FFI_Attrs*>(attributes)};
+  }
+};
+
+template <xla::ffi::ExecutionStage stage>
+struct xla::ffi::ResultEncoding<stage, jaxmg::SiteStateOrError> {
+  static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                               jaxmg::SiteStateOrError made) {
+    if (made.status.ok()) {
+      const bool needed = made.site != nullptr;  // otherwise the call works without it
+      const jaxmg::Status kept = jaxmg::StoreSiteState(api, ctx, std::move(made.site));
+      if (needed) made.status = kept;
+    }
+    return made.status.ok() ? nullptr : jaxmg::ToFfiError(api, made.status);
+  }
+};
 
 namespace jaxmg {
 
@@ -82,6 +122,15 @@ Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordin
   return JoinSharedRendezvous(call, patience, group, sharing == nullptr ? &here : sharing);
 }
 
+void FailCall(const CallSite& site, const Status& status) noexcept {
+  FailCall(site.key, status);
+  if (site.shared != nullptr) FailSharedCall(*site.shared, site.key.run, status);
+}
+
+void FailWaitingCall(const void* site, const Status& status) noexcept {
+  FailCall(*static_cast<const CallSite*>(site), status);
+}
+
 std::string WhereInterrupted(const void* site) {
   if (!static_cast<const CallSite*>(site)->spans_processes) return "";
   Hub& hub = Hub::Instance();
@@ -138,8 +187,7 @@ const char* NameInErrors(const char* routine) {
   return routine;
 }
 
-}  // namespace
-
+// `text` describes everything that the ranks must agree on.
 SiteStateOrError MakeSiteState(const char* name, const CommonAttributes& attributes,
                                const std::string& text) {
   const char* routine = NameInErrors(name);
@@ -162,6 +210,24 @@ SiteStateOrError MakeSiteState(const char* name, const CommonAttributes& attribu
   const std::string call = std::string(routine) + " (" + text + ")";
   return {Status::Ok(),
           NewSharedCallSite(routine, call, static_cast<int>(attributes.ranks), std::move(indices))};
+}
+
+}  // namespace
+
+const ffi::Ffi* MakeInstantiateHandler(const char* routine, AttributeReader read) {
+  return ffi::Ffi::BindInstantiate()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attrs<RawAttributes>()
+      .To([routine, read](ffi::RemainingArgs, ffi::RemainingRets,
+                          const RawAttributes& raw) -> SiteStateOrError {
+        CommonAttributes common = {};
+        std::string text;
+        const std::string error = read(*raw.attributes, &common, &text);
+        if (!error.empty()) return {Error(Code::kInvalidArgument, routine, ": ", error)};
+        return MakeSiteState(routine, common, text);
+      })
+      .release();
 }
 
 Status CheckBlock(const char* routine, ffi::AnyBuffer a, int64_t m, int64_t n,

@@ -38,15 +38,24 @@ CallSite SiteOf(const char* routine, const Platform& platform,
 // no memory.
 std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
 
-// The result of a handler's instantiate stage, which XLA stores. `site` is null if all ranks of the
-// call are in this process.
-struct SiteStateOrError {
-  Status status;
-  std::shared_ptr<const SharedCallSite> site;
-};
-// `text` describes everything that the ranks must agree on.
-SiteStateOrError MakeSiteState(const char* routine, const CommonAttributes& attributes,
-                               const std::string& text);
+// Decodes the attributes of a call. Returns the error, or an empty string. Sets `text` to everything
+// that the ranks must agree on.
+using AttributeReader = std::string (*)(const XLA_FFI_Attrs& attributes, CommonAttributes* common,
+                                        std::string* text);
+template <typename Attributes>
+std::string ReadAttributes(const XLA_FFI_Attrs& attributes, CommonAttributes* common,
+                           std::string* text) {
+  Attributes values = {};
+  const std::string error = Decode(attributes, &values);
+  if (!error.empty()) return error;
+  *common = values;
+  *text = TextOf(values);
+  return "";
+}
+
+// Returns the handler of a routine's instantiate stage: it stores the SiteState of a call whose
+// ranks are in several processes. The caller owns it.
+const ffi::Ffi* MakeInstantiateHandler(const char* routine, AttributeReader read);
 
 // Checks that the block of rows holds a rank's part of an m x n matrix and that the attributes fit;
 // an error names the routine. Sets *backend to the index of the solver in `backends`.
@@ -158,15 +167,8 @@ XLA_FFI_Error* CallHandlerAlone(XLA_FFI_CallFrame* frame, Handler handler) noexc
 #define JAXMG_DEFINE_ROUTINE(symbol, name, function, attributes, binding, ...)                     \
   extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                        \
     return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                                 \
-      static const auto* handler =                                                                 \
-          xla::ffi::Ffi::BindInstantiate()                                                         \
-              .RemainingArgs()                                                                     \
-              .RemainingRets()                                                                     \
-              .Attrs<jaxmg::StrictAttributes<attributes>>()                                        \
-              .To([](xla::ffi::RemainingArgs, xla::ffi::RemainingRets, const attributes& values) { \
-                return jaxmg::MakeSiteState(name, values, jaxmg::TextOf(values));                  \
-              })                                                                                   \
-              .release();                                                                          \
+      static const xla::ffi::Ffi* handler =                                                        \
+          jaxmg::MakeInstantiateHandler(name, &jaxmg::ReadAttributes<attributes>);                 \
       return handler->Call(call);                                                                  \
     });                                                                                            \
   }                                                                                                \
@@ -190,18 +192,5 @@ XLA_FFI_Error* CallHandlerAlone(XLA_FFI_CallFrame* frame, Handler handler) noexc
     });                                                                                  \
   }                                                                                      \
   const jaxmg::Routine symbol##Routine = {name, nullptr, symbol, jaxmg::kNativeAlone}
-
-template <xla::ffi::ExecutionStage stage>
-struct xla::ffi::ResultEncoding<stage, jaxmg::SiteStateOrError> {
-  static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                               jaxmg::SiteStateOrError made) {
-    if (made.status.ok()) {
-      const bool needed = made.site != nullptr;  // otherwise the call works without it
-      const jaxmg::Status kept = jaxmg::StoreSiteState(api, ctx, std::move(made.site));
-      if (needed) made.status = kept;
-    }
-    return made.status.ok() ? nullptr : jaxmg::ToFfiError(api, made.status);
-  }
-};
 
 #endif  // JAXMG_XLA_FFI_HANDLERS_CALL_H_

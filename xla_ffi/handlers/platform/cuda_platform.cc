@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "xla_ffi/base/floating_point.h"
+#include "xla_ffi/comm/in_process.h"
+#include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/connections/hub.h"
 #include "xla_ffi/comm/processes/links/nccl_channels.h"
 #include "xla_ffi/comm/processes/links/segments.h"

@@ -5,6 +5,7 @@
 
 #include "xla_ffi/base/floating_point.h"
 #include "xla_ffi/comm/in_process.h"
+#include "xla_ffi/comm/interrupts.h"
 #include "xla_ffi/comm/processes/links/segments.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/host/lapack.h"

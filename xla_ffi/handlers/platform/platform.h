@@ -10,8 +10,6 @@
 #include <string>
 
 #include "xla/ffi/api/ffi.h"
-#include "xla_ffi/comm/interrupts.h"
-#include "xla_ffi/comm/processes/rendezvous/shared_rendezvous.h"
 #include "xla_ffi/comm/processes/shared_call_site.h"
 #include "xla_ffi/comm/rendezvous.h"
 #include "xla_ffi/device/device.h"
@@ -70,15 +68,10 @@ struct CallOutcome {
 };
 
 // Reports to all other ranks, in all processes, that this rank can't join the call.
-inline void FailCall(const CallSite& site, const Status& status) noexcept {
-  FailCall(site.key, status);
-  if (site.shared != nullptr) FailSharedCall(*site.shared, site.key.run, status);
-}
+void FailCall(const CallSite& site, const Status& status) noexcept;
 
 // The functions that CallUnderWay calls with a CallSite.
-inline void FailWaitingCall(const void* site, const Status& status) noexcept {
-  FailCall(*static_cast<const CallSite*>(site), status);
-}
+void FailWaitingCall(const void* site, const Status& status) noexcept;
 std::string WhereInterrupted(const void* site);  // names this process if there are several
 
 // Converts a status that is not Ok to XLA's error. Allocates no memory itself, so it works when

@@ -157,7 +157,7 @@ def eigsh(
     Errors of eigenvalues are at most their residuals. Small k, and wanted eigenvalues far from the
     others compared to the whole spectrum, take the fewest products. Small eigenvalues of an
     ill-conditioned matrix, such as a kernel, don't converge; `jaxmg.eigh` computes them. If A is an
-    array of an order of less than about 100 (k + 2), all eigenpairs are computed, as it is faster.
+    array of an order of less than about 80 (k + 2), all eigenpairs are computed, as it is faster.
 
     The results have derivatives with respect to A, and to arrays on which an operator depends, also
     those of its closure. The derivative of vectors needs distinct eigenvalues. It solves with A on

@@ -12,7 +12,7 @@ _GUARD = 2
 _LEAST = 8
 # All eigenpairs are computed if the order is less than this many times the size of the basis: of a
 # matrix, because that takes less time, and of an operator, because little else is left.
-OF_MATRIX, OF_OPERATOR = 8, 2
+OF_MATRIX, OF_OPERATOR = 6, 2
 # (largest block, number of blocks that a restart keeps). The basis has twice as many.
 _BLOCKS = ((32, 6), (128, 4), (math.inf, 3))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import NamedTuple, SupportsFloat, SupportsIndex
 
@@ -295,7 +296,8 @@ def _by_matrix_and_operator(arrays, m, limit, mesh, spec):
         return _pack(*_compat.compiled(jax.jit(run))(*arrays))
 
 
-class _WithOperator(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _WithOperator:
     """The program of an array as A and a function as M, whose arrays come last."""
 
     static: operators.Static

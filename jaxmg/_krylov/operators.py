@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +92,7 @@ class Static:
         others: the leaves that are no arrays, such as functions; None in the place of arrays.
     """
 
-    tree: jax.tree_util.PyTreeDef
+    tree: typing.Any
     others: tuple
 
     def join(self, arrays):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, SupportsFloat, SupportsIndex, overload
 
@@ -189,6 +190,7 @@ def eigsh(
         checks.is_an_array(_EIGSH, "v0", v0)
         checks.usable(_EIGSH, "v0", v0)
     options = k, which, maxiter, tol, mesh, matrix_specs
+    found: Any
     if operators.is_operator(A):
         found = _of_operator(A, v0, shape, dtype, *options)
     else:
@@ -244,7 +246,8 @@ def _of_operator(operator, v0, shape, dtype, k, which, maxiter, tol, mesh, spec)
     return programs.runner(call, arrays, matrices=0)(*arrays)
 
 
-class _Program(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Program:
     """The program of an operator, of a start, if it ``starts``, and of the operator's arrays."""
 
     problem: iteration.Problem
@@ -253,8 +256,8 @@ class _Program(NamedTuple):
 
     def __call__(self, call, *arrays):
         start, arrays = arrays[: self.starts], arrays[self.starts :]
-        start = start[0] if start else None
-        return pairs.of_operator(call.layout, self.problem, self.operator, start, arrays)
+        begin = start[0] if start else None
+        return pairs.of_operator(call.layout, self.problem, self.operator, begin, arrays)
 
 
 def _layout_of(operator, v0, vectors, mesh, spec):

@@ -292,7 +292,7 @@ class _Local:
         real = (first + jnp.arange(shape[0]) < n)[:, None]
         return jnp.where(real, numbers, 0) * (amount / n**0.5).astype(dtype)
 
-    def _factor(self, coordinates, rows):
+    def _factor(self, coordinates, rows) -> typing.Any:
         return tall_qr.factor_on_rank(self.layout, coordinates, rows)[:2]
 
     def _by_first(self, coordinates, function, *arrays):

@@ -179,9 +179,9 @@ class _OfMatrix(_Pairs):
             x = collective_products.all_gather(scaling.times(x, before), layout)[: sizes.n]
             return scaling.times(tall_qr.dot(rows, x, layout), behind)
 
-        start = start[0] if start else jnp.zeros((len(rows), sizes.block), rows.dtype)
+        begin = start[0] if start else jnp.zeros((len(rows), sizes.block), rows.dtype)
         steps = iteration.Steps(layout, coordinates)
-        found = iteration.run(steps, self.problem, multiply, self.padded(start))
+        found = iteration.run(steps, self.problem, multiply, self.padded(begin))
         w, residuals = (scaling.times(x, up) for x in (found.w, found.residuals))
         return found._replace(w=w, residuals=residuals)
 
@@ -190,7 +190,7 @@ class _OfMatrix(_Pairs):
 class _OnDevice:
     """`_OfMatrix` of whole matrices on one device, inside a shard_map."""
 
-    of: _OfMatrix
+    of: typing.Any
 
     def __call__(self, coordinates, *arrays):
         return tuple(self.of.on_rank(coordinates, *arrays))

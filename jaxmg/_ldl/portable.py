@@ -44,7 +44,7 @@ def load(caller, tree, mesh, tile, matrix_specs, in_specs):
         plugins.load(layout.platform)
         specs = (layout.row_spec, *(P() for _ in arrays[1:]))
         call = programs.Call("ldl_tiles", _move, layout, (n, n), width, "native", specs)
-        arrays = programs.runner(call, arrays)(*arrays)
+        arrays = tuple(programs.runner(call, arrays)(*arrays))
     else:
         call = programs.Call("ldl_tiles", _move, layout, (n, n), width, "native")
         arrays = tuple(map(jnp.asarray, arrays))

@@ -301,13 +301,13 @@ def _transpose(cotangents, *arrays, of, jaxpr, context):
         return results
     of, needs = _derived(of, "pruned", used)
     places = list(itertools.compress(range(len(arrays)), needs))
-    moving = tuple(i for i, place in enumerate(places) if place in moving)
-    if not moving:
+    linear = tuple(i for i, place in enumerate(places) if place in moving)
+    if not linear:
         return results
-    still = [arrays[place] for i, place in enumerate(places) if i not in moving]
+    still = [arrays[place] for i, place in enumerate(places) if i not in linear]
     cotangents = itertools.compress(cotangents, used)
-    found = _derived(of, "transposed", moving)(*still, *cotangents)
-    return _put(results, [places[i] for i in moving], found)
+    found = _derived(of, "transposed", linear)(*still, *cotangents)
+    return _put(results, [places[i] for i in linear], found)
 
 
 @_compat.compiled

@@ -186,9 +186,8 @@ class LU(operations.Factor):
         def local(rank, tiles, *others):
             *overflow, numbers = others
             block, ranks = len(tiles), self.layout.ranks
-            width = min(self.tile, block)
-            slots = np.int32(-(-block // width))
-            width = np.int32(width)
+            slots = np.int32(-(-block // min(self.tile, block)))
+            width = np.int32(min(self.tile, block))
 
             def begin(tile):
                 # The engine's Tiles::offset.

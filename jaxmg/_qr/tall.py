@@ -9,6 +9,7 @@ import collections.abc
 import dataclasses
 import functools
 import math
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +65,7 @@ def qr(a, layout):
     return derivatives.differentiable(value, rule, a)
 
 
-def factor(a, layout, b=None, below=None, with_q=True):
+def factor(a, layout, b=None, below=None, with_q=True) -> typing.Any:
     """Returns `tall_qr.factor_on_rank` of a (m, n) and b (m, nrhs). It has no derivative."""
     arrays = [array for array in (a, b, below) if array is not None]
     of = _Factor(layout.by_rows, with_q, b is not None, below is not None)

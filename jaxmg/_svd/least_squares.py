@@ -100,7 +100,9 @@ class LeastSquares:
         matrix = self.tall(a)
         k = matrix.shape[1]
         below = None if damp is None else damp.astype(a.dtype) * jnp.eye(k, dtype=a.dtype)
-        c, of_a, of_b, i, j = b, None, None, None, None
+        c, of_a, of_b = b, None, None
+        i: Any = None
+        j: Any = None
         if self.wide and not with_normal:
             of_a, of_b = self.scales(a, b, damp)
             matrix, c, below = _scaled((matrix, b, below), of_a, of_b)

@@ -19,7 +19,7 @@ The functions read these parts of A:
   it is Hermitian up to rounding with a positive diagonal. If so, the functions try a Cholesky
   factorization, which takes half the operations of LU. The functions use LU if that fails, for all
   other matrices, for batches and for derivatives. ``assume_a`` of `solve` skips the check.
-- `cg` reads all of A and doesn't check it.
+- `cg` reads all of A and doesn't check it. `pivoted_cholesky` reads the diagonal and some columns.
 - Otherwise A has to be Hermitian. One pass checks this up to rounding; if the check fails, the
   results are NaN. ``symmetrize_input=True`` means this check: A and its adjoint aren't averaged.
 
@@ -48,6 +48,7 @@ from jaxmg import _names
 from jaxmg._cholesky.linalg import cho_factor, cho_solve, cholesky
 from jaxmg._eigen.linalg import EighResult, eigh, eigvalsh
 from jaxmg._krylov.linalg import CGInfo, CGResult, cg
+from jaxmg._krylov.linalg_pivoted import PivotedCholeskyResult, pivoted_cholesky
 from jaxmg._lanczos.eigsh import EigshInfo, EigshResult, eigsh
 from jaxmg._ldl.linalg import ldl, ldl_factor
 from jaxmg._lu.linalg import lu, lu_factor, lu_solve, solve_triangular
@@ -66,6 +67,7 @@ __all__ = [
     "EighResult",
     "EigshInfo",
     "EigshResult",
+    "PivotedCholeskyResult",
     "QRResult",
     "SVDLowRankResult",
     "SVDResult",
@@ -97,6 +99,7 @@ __all__ = [
     "null_space",
     "orth",
     "pinv",
+    "pivoted_cholesky",
     "polar",
     "qr",
     "qr_multiply",

@@ -102,6 +102,7 @@ def cg(
 
     Examples:
         >>> x, info = jaxmg.linalg.cg(a, b, tol=1e-8)
+        >>> a = kernel + noise * jnp.eye(n)
         >>> factor = jaxmg.linalg.pivoted_cholesky(kernel, 500)
         >>> x, info = jaxmg.linalg.cg(a, b, M=factor.preconditioner(noise))
     """

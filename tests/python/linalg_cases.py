@@ -41,6 +41,11 @@ def _cg(a):
     return linalg.cg(a, a, tol=1e-5 if a.dtype.itemsize < 5 else 1e-13).x
 
 
+def _pivoted_cholesky(a):
+    found = linalg.pivoted_cholesky(a, 3, method="greedy")
+    return found.L, found.pivots, found.diagonal
+
+
 def _eigh(a):
     w, v = linalg.eigh(a)
     return w, v**2
@@ -126,6 +131,7 @@ def _table():
     yield "ldl", Case("ldl", linalg.ldl, "definite", False)
     yield "expm-her", Case("expm", _with(linalg.expm, assume_a="her"), "definite")
     yield "cg", Case("cg", _cg, "definite")
+    yield "pivoted_cholesky", Case("pivoted_cholesky", _pivoted_cholesky, "definite")
     yield "svd-hermitian", Case("svd", _with(_svd, hermitian=True), "definite")
     yield "pinv-hermitian", Case("pinv", _with(linalg.pinv, hermitian=True), "definite")
     for of, call in {

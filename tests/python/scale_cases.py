@@ -75,6 +75,9 @@ FUNCTIONS = {
         (-1,), _DEFINITE, False, False, 2,
     ),
     "cg": Function(lambda a, b, o: linalg.cg(a, b, **o)[0], (-1,), _DEFINITE),
+    "pivoted_cholesky": Function(
+        lambda a, b, o: linalg.pivoted_cholesky(a, 3, **o)[:3:2], (0.5, 1), _DEFINITE, step=2
+    ),
     "det": Function(lambda a, b, o: linalg.det(a, **o), ("n",), _SQUARE),
     "eigh": Function(lambda a, b, o: linalg.eigh(a, **o), (1, 0), _DEFINITE),
     "eigsh": Function(

@@ -88,6 +88,7 @@ _CALLS = {
     "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),
     "linalg.cho_solve": (lambda a, b: jaxmg.linalg.cho_solve((a, False), b), "ab"),
     "linalg.cg": (lambda a, b: jaxmg.linalg.cg(a, b)[0], "ab"),
+    "linalg.pivoted_cholesky": (lambda a, b: jaxmg.linalg.pivoted_cholesky(a, 1), "a"),
     "linalg.cond": (lambda a, b: jaxmg.linalg.cond(a, 1), "a"),
     "linalg.eigh": (lambda a, b: jaxmg.linalg.eigh(a), "a"),
     "linalg.eigsh": (lambda a, b: jaxmg.linalg.eigsh(a, 1), "a"),

@@ -31,6 +31,7 @@ results = {
     "SlogdetResult": lambda a: jaxmg.linalg.slogdet(a, mesh=mesh),
     "SVDLowRankResult": lambda a: jaxmg.linalg.svd_lowrank(a, 2, mesh=mesh),
     "CGResult": lambda a: jaxmg.linalg.cg(a, a[0], mesh=mesh),
+    "PivotedCholeskyResult": lambda a: jaxmg.linalg.pivoted_cholesky(a, 2, mesh=mesh),
     "CholeskyFactor": lambda a: jaxmg.cho_factor(a, mesh=mesh),
     "LDLFactor": lambda a: jaxmg.linalg.ldl_factor(a, mesh=mesh),
     "LUFactor": lambda a: jaxmg.lu_factor(a, mesh=mesh),

@@ -68,6 +68,7 @@ def _arrays():
 
 # A call of each function with these arrays; parameters are the arrays' names.
 _CALLS = {
+    "pivoted_cholesky": lambda a: linalg.pivoted_cholesky(a, 2),
     "cg": lambda a, b: linalg.cg(a, b),
     "cho_factor": lambda a: linalg.cho_factor(a),
     "cho_solve": lambda a, b: linalg.cho_solve((a, False), b),

@@ -205,7 +205,7 @@ def test_operators(dtype, kind):
                 assert x.sharding.is_equivalent_to(b.sharding, 2)
                 assert info.status == 0 and np.all(_residuals(a, x, b) <= 2 * tol)
                 assert np.max(info.iterations) < np.max(plain.info.iterations) * 0.6
-        one = linalg.cg(by_a, b[:, 0], tol=tol, M=precondition)
+        one = linalg.cg(by_a, cases.shard(np.asarray(b)[:, 0], mesh, "r"), tol=tol, M=precondition)
         assert one.x.shape == (24,) and one.info.iterations.shape == ()
 
 

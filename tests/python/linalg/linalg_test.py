@@ -415,6 +415,7 @@ _NUMPYS = {"qr", "svd", "pinv"}
 _OURS = {
     "least_squares", "logm", "qr_multiply", "householder_product", "orth", "null_space",
     "svd_lowrank", "ldl", "ldl_factor", "cg", "CGInfo", "eigsh", "EigshInfo",
+    "pivoted_cholesky",
 }  # fmt: skip
 
 

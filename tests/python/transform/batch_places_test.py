@@ -42,6 +42,10 @@ _FUNCTIONS = {
     "slogdet": (lambda a: linalg.slogdet(a), "small small"),
     "det": (lambda a: (linalg.det(a),), "small"),
     "cg": (lambda a: (linalg.cg(a, _B, tol=1e-14).x,), "small"),
+    "pivoted_cholesky": (
+        lambda a: linalg.pivoted_cholesky(a, 3, method="greedy"),
+        "sharded small small small small small",
+    ),
     "cond": (lambda a: (linalg.cond(a),), "small"),
     "cond_1": (lambda a: (linalg.cond(a, 1),), "small"),
     "cond_fro": (lambda a: (linalg.cond(a, "fro"),), "small"),

@@ -7,6 +7,7 @@ import math
 import operator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -137,6 +138,12 @@ def is_array(value):
 def is_deleted(value):
     """Whether ``value`` is a JAX array that has been deleted."""
     return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
+
+
+def real_scalar(routine, name, value):
+    """Checks that ``value`` is a real number, or an array of one."""
+    if np.ndim(value) or jnp.iscomplexobj(value):
+        raise ValueError(f"{routine}: {name} must be a real scalar; got {value!r}")
 
 
 def index(value):

@@ -133,8 +133,7 @@ def _tolerances(tol, atol):
     if isinstance(tol, float) and isinstance(atol, float):
         return np.array([tol, atol], np.float64 if _compat.x64_enabled() else np.float32)
     for name, value in (("tol", tol), ("atol", atol)):
-        if np.ndim(value) or jnp.iscomplexobj(value):
-            raise ValueError(f"{_CG}: {name} must be a real scalar; got {value!r}")
+        checks.real_scalar(_CG, name, value)
     if not any(isinstance(value, jax.Array) for value in (tol, atol)):
         return _tolerances(float(tol), float(atol))
     return jnp.stack([jnp.asarray(value, jnp.result_type(float)) for value in (tol, atol)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal, NamedTuple, SupportsFloat, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsFloat, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -78,8 +78,7 @@ class PivotedCholeskyResult(NamedTuple):
         L, sharded like it.
         """
         caller = f"{_CALLED}: preconditioner"
-        if np.ndim(noise) or jnp.iscomplexobj(noise):
-            raise ValueError(f"{caller}: noise must be a real scalar; got {noise!r}")
+        checks.real_scalar(caller, "noise", noise)
         layout = meshes.infer(caller, (self.L,), mesh, None)
         with _compat.entered(layout.mesh):
             return _preconditioner(layout, halves.widened(self.L), noise)
@@ -162,8 +161,7 @@ def pivoted_cholesky(
         matrix_specs = matrix_spec(_CALLED, matrix_specs, in_specs)
     if method not in _METHODS:
         raise ValueError(f"{_CALLED}: method must be one of {', '.join(_METHODS)}; got {method!r}")
-    if np.ndim(tol) or jnp.iscomplexobj(tol):
-        raise ValueError(f"{_CALLED}: tol must be a real scalar; got {tol!r}")
+    checks.real_scalar(_CALLED, "tol", tol)
     seed = np.zeros(2, np.uint32) if key is None else jax.random.bits(key, (2,), "uint32")
     tol = tol if isinstance(tol, Array) else np.asarray(float(tol), jnp.result_type(float))
     greedy = method == "greedy"
@@ -228,7 +226,8 @@ def _of_tiles(a, k, greedy, seed, tol, mesh, spec):
     specs = layout.result_spec((n, k)), *(P(),) * len(_SMALL)
     call = programs.Call("linalg_pivoted_cholesky_of_tiles", program, layout, a.shape, 0, "", specs)
     arrays = (seed, tol, *leaves)
-    return PivotedCholeskyResult(*programs.runner(call, arrays, matrices=0)(*arrays))
+    found: Any = programs.runner(call, arrays, matrices=0)(*arrays)
+    return PivotedCholeskyResult(*found)
 
 
 @dataclasses.dataclass(frozen=True)

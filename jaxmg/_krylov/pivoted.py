@@ -50,7 +50,7 @@ class _Block(typing.NamedTuple):
     h: jax.Array  # what is left of the block
     r: jax.Array  # the columns of its factor
     order: jax.Array  # the candidates that were accepted, in this order
-    count: jax.Array
+    accepted: jax.Array
     goes_on: jax.Array
 
 
@@ -159,7 +159,7 @@ class Pivoted(batching.Batchable):
             block = self._accept(
                 self._rows_of(candidates, rank, columns), least_entries, bound, k - state.rank
             )
-            taken = jnp.arange(width) < block.count
+            taken = jnp.arange(width) < block.accepted
             r = jnp.where(taken[:, None] & taken, jnp.tril(block.r[block.order]), 0)
             r += jnp.diag(jnp.where(taken, 0, 1)).astype(r.dtype)
             new = jnp.where(taken, columns[:, block.order], 0)
@@ -174,7 +174,7 @@ class Pivoted(batching.Batchable):
             d = d.at[spent].set(0, mode="drop").at[jnp.where(taken, pivots, n)].set(0, mode="drop")
             d = jnp.where(d > floor, d, 0)
             found = jax.lax.dynamic_update_slice(state.pivots, pivots, (state.rank,))
-            return _State(rows, d, found, state.rank + block.count, status, state.rounds + 1)
+            return _State(rows, d, found, state.rank + block.accepted, status, state.rounds + 1)
 
         zeros = jnp.zeros((-(-n // layout.ranks), k + width), matrix_dtype(self.source, matrix))
         none = jnp.full((k + width,), -1, jnp.int32)
@@ -214,22 +214,22 @@ class Pivoted(batching.Batchable):
             diagonal = jnp.diagonal(block.h).real
             if self.greedy:
                 taken = jnp.zeros(width + 1, bool).at[
-                    jnp.where(indices < block.count, block.order, width)
+                    jnp.where(indices < block.accepted, block.order, width)
                 ].set(True)[:width]  # fmt: skip
                 left = jnp.where(taken, -jnp.inf, diagonal)
                 i = jnp.argmax(left).astype(jnp.int32)
                 enough = block.goes_on & ((left[i] >= bound) | (j == 0))
             else:
                 i, enough = j, chances[j] < diagonal[j]
-            accepted = enough & (diagonal[i] > floor[i]) & (block.count < most)
+            accepted = enough & (diagonal[i] > floor[i]) & (block.accepted < most)
             root = jnp.sqrt(jnp.where(accepted, diagonal[i], 1)).astype(h.dtype)
             column = jnp.where(accepted, block.h[:, i] / root, 0)
-            at = jnp.where(accepted, block.count, width)
+            at = jnp.where(accepted, block.accepted, width)
             return _Block(
                 block.h - column[:, None] * column.conj(),
                 block.r.at[:, at].set(column, mode="drop"),
                 block.order.at[at].set(i, mode="drop"),
-                block.count + accepted.astype(jnp.int32),
+                block.accepted + accepted.astype(jnp.int32),
                 accepted,
             )
 

@@ -172,7 +172,7 @@ def test_every_public_function_that_takes_an_array_is_called():
         "QRFactor", "plan", "device_supports_vmm", "export_checks", "from_portable",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
         "linalg", "linalg.CGInfo", "linalg.CGResult", "linalg.EigshInfo", "linalg.EigshResult",
-        "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
+        "linalg.EighResult", "linalg.PivotedCholeskyResult", "linalg.QRResult", "linalg.SVDResult",
         "linalg.SVDLowRankResult", "linalg.SlogdetResult", "Progress", "progress",
         "HostCholeskyFactor", "HostLUFactor", "HostPlan", "PinnedMemory", "Tiles", "pinned",
     }  # fmt: skip

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import checks, programs
+from jaxmg._call import checks, ffi, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._krylov import conjugate_gradients, operators
 from jaxmg._layouts import exporting, layouts, meshes, shardings
@@ -307,6 +307,7 @@ class _WithOperator:
     def __call__(self, call, a, b, tolerances, *arrays):
         start, leaves = arrays[: self.starts], arrays[self.starts :]
         m = operators.checked(_CG, "M", self.static.join(leaves))
+        (a,) = ffi.meet_first(call.layout, a)
         a = a[: call.shape[0]]
         x, *info = _iterated(
             call.layout, *map(halves.widened, (a,)), m, self.limit, halves.widened(b), tolerances,

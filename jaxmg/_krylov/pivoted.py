@@ -119,8 +119,9 @@ class Pivoted(batching.Batchable):
         if isinstance(self.source, Rows):
             matrix = [blocks.split_rows(matrix[0], layout)]
         specs = (layout.row_spec,) if isinstance(self.source, Rows) else (P(),) * len(matrix)
+        plain = isinstance(self.source, Rows)
         mapped = ffi.over_ranks(
-            layout, self._on_rank, (*specs, P(), P()), (layout.row_spec, *small), plain=True
+            layout, self._on_rank, (*specs, P(), P()), (layout.row_spec, *small), plain
         )
         left, *others = mapped(*matrix, *(blocks.replicate(x, layout) for x in (seed, tol)))
         return blocks.join_rows(left, layout, self.n), *others
@@ -136,6 +137,8 @@ class Pivoted(batching.Batchable):
         *matrix, seed, tol = arrays
         rank, layout, n, k = coordinates.reshape(2)[0], self.layout, self.n, self.k
         own = self.source.diagonal(rank, layout, *matrix)
+        if isinstance(self.source, Made):  # the processes of an array have met
+            own = ffi.after_meeting(ffi.meet(layout, coordinates, own), own)
         first = collective_products.all_gather(own, layout)[:n]
         eps = jnp.finfo(first.dtype).eps
         floor = (_ROUNDING * k**0.5 * eps).astype(first.dtype) * jnp.abs(first)

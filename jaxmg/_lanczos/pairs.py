@@ -218,7 +218,7 @@ class _OfOperator(_Pairs):
         function = self.operator.with_arrays(arrays)
         dtype = self.operator.dtype
         if self.is_small:
-            eye = by_rows(jnp.eye(sizes.n, dtype=dtype), layout)
+            (eye,) = ffi.meet_first(layout, by_rows(jnp.eye(sizes.n, dtype=dtype), layout))
             return _from_all(layout, problem, by_rows(function(eye), layout))
 
         def multiply(x):
@@ -226,6 +226,7 @@ class _OfOperator(_Pairs):
             return blocks.split_rows(function(x), layout)
 
         begin = self.padded(start[0]) if start else jnp.zeros((sizes.n, sizes.block), dtype)
+        (begin,) = ffi.meet_first(layout, begin)
         steps = iteration.Steps(layout)
         found = iteration.run(steps, problem, multiply, blocks.split_rows(begin, layout))
         return found._replace(v=blocks.join_rows(found.v, layout, sizes.n))

@@ -86,7 +86,7 @@ def cg(
     x has derivatives with respect to b, to A, and to arrays on which the function A depends, of any
     order. Each is a solution of another system by this iteration, which ``tol`` ends, and whose
     convergence isn't told. Complex functions need a transpose in JAX. ``jax.vmap`` maps all
-    arguments; leading dimensions make a batch if A is an array and M is None.
+    arguments; leading dimensions make a batch if A is an array and there is no M.
 
     An operator may be a pytree, such as `jax.tree_util.Partial`, whose arrays are arguments of the
     compiled program. A function with a closure is compiled again in each call outside of a jit.

@@ -116,7 +116,7 @@ def pivoted_cholesky(
     """Approximates a Hermitian positive semidefinite matrix by L L^H with few columns.
 
     Args:
-        a: (n, n), sharded by rows, of which no row moves: its diagonal is read, and the columns of
+        a: (n, n), sharded by rows; no row moves: its diagonal is read, and the columns of
             candidates for pivots. Or `jaxmg.Tiles`: only these columns are made. Then the
             function gets any indices, in any order, and vectors of two lengths.
         k: Largest number of columns, 1 to n.
@@ -142,7 +142,7 @@ def pivoted_cholesky(
     preconditioner has none.
 
     Cost: about 3 n k^2 flops over all ranks for random pivots. There are about 1.5 k / 128 rounds.
-    Greedy pivots take up to k rounds, each of which reads L. Memory: n (k + 128) numbers over all
+    Greedy pivots take up to k rounds, and each reads L. Memory: n (k + 128) numbers over all
     ranks.
 
     Source: Y. Chen, E. N. Epperly, J. A. Tropp, R. J. Webber, Comm. Pure Appl. Math. 78, 2025; in

@@ -121,19 +121,20 @@ class Pivoted(batching.Batchable):
         specs = (layout.row_spec,) if isinstance(self.source, Rows) else (P(),) * len(matrix)
         plain = isinstance(self.source, Rows)
         mapped = ffi.over_ranks(
-            layout, self._on_rank, (*specs, P(), P()), (layout.row_spec, *small), plain
+            layout, self.on_rank, (*specs, P(), P()), (layout.row_spec, *small), plain
         )
         left, *others = mapped(*matrix, *(blocks.replicate(x, layout) for x in (seed, tol)))
         return blocks.join_rows(left, layout, self.n), *others
 
     def batched(self, settled, size, marks, *arrays):
-        if self.layout.is_whole:
-            return jax.vmap(self, [0 if mark else None for mark in marks])(*arrays)
         specs = self.layout.result_spec((self.n, self.k)), *(P(),) * (_RESULTS - 1)
         placement = batching.make_placement(self.layout, arrays, marks, specs)
+        if self.layout.is_whole:
+            one = _OnDevice(dataclasses.replace(self, layout=batching.alone(self.layout)))
+            return batching.spread(one.of.layout, one, size, marks, *arrays, placement=placement)
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
-    def _on_rank(self, coordinates, *arrays):
+    def on_rank(self, coordinates, *arrays):
         *matrix, seed, tol = arrays
         rank, layout, n, k = coordinates.reshape(2)[0], self.layout, self.n, self.k
         own = self.source.diagonal(rank, layout, *matrix)
@@ -238,6 +239,16 @@ class Pivoted(batching.Batchable):
 
         start = _Block(h, jnp.zeros_like(h), indices, jnp.int32(0), jnp.bool_(True))
         return jax.lax.fori_loop(jnp.int32(0), jnp.int32(width), step, start)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """`Pivoted` of whole matrices on one device, inside a shard_map."""
+
+    of: Pivoted
+
+    def __call__(self, coordinates, *arrays):
+        return self.of.on_rank(coordinates, *arrays)
 
 
 def matrix_dtype(source, arrays):

@@ -122,7 +122,7 @@ def eigsh(
     any multiplicity comes with its multiplicity.
 
     Args:
-        A: An array (n, n), Hermitian, sharded by rows, of which no row moves. Or an operator: a
+        A: An array (n, n), Hermitian, sharded by rows; no row moves. Or an operator: a
             function that returns A X, sharded like X, for X (n, m) of any m; an object with such a
             method ``matmat``; or a lineax operator. It is traced by JAX, with X sharded by rows.
         k: Number of eigenpairs, 1 to n - 1.

@@ -38,8 +38,8 @@ CallSite SiteOf(const char* routine, const Platform& platform,
 // no memory.
 std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
 
-// Decodes the attributes of a call. Returns the error, or an empty string. Sets `text` to everything
-// that the ranks must agree on.
+// Decodes the attributes of a call. Returns the error, or an empty string. Sets `text` to all that
+// the ranks must agree on.
 using AttributeReader = std::string (*)(const XLA_FFI_Attrs& attributes, CommonAttributes* common,
                                         std::string* text);
 template <typename Attributes>

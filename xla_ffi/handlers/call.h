@@ -164,21 +164,21 @@ XLA_FFI_Error* CallHandlerAlone(XLA_FFI_CallFrame* frame, Handler handler) noexc
 // Defines the row of a routine that handlers.h lists, and the routine's handlers for the
 // instantiate and the execute stage. XLA passes operands to the instantiate stage on GPUs but not
 // on CPU devices. The arguments after the execute stage's binding are the other members of Routine.
-#define JAXMG_DEFINE_ROUTINE(symbol, name, function, attributes, binding, ...)                     \
-  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                        \
-    return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                                 \
-      static const xla::ffi::Ffi* handler =                                                        \
-          jaxmg::MakeInstantiateHandler(name, &jaxmg::ReadAttributes<attributes>);                 \
-      return handler->Call(call);                                                                  \
-    });                                                                                            \
-  }                                                                                                \
-  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                                     \
-    return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                                 \
-      static const auto* handler =                                                                 \
-          (binding).Attrs<jaxmg::StrictAttributes<attributes>>().To(function).release();           \
-      return handler->Call(call);                                                                  \
-    });                                                                                            \
-  }                                                                                                \
+#define JAXMG_DEFINE_ROUTINE(symbol, name, function, attributes, binding, ...)           \
+  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {              \
+    return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                       \
+      static const xla::ffi::Ffi* handler =                                              \
+          jaxmg::MakeInstantiateHandler(name, &jaxmg::ReadAttributes<attributes>);       \
+      return handler->Call(call);                                                        \
+    });                                                                                  \
+  }                                                                                      \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                           \
+    return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                       \
+      static const auto* handler =                                                       \
+          (binding).Attrs<jaxmg::StrictAttributes<attributes>>().To(function).release(); \
+      return handler->Call(call);                                                        \
+    });                                                                                  \
+  }                                                                                      \
   const jaxmg::Routine symbol##Routine = {name, symbol##Instantiate, symbol, __VA_ARGS__}
 
 // As JAXMG_DEFINE_ROUTINE, for a routine that each device runs by itself. It has no instantiate

@@ -56,7 +56,7 @@ def _told(caller, layout, mine):
         rows = places.put(numbers, layout.sharding(layout.row_spec))
         try:
             found = jax.block_until_ready(_gatherer(layout, len(mine))(rows))
-        except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises one or the other
             raise jax.errors.JaxRuntimeError(f"{caller}: {error}") from error
     return np.asarray(found).reshape(layout.ranks, -1).T
 

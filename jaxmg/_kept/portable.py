@@ -30,7 +30,7 @@ _FIELDS = ("magic", "version", "kind", "dtype", "m", "n", "precision")
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The keys of a tree and the fields of its header. An `LDLFactor` has more of both."""
+    """The keys of a tree and the fields of its header. Those of an `LDLFactor` are more."""
 
     keys: tuple = KEYS
     fields: tuple = _FIELDS

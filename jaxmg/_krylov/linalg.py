@@ -307,7 +307,7 @@ class _WithOperator:
     def __call__(self, call, a, b, tolerances, *arrays):
         start, leaves = arrays[: self.starts], arrays[self.starts :]
         m = operators.checked(_CG, "M", self.static.join(leaves))
-        (a,) = ffi.meet_first(call.layout, a)
+        a, b = ffi.meet_first(call.layout, a, b)
         a = a[: call.shape[0]]
         x, *info = _iterated(
             call.layout, *map(halves.widened, (a,)), m, self.limit, halves.widened(b), tolerances,

@@ -15,6 +15,7 @@ import typing
 import jax
 import jax.numpy as jnp
 
+from jaxmg._krylov.conjugate_gradients import dots, norms
 from jaxmg._layouts import shardings
 from jaxmg._qr import tall
 from jaxmg._stacks import rotations
@@ -83,7 +84,7 @@ class _State(typing.NamedTuple):
 def _minres(multiply, project, b, iterations):
     """Solves with a Hermitian operator, which may be indefinite, on the range of a projection."""
     eps = float(jnp.finfo(b.dtype).eps)
-    size = _norms(b)
+    size = norms(b)
     zero = jnp.zeros_like(size)
 
     def goes_on(state):
@@ -98,9 +99,9 @@ def _minres(multiply, project, b, iterations):
         active = _is_active(state.numbers)
         v = state.r2 / jnp.where(active, beta, 1)
         y = multiply(v) - jnp.where(old > 0, beta / jnp.where(old > 0, old, 1), 0) * state.r1
-        alpha = _dots(v, y)
+        alpha = dots(v, y)
         y = project(y - alpha / jnp.where(active, beta, 1) * state.r2)
-        following = _norms(y)
+        following = norms(y)
         largest = jnp.maximum(largest, jnp.maximum(jnp.abs(alpha), following))
         delta, gbar = cs * dbar + sn * alpha, sn * dbar - cs * alpha
         gamma = jnp.maximum(jnp.hypot(gbar, following), eps * largest)
@@ -118,14 +119,3 @@ def _minres(multiply, project, b, iterations):
     end = jax.lax.while_loop(goes_on, advance, start)
     good = end.numbers[4] <= eps**0.5 * size
     return end.x * jnp.where(good, 1, jnp.nan)
-
-
-def _dots(x, y):
-    """Returns the real parts of the inner products of the columns."""
-    if jnp.iscomplexobj(x):
-        return jnp.sum(x.real * y.real + x.imag * y.imag, axis=0)
-    return jnp.sum(x * y, axis=0)
-
-
-def _norms(x):
-    return jnp.sqrt(_dots(x, x))

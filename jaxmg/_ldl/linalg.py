@@ -147,7 +147,7 @@ def _decompose_stacks(platform, options, a):
 
 @compositions.program(compute_stacks=_decompose_stacks, on_one=True)
 def decomposed(call, a):
-    """Computes (L, D, order) on each device that has to."""
+    """Computes (L, D, order) on each device that computes it."""
     layout = call.layout
     if not a.size:
         return a, a, jnp.zeros(0, jnp.int32)

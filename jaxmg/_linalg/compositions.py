@@ -365,7 +365,7 @@ class Program:
     def __call__(self, call, a, *others):
         """Returns the results. The processes join a rendezvous (`ffi.meet`) before any of XLA's
         collectives. With several processes this may take a copy of the matrix."""
-        (a,) = ffi.meet_first(call.layout, a)
+        a, *others = ffi.meet_first(call.layout, a, *others)
         # Moving the matrix to the mesh may have added rows of padding.
         arrays = blocks.join_rows(a, call.layout, call.shape[0]), *others
         layout = call.layout

@@ -62,8 +62,8 @@ def _is_alone(layout):
 
 def solvers(layout, n, dtype, hermitian):
     """Returns two functions of (a, b), where ``a`` has both triangles: one that solves in the way
-    that is the fastest, and one that is also differentiated and batched. LAPACK's way has no
-    derivative, because LU's keeps its factor for it."""
+    that is the fastest, and one that is also differentiated and batched. LAPACK's way
+    takes the derivatives of LU, which keeps its factor for them."""
     general = functools.partial(_by_lu, layout)
     way = choose(layout, n, dtype)
     if way == LAPACK:

@@ -80,6 +80,10 @@ def test_lost_in_a_qr(how, lost, transport):
         pytest.param("svd", "STOP", 2, marks=pytest.mark.slow),
         pytest.param("polar", "KILL", 1, marks=pytest.mark.slow),
         pytest.param("svdvals", "STOP", 2, marks=pytest.mark.slow),
+        pytest.param("cg", "STOP", 2, marks=pytest.mark.slow),
+        pytest.param("cg with M", "STOP", 2, marks=pytest.mark.slow),
+        pytest.param("eigsh", "KILL", 1, marks=pytest.mark.slow),
+        pytest.param("pivoted_cholesky", "STOP", 2, marks=pytest.mark.slow),
     ],
 )
 def test_lost_before_a_qr(routine, how, lost):

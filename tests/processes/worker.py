@@ -137,6 +137,18 @@ def from_host_memory(a):
     return jaxmg.cho_factor(made, mesh=a.sharding.mesh, memory=memory).log_det
 
 
+def same(v):
+    return v
+
+
+def doubled(v):
+    return 2 * v
+
+
+def diagonal(rows, columns):
+    return 1.0 * (rows[:, None] == columns)
+
+
 # Name -> function of a, b and an LU factor of a, which only lu_solve uses.
 _LONG_CALLS = {
     "potrs": lambda a, b, _: jaxmg.potrs(a, b, backend=_BACKEND),
@@ -151,6 +163,14 @@ _LONG_CALLS = {
     "least_squares": lambda a, b, _: jaxmg.linalg.least_squares(a[:, :3], b),
     "svd": lambda a, b, _: jaxmg.linalg.svd(a),
     "polar": lambda a, b, _: jaxmg.linalg.polar(a),
+    "cg": lambda a, b, _: jaxmg.linalg.cg(a, b),
+    "cg with M": lambda a, b, _: jaxmg.linalg.cg(a, b, M=same),
+    "eigsh": lambda a, b, _: jaxmg.linalg.eigsh(
+        doubled, 2, shape=a.shape, dtype=a.dtype, mesh=a.sharding.mesh
+    ),
+    "pivoted_cholesky": lambda a, b, _: jaxmg.linalg.pivoted_cholesky(
+        jaxmg.Tiles(diagonal, a.shape, a.dtype), 2, mesh=a.sharding.mesh
+    ),
     "svdvals": lambda a, b, _: jaxmg.linalg.svdvals(a),
 }
 

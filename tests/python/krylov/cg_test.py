@@ -80,6 +80,7 @@ def test_columns_are_independent(ranks):
     np.testing.assert_allclose(x[:, 1], one.x, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.extended
 def test_tolerances_and_iterations():
     a, b = _problem(30, 2, "float64", 1e3)
     full = np.linalg.solve(a, b)

@@ -85,6 +85,7 @@ def test_pivoted_cholesky(dtype, kind, ranks, n, k, method):
         assert list(np.asarray(found.pivots)) == _greedy(a, k)
 
 
+@pytest.mark.extended
 def test_rank_and_tolerance():
     """A matrix of low rank is factored whole; a tolerance leaves columns out."""
     x = cases.normal(cases.rng(1), (30, 5), "float64")
@@ -100,6 +101,7 @@ def test_rank_and_tolerance():
     assert linalg.pivoted_cholesky(np.diag([3, 2, 1]), 3).L.dtype == jnp.result_type(float)
 
 
+@pytest.mark.extended
 def test_keys():
     a = _kernel(40, "float64", 0.2)
     key = jax.random.key(3)

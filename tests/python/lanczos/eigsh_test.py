@@ -177,6 +177,7 @@ def test_scales(scale):
     np.testing.assert_allclose(abs(np.sum(same * v, axis=0)), 1, rtol=1e-9)
 
 
+@pytest.mark.extended
 def test_pairs_that_do_not_converge_are_nan():
     a = _with(np.concatenate([[50.0], np.linspace(-1, 1, 299)]))
     run = functools.partial(

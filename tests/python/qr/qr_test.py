@@ -263,7 +263,7 @@ def traced_anew():
     jax.clear_caches()
 
 
-@pytest.mark.core("AxisType.Explicit")
+@pytest.mark.extended
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="each GPU factors R for itself")
 @pytest.mark.usefixtures("traced_anew")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])

@@ -97,7 +97,16 @@ _OPTIONS = {
     "triples": {"ns_coeffs": ((4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377))},
     "mu_dtype": {"mu_dtype": jnp.bfloat16},
 }
-_EXTRA = ("no nesterov", "large eps", "aol", "schatten", "spectral", "triples", "mu_dtype")
+_EXTRA = (
+    "no nesterov",
+    "adaptive",
+    "large eps",
+    "aol",
+    "schatten",
+    "spectral",
+    "triples",
+    "mu_dtype",
+)
 
 
 @needs_trees
@@ -546,7 +555,7 @@ def test_without_optax_the_error_names_the_extra(monkeypatch):
 
 
 @needs_trees
-@pytest.mark.core("muon-bfloat16", "soap-float32")
+@pytest.mark.core("soap-float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["muon", "shampoo", "soap"])
 def test_strict_promotion_of_dtypes(name, dtype):

@@ -23,13 +23,14 @@ import records
 
 FUNCTIONS = (
     "qr", "svd", "svdvals", "lstsq", "pinv", "polar", "solve", "eigh", "expm", "inv", "cholesky",
-    "lu", "lu_factor", "det", "sqrtm", "logm", "eigvalsh", "qr pivoting", "batched svd",
+    "lu", "lu_factor", "det", "sqrtm", "logm", "eigvalsh", "qr pivoting", "cg", "eigsh",
+    "pivoted_cholesky", "ldl", "ldl_factor", "batched svd",
     "batched qr", "batched eigh", "orthogonalize", "exact", "roots", "newton roots",
 )  # fmt: skip
 _OF_TREES = FUNCTIONS[-4:]
-_HERMITIAN = ("eigh", "batched eigh", "eigvalsh")
-_DEFINITE = ("cholesky", "sqrtm", "logm")
-_SQUARE = ("solve", "eigh", "eigvalsh", "expm", "inv", "det", *_DEFINITE)
+_HERMITIAN = ("eigh", "batched eigh", "eigvalsh", "eigsh", "ldl", "ldl_factor")
+_DEFINITE = ("cholesky", "sqrtm", "logm", "cg", "pivoted_cholesky")
+_SQUARE = ("solve", "expm", "inv", "det", *_HERMITIAN, *_DEFINITE)
 _BATCH = (50, 300, 300)
 _TREES = (20, 200)
 
@@ -74,10 +75,20 @@ def function_of(name, peer):
         "logm": getattr(scipy, "logm", None),  # JAX has none
         "eigvalsh": linalg.eigvalsh,
         "qr pivoting": lambda a: scipy.qr(a, mode="economic", pivoting=True)[:2],
+        "cg": lambda a: (
+            jax.scipy.sparse.linalg.cg(a, a[:, 0])[0] if peer else linalg.cg(a, a[:, 0]).x
+        ),
         "batched svd": lambda a: linalg.svd(a, full_matrices=False),
         "batched qr": linalg.qr,
         "batched eigh": linalg.eigh,
     }
+    if not peer:  # JAX has none
+        of |= {
+            "eigsh": lambda a: linalg.eigsh(a, 4),
+            "pivoted_cholesky": lambda a: linalg.pivoted_cholesky(a, 20).L,
+            "ldl": linalg.ldl,
+            "ldl_factor": lambda a: linalg.ldl_factor(a).solve(a[:, 0]),
+        }
     if name in _OF_TREES:
         from jaxmg import tree
 

@@ -107,7 +107,7 @@ def copied(monkeypatch):
 _SOME = ("gesv", "lstsq")
 
 
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("pooled", [False, cases.breadth(True)])
 @pytest.mark.parametrize(
     "name", [name if name in _SOME else cases.breadth(name) for name in _CALLS]
 )

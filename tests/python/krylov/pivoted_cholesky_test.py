@@ -167,7 +167,7 @@ def _exponential(rows, columns, points, scale):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("ranks, n", [(4, 37), (1, 40), (8, 3)])
+@pytest.mark.parametrize("ranks, n", [(4, 37), cases.breadth(1, 40), (8, 3)])
 def test_tiles(ranks, n, monkeypatch):
     """Only columns of candidates are made, in tiles; the results are those of the array."""
     monkeypatch.setattr(pivoted, "_TILE", 4)
